@@ -161,12 +161,13 @@ class PlainDriver(SandboxDriver):
             if not isinstance(error, TimeoutError):
                 raise
             raise SandboxError(f"a script of the engine did not end within {timeout} s") from None
-        if running.returncode:
+        code = running.returncode or 0
+        if code:
             _raise_if_lost((out + err).decode(errors="replace"))
-        if (running.returncode or 0) > 125 or (running.returncode and b"unable to upgrade" in err):
+        if code > 125 or (code and b"unable to upgrade" in err):
             # None of the engine's scripts ends so by itself: it was killed, or could not begin.
             await self._require_running(handle)
-        return ScriptResult(exit_code=running.returncode or 0, out=out, err=err)
+        return ScriptResult(exit_code=code, out=out, err=err)
 
     async def _require_running(self, handle: str) -> None:
         absent, out = await self._docker("inspect", "--type=container", "--format={{.State.Status}}", handle, ok=(0, 1))

@@ -43,10 +43,11 @@ THREADS = 32
 BUILD_THREADS = 64
 
 PIDS_LIMIT = 4096
-"""Processes and threads of a container."""
+"""Most processes and threads of a container."""
 
 SPARE_PIDS = 256
-"""What it may have beyond that while a shell of the engine's enters. The runtime enters by a program with threads."""
+"""Processes and threads beyond the limit, while a shell of the engine's enters: the runtime's program has threads, too.
+"""
 
 ENTRY_CHECK_SEC = 1.0
 """Seconds between two looks at whether the process that enters a container was stopped there. Many times what entering

@@ -18,7 +18,7 @@ from benchflow.errors import SandboxBusyError, SandboxError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
-from benchflow.planes.sandbox.docker.translation import is_full, passing_error
+from benchflow.planes.sandbox.docker.translation import is_out_of_processes, passing_error
 from benchflow.planes.sandbox.driven.scripts import gave_up
 from benchflow.planes.sandbox.driven.wrapped import MARK_AGENT
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
@@ -80,7 +80,7 @@ class RootShell:
                     full = crowded = True
                 except _Broken as broken:
                     # Nobody enters a container that is being removed, nor one that is full; which it is, shows soon.
-                    full = is_full(str(broken))
+                    full = is_out_of_processes(str(broken))
                     crowded = (full or "setns" in str(broken)) and not giving_up.is_over()
                     # What a sink has taken cannot be taken back, so there is no second try.
                     await self._explain(broken, fresh and not crowded)

@@ -19,7 +19,7 @@ from benchflow.errors import (
     SandboxSpaceError,
     SandboxUnavailableError,
 )
-from benchflow.planes.sandbox.driven.scripts import could_not_fork
+from benchflow.planes.sandbox.driven.scripts import could_not_fork, out_of_processes
 
 GONE = (
     "no such container",
@@ -144,7 +144,7 @@ def is_busy(said: str) -> bool:
     return any(part in said.lower() for part in (*BUSY, *AWAY))
 
 
-def is_full(said: str) -> bool:
+def is_out_of_processes(said: str) -> bool:
     """Return whether a container had as many processes as it may have. said: by its shell, or the runtime."""
     return could_not_fork(said) or "read init-p: " in said
 
@@ -168,11 +168,8 @@ def passing_error(said: str) -> SandboxError | None:
     low = said.lower()
     if any(part in low for part in FULL):
         return space_error(said)
-    if is_full(said):
-        return SandboxBusyError(
-            f"no other process can be started in the sandbox: {said}",
-            remedy="see what runs in it: its commands have started as many processes as it may have",
-        )
+    if is_out_of_processes(said):
+        return out_of_processes(said)
     if any(part in low for part in AWAY) and not any(part in low for part in _NETWORK):
         return DaemonUnavailableError(
             f"the Docker daemon's containerd does not answer: {said}", remedy="look at the logs of both"

@@ -10,12 +10,12 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from benchflow.contracts.accelerators import AwaitsProcesses, ProcessOutput, StreamsProcesses
 from benchflow.contracts.driver import Process, ProcessStatus, SandboxDriver
 from benchflow.contracts.sandbox import ExecChunk
-from benchflow.errors import SandboxBusyError, SandboxError
+from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.driven.hunting import Hunter
 from benchflow.planes.sandbox.driven.records import Records
 from benchflow.planes.sandbox.driven.scripts import Scripts
@@ -67,9 +67,7 @@ class ProcessesInside:
             while not waiting.done():
                 await asyncio.wait([waiting], timeout=WATCH_EVERY)
                 if not waiting.done():
-                    # While the command has started as many processes as there can be, none is for looking after it.
-                    with suppress(SandboxBusyError):
-                        await self._files.trim(process_id)
+                    await self._files.trim(process_id)
                     if (ended := await self._missed(process_id, user)) is not None:
                         return ended
             return waiting.result()

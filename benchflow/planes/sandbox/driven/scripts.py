@@ -14,7 +14,7 @@ ROOM = "/run/benchflow"
 
 DISK_FULL = "no space left on device"
 _FULL = (DISK_FULL, "disk quota exceeded")
-# dash and busybox say the first of each; bash, which tries for half a minute, the second.
+# dash and busybox say the first of each; bash, which tries for a quarter of a minute, the second.
 _COULD_NOT_FORK = re.compile(r"(?:an(?:no|')t fork\b|\bfork: )[^\n]*\n*\Z")
 # No script of the engine's ends with these codes by itself.
 _GAVE_UP = (2, 254)
@@ -41,10 +41,7 @@ class Scripts:
         async with self._turn:
             answer = await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
         if gave_up(answer):
-            raise SandboxBusyError(
-                f"no other process can be started in the sandbox: {answer.complaint}",
-                remedy="see what runs in it: its commands have started as many processes as it may have",
-            )
+            raise out_of_processes(answer.complaint)
         return answer
 
     async def renew(self) -> None:
@@ -60,6 +57,14 @@ def gave_up(answer: ScriptResult) -> bool:
 def could_not_fork(said: str) -> bool:
     """Tell whether this is how a shell ends that could start no other process."""
     return _COULD_NOT_FORK.search(said) is not None
+
+
+def out_of_processes(said: str) -> SandboxBusyError:
+    """Return the error for a sandbox with as many processes as it may have. said: by its shell, or who starts one."""
+    return SandboxBusyError(
+        f"no other process can be started in the sandbox: {said}",
+        remedy="see what runs in it: its commands have started as many processes as it may have",
+    )
 
 
 def raise_if_full(complaint: str) -> None:

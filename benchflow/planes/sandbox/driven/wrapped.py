@@ -125,11 +125,7 @@ class CommandFiles:
         Empty where the sandbox's root has made away with it: nobody can tell. None where it has no directory.
         """
         room = room_of(process_id)
-        # By the shell alone, since the command may have started as many processes as there can be.
-        answer = await self._scripts.run(
-            f'l=; {{ IFS= read -r l || [ -n "$l" ]; }} 2>/dev/null <{room}/exit || [ -d {room} ] || exit {_NO_ROOM}\n'
-            '[ -z "$l" ] || printf \'%s\\n\' "$l"'
-        )
+        answer = await self._scripts.run(f"cat {room}/exit || [ -d {room} ] || exit {_NO_ROOM}")
         return None if answer.exit_code == _NO_ROOM else answer.out.decode(errors="replace")
 
     async def output(self, process_id: str, *, remove: bool = False) -> ProcessOutput:
