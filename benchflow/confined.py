@@ -156,6 +156,14 @@ class ConfinedDirectory:
                     raise
                 raise self._unsafe(name, "is no symbolic link") from error
 
+    def attributes(self, name: str) -> dict[str, bytes]:
+        """Return the extended attributes of a directory."""
+        fd = self._open_directory(name)
+        try:
+            return {key: os.getxattr(fd, key) for key in os.listxattr(fd)}
+        finally:
+            os.close(fd)
+
     def entries(
         self, below: str = ".", *, skip: Callable[[str], bool] = lambda name: False, limit: int = MAX_ENTRIES
     ) -> Iterator[Entry]:

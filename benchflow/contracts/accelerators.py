@@ -11,6 +11,7 @@ from typing import IO, Protocol, runtime_checkable
 
 from benchflow.contracts.base import ArtifactRef, BlobStore, Model
 from benchflow.contracts.driver import Process, ProcessStatus, StartedSandbox
+from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.provider import EntrypointState
@@ -116,18 +117,39 @@ class AccessesFiles(Protocol):
 
 @runtime_checkable
 class ReachesIn(Protocol):
-    """A driver that reads and writes files with no program of the sandbox taking part."""
+    """A driver that reads single files with no program of the sandbox taking part."""
 
     async def read_outside(self, handle: str, path: str) -> bytes | None:
         """Return the content of a file, links followed as inside; None if there is none."""
         ...
 
-    async def write_outside(self, handle: str, path: str, content: bytes, mode: int) -> None:
-        """Put a file of root's in a place."""
-        ...
-
     async def read_original(self, handle: str, path: str) -> bytes | None:
         """Return what the sandbox's image has at a path without links; None if that is no file."""
+        ...
+
+
+@runtime_checkable
+class ListsChanges(Protocol):
+    """A driver that knows which files of a sandbox differ from those of its image, with no program of it taking part.
+
+    For other drivers the engine reads all files of a sandbox as an archive.
+    """
+
+    async def changes(self, handle: str, known: FileChanges | None, skip: Sequence[str]) -> FileChanges:
+        """Return what differs from the sandbox's image, or from the one of `known`.
+
+        Args:
+            handle: The sandbox, which goes on.
+            known: What was changed before, perhaps in a sandbox that this one was forked from.
+            skip: Paths that are left out, with all that is below them.
+
+        Raises:
+            SandboxError: The sandbox does not lie over the image of `known`.
+        """
+        ...
+
+    async def originals(self, handle: str, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        """Return what the image `base` has at paths without links, with digests; without those that it has not."""
         ...
 
 

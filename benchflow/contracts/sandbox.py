@@ -7,11 +7,12 @@ memory that it could not find again from a `SandboxRef`, because workers die.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.task import NetworkMode
@@ -269,6 +270,33 @@ class Sandbox(Protocol):
 
     async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
         """Put a file of root's in a place, with no program of the sandbox taking part."""
+        ...
+
+    async def put_outside(self, files: Mapping[str, tuple[FileState, bytes]]) -> None:
+        """Put files, with their contents, and links in their places, with no program of the sandbox taking part.
+
+        What is no directory there is replaced. The directories that hold them are there, or are made.
+        """
+        ...
+
+    async def changes(self, known: FileChanges | None = None, *, skip: Sequence[str] = ()) -> FileChanges:
+        """Return the files that differ from the sandbox's image, with no program of the sandbox taking part.
+
+        Args:
+            known: What differed before, perhaps in a sandbox that this one was forked from: both then are over the same
+                image.
+            skip: Paths that are left out, with all that is below them, besides `/proc`, `/sys` and `/dev`.
+
+        Raises:
+            SandboxError: The files can't be compared with those of `known`.
+        """
+        ...
+
+    async def originals(self, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        """Return what the image that `FileChanges.base` names has at paths without links; only those that it has.
+
+        Nothing where `changes` lists all files.
+        """
         ...
 
     async def read_original(self, path: str) -> bytes | None:

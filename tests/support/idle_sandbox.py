@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.base import ArtifactRef, BlobStore
+from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
@@ -105,6 +106,15 @@ class IdleSandbox:
 
     async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
         return None
+
+    async def put_outside(self, files: Mapping[str, tuple[FileState, bytes]]) -> None:
+        return None
+
+    async def changes(self, known: FileChanges | None = None, *, skip: Sequence[str] = ()) -> FileChanges:
+        return FileChanges()
+
+    async def originals(self, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        return {}
 
     async def read_original(self, path: str) -> bytes | None:
         return None

@@ -15,6 +15,7 @@ from typing import IO, Any
 from benchflow.contracts.accelerators import ENTRYPOINT_KEY, EntrypointProgram
 from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, SandboxDriver, ScriptResult, StartedSandbox
+from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
@@ -27,6 +28,7 @@ from benchflow.errors import (
 from benchflow.planes.sandbox.docker import entrypoint, freezer, launch
 from benchflow.planes.sandbox.docker.archives import get_archive
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
+from benchflow.planes.sandbox.docker.changes import export_files, overlay_of
 from benchflow.planes.sandbox.docker.containers import Containers, stack_of
 from benchflow.planes.sandbox.docker.copies import handle_of
 from benchflow.planes.sandbox.docker.engine import Engine
@@ -34,7 +36,7 @@ from benchflow.planes.sandbox.docker.forks import Forks
 from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.memory import lost_error, memory_use
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
-from benchflow.planes.sandbox.docker.outside import read_original, read_outside, write_outside
+from benchflow.planes.sandbox.docker.outside import read_original, read_outside
 from benchflow.planes.sandbox.docker.packs import Packs
 from benchflow.planes.sandbox.docker.processes import Processes
 from benchflow.planes.sandbox.docker.records import container_records, forget_container, is_frozen
@@ -44,6 +46,7 @@ from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.driven.prepare import prepare_sandbox
 from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.overlays import list_changes, read_originals
 from benchflow.planes.sandbox.records import file_lock
 
 
@@ -237,11 +240,19 @@ class DockerDriver(SandboxDriver):
     async def read_outside(self, handle: str, path: str) -> bytes | None:
         return await read_outside(self._engine, self._container(handle), path)
 
-    async def write_outside(self, handle: str, path: str, content: bytes, mode: int) -> None:
-        await write_outside(self._engine, self._container(handle), path, content, mode)
-
     async def read_original(self, handle: str, path: str) -> bytes | None:
         return await read_original(self._engine, self._container(handle), path)
+
+    async def changes(self, handle: str, known: FileChanges | None, skip: Sequence[str]) -> FileChanges:
+        base = known.base if known is not None else None
+        found = await overlay_of(self._engine, await self._daemon(), self._container(handle), base)
+        if found is None:
+            return await export_files(self._engine, self._container(handle), skip)
+        return await list_changes(*found, known, skip)
+
+    async def originals(self, handle: str, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        found = await overlay_of(self._engine, await self._daemon(), self._container(handle), base)
+        return await read_originals(found[1], paths) if found is not None else {}
 
     async def address(self, handle: str, port: int) -> tuple[str, int] | None:
         state = await self._described(handle)

@@ -17,7 +17,6 @@ from pathlib import Path
 from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.confined import open_in_root
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import entry
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.translation import NotFound
 
@@ -43,16 +42,6 @@ async def read_outside(engine: Engine, container: str, path: str) -> bytes | Non
         return await engine.call(read)
     except NotFound:
         return None
-
-
-async def write_outside(engine: Engine, container: str, path: str, content: bytes, mode: int) -> None:
-    """Put a file of root's in a place, over what is there."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        info = entry(posixpath.basename(path), mode, (0, 0))
-        info.size = len(content)
-        archive.addfile(info, io.BytesIO(content))
-    await engine.call(lambda client: client.put_archive(container, posixpath.dirname(path), packed.getvalue()))
 
 
 async def read_original(engine: Engine, container: str, path: str) -> bytes | None:

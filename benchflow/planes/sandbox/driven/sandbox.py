@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-import posixpath
 import shlex
 import tarfile
-from collections.abc import AsyncIterator, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
-from benchflow.contracts.accelerators import CountsMemory, Freezes, KeepsProcesses, ReachesIn
+from benchflow.contracts.accelerators import CountsMemory, Freezes, KeepsProcesses, ListsChanges, ReachesIn
 from benchflow.contracts.driver import SandboxDriver
+from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef
@@ -25,8 +27,12 @@ from benchflow.planes.sandbox.driven.places import Place
 from benchflow.planes.sandbox.driven.records import Records, process_id_of
 from benchflow.planes.sandbox.driven.scripts import Scripts
 from benchflow.planes.sandbox.driven.wrapped import CommandFiles
+from benchflow.planes.sandbox.file_listing import list_archive
 from benchflow.planes.sandbox.outcome import TIMED_OUT
 from benchflow.planes.sandbox.timeouts import awake_timeout
+
+_KERNELS = ("/proc", "/sys", "/dev")
+"""Directories whose files are the kernel's."""
 
 
 class Connection:
@@ -176,16 +182,36 @@ class DrivenSandbox:
         except FileNotFoundError:
             return None
 
-    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
-        if isinstance(self._driver, ReachesIn):
-            return await self._driver.write_outside(self._handle, path, content, mode)
+    async def put_outside(self, files: Mapping[str, tuple[FileState, bytes]]) -> None:
         packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            info = entry(posixpath.basename(path), mode, (0, 0))
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-        packed.seek(0)
-        await self._driver.put(self._handle, posixpath.dirname(path), packed)
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for path, (state, content) in files.items():
+                info = entry(path.lstrip("/"), state.mode, (state.uid, state.gid))
+                if state.kind == "link":
+                    info.type, info.linkname = tarfile.SYMTYPE, state.target
+                info.size = 0 if state.kind == "link" else len(content)
+                archive.addfile(info, io.BytesIO(content))
+        with tempfile.TemporaryFile() as file:
+            file.write(packed.getvalue())
+            file.flush()
+            file.seek(0)
+            await self._driver.put(self._handle, "/", file)
+
+    async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
+        await self.put_outside({path: (FileState(kind="file", mode=mode), content)})
+
+    async def changes(self, known: FileChanges | None = None, *, skip: Sequence[str] = ()) -> FileChanges:
+        left_out = [*_KERNELS, *skip]
+        if isinstance(self._driver, ListsChanges):
+            return await self._driver.changes(self._handle, known, left_out)
+        with tempfile.TemporaryFile() as packed:
+            if await self._driver.get(self._handle, "/", _written_to(packed)) is None:
+                return FileChanges()
+            packed.seek(0)
+            return await asyncio.to_thread(list_archive, packed, left_out)
+
+    async def originals(self, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        return await self._driver.originals(self._handle, base, paths) if isinstance(self._driver, ListsChanges) else {}
 
     async def read_original(self, path: str) -> bytes | None:
         if isinstance(self._driver, ReachesIn):
@@ -272,6 +298,13 @@ class DrivenSandbox:
         self, cmd: Sequence[str], env: dict[str, str] | None, cwd: str | None, user: str | int | None
     ) -> Command:
         return Command(tuple(cmd), dict(env or {}), cwd or self._ref.workdir, _user(user))
+
+
+def _written_to(file: IO[bytes]) -> Callable[[bytes], None]:
+    def write(piece: bytes) -> None:
+        file.write(piece)
+
+    return write
 
 
 def _user(user: str | int | None) -> str:

@@ -12,15 +12,17 @@ from typing import IO, TYPE_CHECKING
 from benchflow.contracts.accelerators import EntrypointProgram, ProcessOutput
 from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, SandboxDriver, ScriptResult, StartedSandbox
+from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
-from benchflow.errors import SandboxLostError, SandboxStartError
+from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.driven.scripts import ROOM
 from benchflow.planes.sandbox.local.images import key_of, read_image
 from benchflow.planes.sandbox.local.trial import require_machine
+from benchflow.planes.sandbox.overlays import list_changes, read_originals
 
 if TYPE_CHECKING:
     from benchflow.planes.sandbox.local.build.builder import Builder
@@ -253,11 +255,22 @@ class LocalDriver(SandboxDriver):
         except FileNotFoundError:
             return None
 
-    async def write_outside(self, handle: str, path: str, content: bytes, mode: int) -> None:
-        await self.write(handle, path, content, mode, "0")
-
     async def read_original(self, handle: str, path: str) -> bytes | None:
-        return await asyncio.to_thread(self._machine.read_original, self._name(handle), path)
+        _, overlay = await asyncio.to_thread(self._machine.overlay, self._name(handle))
+        return await asyncio.to_thread(overlay.read_original, path)
+
+    async def changes(self, handle: str, known: FileChanges | None, skip: Sequence[str]) -> FileChanges:
+        base, overlay = await asyncio.to_thread(self._machine.overlay, self._name(handle))
+        if known is not None and known.base != base:
+            raise SandboxError(
+                "its image is not made over the one that its files are to be compared with",
+                remedy="run this rollout again in a fresh sandbox",
+            )
+        return await list_changes(base, overlay, known, skip)
+
+    async def originals(self, handle: str, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        _, overlay = await asyncio.to_thread(self._machine.overlay, self._name(handle))
+        return await read_originals(overlay, paths)
 
     async def address(self, handle: str, port: int) -> tuple[str, int] | None:
         name = self._name(handle)

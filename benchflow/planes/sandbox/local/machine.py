@@ -26,7 +26,7 @@ from benchflow.planes.sandbox.local.client import Helper, HelperDied
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.helper import netlink
 from benchflow.planes.sandbox.local.helper.process import start_time
-from benchflow.planes.sandbox.local.images import WHOLE, Image, key_of, read_image, require_image
+from benchflow.planes.sandbox.local.images import BARE, WHOLE, Image, key_of, read_image, require_image
 from benchflow.planes.sandbox.local.limits import Limits
 from benchflow.planes.sandbox.local.mask.masks import Masks
 from benchflow.planes.sandbox.local.records import Records, Running, all_records, boot_id
@@ -34,6 +34,7 @@ from benchflow.planes.sandbox.local.store.loop_image import is_open
 from benchflow.planes.sandbox.local.store.store import Store
 from benchflow.planes.sandbox.local.volumes import Volumes, place_of
 from benchflow.planes.sandbox.memory import loss_for_memory
+from benchflow.planes.sandbox.overlays import Overlay
 from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
 from benchflow.planes.sandbox.records import file_lock
 
@@ -107,9 +108,11 @@ class Machine:
         use = self.cgroups.sandbox(name).memory_use() if last is not None and last.handle == handle else None
         return loss_for_memory(name, use) or SandboxLostError(f"the sandbox {name} no longer runs")
 
-    def read_original(self, name: str, path: str) -> bytes | None:
-        """What an image's layer, or the host, has at a path without links; for what the masks do not hide."""
-        return self._volumes.read_original(self._spec(name), path)
+    def overlay(self, name: str) -> tuple[str, Overlay]:
+        """Return the id of the image below a sandbox's own files, and the layers that it has."""
+        spec, image = self._spec(name), self.image_of(name)
+        lower = [self.store.root / layer for layer in self._lower(image, spec)]
+        return image.base or BARE, Overlay([self.store.root / place_of(name) / "u"], lower)
 
     # --- starting ------------------------------------------------------------------------------------
 

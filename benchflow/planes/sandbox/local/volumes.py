@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from pathlib import Path
 
-from benchflow.confined import ConfinedPath
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.errors import UnsafePathError
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import Image, key_of, require_image
@@ -17,9 +14,6 @@ from benchflow.planes.sandbox.local.store.store import Store
 
 _WORK = "w-"
 """How the names of overlay work directories begin."""
-
-_MAX_ORIGINAL = 64 * 1024 * 1024
-"""Bytes of a file of an image; programs and libraries are smaller."""
 
 _FREEZE_SEC = 60.0
 """A process that writes more than the disk takes stands still only once the disk has taken it."""
@@ -88,24 +82,6 @@ class Volumes:
         image = require_image(self._store.root, key, fingerprint)
         base = key if image.kind == "layer" else image.base
         return image.model_copy(update={"kind": "snapshot", "base": base})
-
-    def read_original(self, spec: SandboxSpec, path: str) -> bytes | None:
-        """Return what the layer of a sandbox's image, or else the host below it, has at a path without links."""
-        image = self.image_of(spec)
-        if image.base:
-            # What was run while the image was built may have made links, which mean something else here.
-            try:
-                return ConfinedPath(self._store.root / "images" / image.base / "u", path.lstrip("/")).read(
-                    _MAX_ORIGINAL
-                )
-            except FileNotFoundError:
-                pass
-            except UnsafePathError:
-                return None
-        if image.is_whole:
-            return None
-        place = Path("/") / path.lstrip("/")
-        return place.read_bytes() if place.is_file() and not place.is_symlink() else None
 
 
 def place_of(name: str) -> str:

@@ -240,7 +240,8 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, place: str,
     fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with content, open(fd, "wb") as sink:
         shutil.copyfileobj(content, sink, _CHUNK)
+        # Whoever writes afterwards takes a set-user-id bit away.
+        sink.flush()
         os.fchown(fd, account.uid, account.gid)
         os.fchmod(fd, member.mode & 0o7777)
-        sink.flush()
         os.utime(fd, (member.mtime, member.mtime))

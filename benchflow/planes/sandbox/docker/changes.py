@@ -1,0 +1,82 @@
+"""Which files of a container differ from those of its image, read from the layers of a daemon whose files are this
+host's."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchflow.contracts.file_changes import FileChanges
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.cancellation import StoppedError
+from benchflow.planes.sandbox.docker import uppers
+from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.file_listing import list_archive
+from benchflow.planes.sandbox.overlays import Overlay
+
+_CHUNK = 1024 * 1024
+
+
+async def overlay_of(
+    engine: Engine, info: Mapping[str, Any], container: str, base: str | None
+) -> tuple[str, Overlay] | None:
+    """Return the id of a container's base image, and its layers; None if they are not this host's to read.
+
+    Args:
+        engine: The daemon.
+        info: What the daemon says of itself.
+        container: The container's id.
+        base: Id of the base image; None for the image that the container was made from.
+
+    Raises:
+        SandboxError: The container's image is not made over the base image.
+    """
+    if not engine.is_local or not uppers.may_copy(info):
+        return None
+
+    def find(client: RecordingClient) -> tuple[str, Overlay] | None:
+        described = client.inspect_container(container)
+        layers = client.inspect_image(described["Image"])["RootFS"]["Layers"]  # type: ignore[no-untyped-call]
+        own, upper = described["GraphDriver"]["Data"]["LowerDir"].split(":"), uppers.directory_of(described)
+        # The first is the daemon's own, over the image's: what it mounts files at.
+        first, *image = (Path(directory) for directory in own)
+        if len(image) != len(layers) or not upper.is_dir():
+            return None
+        below = len(layers) if base is None else _number(base)
+        if base not in (None, _id_of(layers[:below])):
+            raise SandboxError(
+                "its image is not made over the one that its files are to be compared with",
+                remedy="run this rollout again in a fresh sandbox",
+            )
+        over = len(layers) - below
+        return _id_of(layers[:below]), Overlay([upper, *image[:over]], [first, *image[over:]])
+
+    return await engine.call(find)
+
+
+async def export_files(engine: Engine, container: str, skip: Sequence[str]) -> FileChanges:
+    """Return all files of a container, from the daemon's archive of its root."""
+
+    def export(stop: threading.Event, client: RecordingClient) -> FileChanges:
+        with tempfile.TemporaryFile() as packed:
+            for piece in client.export(container, chunk_size=_CHUNK):
+                if stop.is_set():
+                    raise StoppedError
+                packed.write(piece)
+            packed.seek(0)
+            return list_archive(packed, skip)
+
+    return await engine.stoppable(export)
+
+
+def _id_of(layers: Sequence[str]) -> str:
+    return f"{len(layers)}:{hashlib.sha256(' '.join(layers).encode()).hexdigest()}"
+
+
+def _number(base: str) -> int:
+    number = base.partition(":")[0]
+    return int(number) if number.isdigit() else 0

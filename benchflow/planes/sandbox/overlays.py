@@ -1,0 +1,292 @@
+"""What was changed in an overlay file system, read from its layers on this host.
+
+Nothing of the sandbox runs for it. The upper layers are written by the sandbox, perhaps right now, so they are opened
+by `confined`; the lower ones never change while a sandbox lies over them.
+"""
+
+# Strings, because a tree has very many paths.
+# ruff: noqa: PTH208
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from benchflow.confined import ConfinedDirectory, Entry
+from benchflow.contracts.file_changes import FileChanges, FileKind, FileState
+from benchflow.errors import SandboxError, UnsafePathError
+
+OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+"""Attributes of a directory that hides what layers below have in it."""
+
+_ELSEWHERE = ("trusted.overlay.redirect", "trusted.overlay.metacopy")
+"""Attributes of what has its content in another place; the engine's sandboxes are mounted without both."""
+
+_CAPABILITY = "security.capability"
+_MAX_FILE = 64 * 1024 * 1024
+
+_KINDS: dict[int, FileKind] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+Files = dict[str, FileState | None]
+
+
+@dataclass
+class Overlay:
+    """The layers of one overlay."""
+
+    uppers: Sequence[Path]
+    """What was changed, topmost first: directories of this host."""
+
+    lowers: Sequence[Path]
+    """What it was changed over, topmost first."""
+
+    _places: dict[str, list[str]] = field(default_factory=dict)
+
+    def changes(self, known: Files | None, skip: Sequence[str]) -> Files:
+        """Return all that differs between the lower layers and the whole, by absolute path.
+
+        Args:
+            known: What differed before. Of other new files no digest is made, since nothing could be equal to them.
+            skip: Paths that are left out, with all that is below them.
+
+        Raises:
+            SandboxError: An upper layer can't be read, or is not of this form.
+        """
+        found: Files = {}
+        for upper in reversed(self.uppers):
+            try:
+                with ConfinedDirectory(upper) as layer:
+                    _Reader(self, layer, found, known, skip).read()
+            except (OSError, UnsafePathError) as error:
+                raise SandboxError(
+                    f"what was changed in the sandbox cannot be compared: {error}",
+                    remedy="see what the agent left there: such a tree of files is no result of honest work",
+                ) from error
+        return {text_of(path): state for path, state in found.items() if not self._is_as_before(path, state)}
+
+    def original(self, path: str, *, is_read: bool = False) -> FileState | None:
+        """Return what the lower layers have at a path without links. is_read: with the digest of its content."""
+        place = self._place(path.rstrip("/"))
+        if place is None:
+            return None
+        status = os.lstat(place)
+        state = state_of(status, target=lambda: str(Path(place).readlink()), capability=_capability(place, status))
+        if is_read and state.kind == "file":
+            with open(place, "rb") as file:  # noqa: PTH123
+                state = state.model_copy(update={"digest": digest_of(file)})
+        return state
+
+    def read_original(self, path: str) -> bytes | None:
+        """Return the content of a regular file of the lower layers, by a path without links; None if it is none."""
+        place = self._place(path.rstrip("/"))
+        if place is None or not stat.S_ISREG((status := os.lstat(place)).st_mode) or status.st_size > _MAX_FILE:
+            return None
+        return Path(place).read_bytes()
+
+    def names_below(self, path: str) -> set[str]:
+        """Return the names in a directory of the lower layers."""
+        names: set[str] = set()
+        hidden: set[str] = set()
+        for directory in self._merged(path.rstrip("/")):
+            for name in os.listdir(directory):
+                if name not in names and name not in hidden:
+                    is_gone = is_whiteout(os.lstat(f"{directory}/{name}"))
+                    (hidden if is_gone else names).add(name)
+        return names
+
+    def _is_as_before(self, path: str, state: FileState | None) -> bool:
+        before = self.original(path)
+        if state is None or before is None:
+            return state is before
+        if state.kind != "file" or before.kind != "file" or state.model_copy(update={"digest": ""}) != before:
+            return state == before
+        return bool(state.digest) and self.original(path, is_read=True) == state
+
+    def _place(self, path: str) -> str | None:
+        """Return the path on this host of what the lower layers have at a path."""
+        parent, _, name = path.rpartition("/")
+        if not name:
+            return str(self.lowers[0]) if self.lowers else None
+        for directory in self._merged(parent):
+            place = f"{directory}/{name}"
+            try:
+                status = os.lstat(place)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            return None if is_whiteout(status) else place
+        return None
+
+    def _merged(self, path: str) -> list[str]:
+        """Return the directories of lower layers whose contents make up the directory at a path, topmost first."""
+        if not path:
+            return [str(lower).rstrip("/") for lower in self.lowers]
+        if path not in self._places:
+            parent, _, name = path.rpartition("/")
+            found = []
+            for directory in self._merged(parent):
+                place = f"{directory}/{name}"
+                try:
+                    status = os.lstat(place)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                if not stat.S_ISDIR(status.st_mode):
+                    break
+                found.append(place)
+                if any(_attribute(place, name) == b"y" for name in OPAQUE):
+                    break
+            self._places[path] = found
+        return self._places[path]
+
+
+@dataclass
+class _Reader:
+    """Adds the changes of one upper layer to those of the layers below it."""
+
+    overlay: Overlay
+    layer: ConfinedDirectory
+    found: Files
+    known: Files | None
+    skip: Sequence[str]
+
+    def read(self) -> None:
+        # Directories in which nothing of the layers below is seen.
+        alone: set[str] = set()
+        present: dict[str, set[str]] = {}
+        for entry in self.layer.entries(skip=lambda name: is_below(f"/{name}", self.skip)):
+            path = f"/{entry.name}"
+            parent, _, name = path.rpartition("/")
+            if parent in alone:
+                present[parent].add(name)
+            if is_whiteout(entry.status):
+                self._forget_below(path)
+                self.found[path] = None
+                continue
+            if entry.is_directory:
+                if parent in alone or self._is_opaque(entry):
+                    self._forget_below(path)
+                    alone.add(path)
+                    present[path] = set()
+            else:
+                self._forget_below(path)
+            try:
+                self.found[path] = self._state(entry)
+            except FileNotFoundError:
+                # Removed since it was listed: by what still runs, after whose end it is looked at again.
+                self.found.pop(path, None)
+        for path, names in present.items():
+            gone = self.overlay.names_below(path) - names
+            self.found |= {f"{path}/{name}": None for name in gone if not is_below(f"{path}/{name}", self.skip)}
+
+    def _forget_below(self, path: str) -> None:
+        below = f"{path}/"
+        for other in [other for other in self.found if other.startswith(below)]:
+            del self.found[other]
+
+    def _is_opaque(self, entry: Entry) -> bool:
+        attributes = self.layer.attributes(entry.name)
+        if any(name in attributes for name in _ELSEWHERE):
+            raise SandboxError(
+                "is kept in another place of its layer, which is not supported",
+                file=f"/{entry.name}",
+                remedy="mount overlays with redirect_dir=off,metacopy=off",
+            )
+        return any(attributes.get(name) == b"y" for name in OPAQUE)
+
+    def _state(self, entry: Entry) -> FileState:
+        if not entry.is_file:
+            return state_of(entry.status, target=lambda: self.layer.read_link(entry.name))
+        path = f"/{entry.name}"
+        with self.layer.open(entry.name) as file:
+            status = os.fstat(file.fileno())
+            try:
+                capability = os.getxattr(file.fileno(), _CAPABILITY).hex()
+            except OSError:
+                capability = ""
+            state = state_of(status, capability=capability)
+            if self._may_be_known(path, state):
+                state = state.model_copy(update={"digest": digest_of(file)})
+        return state
+
+    def _may_be_known(self, path: str, state: FileState) -> bool:
+        """Return whether a file may be what it was before."""
+        if self.known is None:
+            return True
+        name = text_of(path)
+        before = self.known[name] if name in self.known else self.overlay.original(path)
+        return before is not None and before.kind == "file" and before.size == state.size
+
+
+async def list_changes(base: str, overlay: Overlay, known: FileChanges | None, skip: Sequence[str]) -> FileChanges:
+    """Return what differs from an image, as the driver's method of this name does. base: the image's id."""
+    files = known.files if known is not None else None
+    return FileChanges(base=base, files=await asyncio.to_thread(overlay.changes, files, skip))
+
+
+async def read_originals(overlay: Overlay, paths: Sequence[str]) -> dict[str, FileState]:
+    """Return what an image has at paths, as the driver's method `originals` does."""
+
+    def read() -> dict[str, FileState]:
+        found = {path: overlay.original(path, is_read=True) for path in paths}
+        return {path: state for path, state in found.items() if state is not None}
+
+    return await asyncio.to_thread(read)
+
+
+def state_of(status: os.stat_result, *, target: Callable[[], str] = lambda: "", capability: str = "") -> FileState:
+    """Return the state of what has this status, without a digest. target: reads the text of a link."""
+    kind = _KINDS[stat.S_IFMT(status.st_mode)]
+    size = {"file": status.st_size, "device": status.st_rdev}.get(kind, 0)
+    mode = 0 if kind == "link" else stat.S_IMODE(status.st_mode)
+    text = text_of(target()) if kind == "link" else ""
+    return FileState(
+        kind=kind, mode=mode, uid=status.st_uid, gid=status.st_gid, size=size, target=text, capability=capability
+    )
+
+
+def is_below(path: str, places: Sequence[str]) -> bool:
+    """Return whether a path is one of these places, or lies below one."""
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def text_of(name: str) -> str:
+    """Return a name with escapes for the bytes that are no text, which JSON could not hold."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def digest_of(file: IO[bytes]) -> str:
+    """Return the SHA-256 of an open file's content, in hex."""
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def is_whiteout(status: os.stat_result) -> bool:
+    """Return whether an entry of a layer says that there is nothing."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def _capability(place: str, status: os.stat_result) -> str:
+    return _attribute(place, _CAPABILITY).hex() if stat.S_ISREG(status.st_mode) else ""
+
+
+def _attribute(place: str, name: str) -> bytes:
+    """Return an extended attribute of a lower layer's file; empty if it has none."""
+    try:
+        return os.getxattr(place, name, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP, errno.EPERM):
+            raise
+        return b""
