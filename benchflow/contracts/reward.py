@@ -99,6 +99,9 @@ class VerifyResult(Model):
         return self.rewards if self.only_key is None else self.items
 
 
+Weight = Literal["note", "tampering"]
+
+
 class HardeningFinding(Model):
     """Something that stood between the agent and a fair verifier. item: of `verifier.hardening`, whose work it was.
 
@@ -109,6 +112,12 @@ class HardeningFinding(Model):
     action: Literal["killed", "removed", "restored", "replaced", "found"]
     path: str = ""
     detail: str = ""
+
+    weight: Weight = "note"
+    """`tampering` is what honest work has no reason to do: a program that had to be restored, a link to the verifier's
+    files, a planted reward. `note` is what honest work often leaves: a `__pycache__`, an ended process, a new
+    `conftest.py`.
+    """
 
 
 class HardeningReport(Model):

@@ -22,6 +22,7 @@ _TASK = "a task directory: `load` refuses what leads out before any file is read
 _NOTES = "the workers' notes about an agent, in a directory that no sandbox mounts"
 _UPLOADED = "what the host uploads, which nothing changes meanwhile: a link goes as a link"
 _IN_ROOT = "the last part of a name, through no link, in a directory that `confined` has opened"
+_LOWER = "a layer below sandboxes, which nothing changes any more: each part of a name is looked at by lstat"
 _KERNEL = "what the kernel tells, and control groups"
 
 HOST: dict[str, str] = {
@@ -98,6 +99,7 @@ HOST: dict[str, str] = {
     "planes/sandbox/local/packs.py": "GNU tar, into a new volume: it writes through no link that leads out",
     "planes/sandbox/local/records.py": _STATE,
     "planes/sandbox/local/trial.py": "the host's own files",
+    "planes/sandbox/local/volumes.py": "directories beside a sandbox's files, which it does not see",
     "planes/sandbox/memory.py": _STATE,
     "planes/sandbox/rebuilds.py": _STATE,
     "planes/sandbox/records.py": _STATE,
@@ -154,10 +156,11 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/sandbox/local/build/copies.py::digest": _TASK,
     "planes/sandbox/local/build/copies.py::_add": _TASK,
     "planes/sandbox/local/files.py::_unnamed": _STATE,
-    "planes/sandbox/local/volumes.py::_make": "directories beside a sandbox's files, which it does not see",
-    "planes/sandbox/local/volumes.py::copy": "directories beside a sandbox's files, which it does not see",
-    "planes/sandbox/local/volumes.py::make_work": "directories beside a sandbox's files, which it does not see",
-    "planes/sandbox/local/volumes.py::read_original": "the host's own programs",
+    "planes/sandbox/overlays.py::original": _LOWER,
+    "planes/sandbox/overlays.py::read_original": _LOWER,
+    "planes/sandbox/overlays.py::names_below": _LOWER,
+    "planes/sandbox/overlays.py::_attribute": _LOWER,
+    "planes/sandbox/overlays.py::_state": "attributes, of a file that is open",
     "planes/sandbox/local/ready/image_archive.py::layer": "decompresses what is open",
     "planes/sandbox/local/ready/ready_images.py::_from_engine": "the daemon's export, in a scratch directory",
     "planes/sandbox/local/ready/ready_images.py::_unpack": "a new volume",

@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.planes.reward.hardening.survey import Survey, take_survey
+from benchflow.planes.reward.hardening.names import VERIFIERS
+from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
 from benchflow.planes.reward.hardening.tools import ToolSet, take_tools
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 BASELINE = "baseline.json"
+
+_NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", "/tmp", "/var/tmp")
 
 # $1: who the agent is. PATH, PYTHONPATH, HOME; PATH's directories, with a `!` before those that the agent may write;
 # with a `+`, the home's own, which verifiers put on PATH, if the agent may write there.
@@ -64,6 +68,9 @@ class HardeningBaseline(Model):
     sites: list[str] = []
     survey: Survey = Survey()
     tools: ToolSet | None = None
+    changes: FileChanges | None = None
+    """Files that differ from the image, of what `skipped` does not leave out. None where no tool is compared."""
+
     user: str | None = None
     """User of a verifier for which the task names none; None for root."""
 
@@ -92,10 +99,9 @@ async def take_baseline(
     open_to_agent = [line[1:] for line in lines[3:end] if line.startswith(("!", "+"))]
     survey = await take_survey(sandbox, home=home, path=path, modules=modules)
     tools = None
-    if is_root:
-        tools = await take_tools(sandbox, ":".join([path, *open_to_agent]), everything=True)
-    elif open_to_agent:
-        tools = await take_tools(sandbox, ":".join(open_to_agent), everything=False)
+    if is_root or open_to_agent:
+        looked = [path, *open_to_agent] if is_root else open_to_agent
+        tools = await take_tools(sandbox, ":".join(looked), is_whole=is_root)
     return HardeningBaseline(
         path=path,
         modules=modules,
@@ -105,8 +111,16 @@ async def take_baseline(
         plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
         survey=survey,
         tools=tools,
+        changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None else None,
         user=default,
     )
+
+
+def skipped(sandbox: Sandbox, tools: ToolSet) -> list[str]:
+    """Return the places that are not compared from outside: the work, and what is made anew for each verifier."""
+    searched = tools.path.split(":")
+    places = [workspace_of(sandbox), *_NOT_COMPARED]
+    return [place for place in places if place and not any(is_below(directory, [place]) for directory in searched)]
 
 
 async def are_others(sandbox: Sandbox, agent: str | int | None, user: str) -> bool:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, field
 
-from benchflow.contracts.reward import HardeningFinding
+from benchflow.contracts.reward import HardeningFinding, Weight
 from benchflow.contracts.task import HardeningConfig
-from benchflow.planes.reward.hardening.names import DOTFILES, HOOKS, LOGS, MAKE_BUILD, PYTHON_BUILD, SITE, VERIFIERS
+from benchflow.planes.reward.hardening.names import (
+    DOTFILES,
+    HOOKED,
+    HOOKS,
+    LOGS,
+    MAKE_BUILD,
+    PYTHON_BUILD,
+    SITE,
+    VERIFIERS,
+)
 from benchflow.planes.reward.hardening.repositories import without_programs
 from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below
 
@@ -17,6 +27,9 @@ LINKS = "remove_escaping_links"
 PYTHON = "cleanup_python_hooks"
 FRESH = "fresh_logs"
 _LINKS_FOLLOWED = 40
+_NOBODYS = (*VERIFIERS, "/oracle", "/solution", "/proc", "/sys")
+"""Places to which no honest work leads."""
+_HOOK = re.compile(r"invoke|pkgs|hook|dir::|::bin|::path|proxy|solver|planner|methods|instdir|admindir", re.IGNORECASE)
 _OF_HOME = tuple(f"/{name}" for name in DOTFILES)
 
 
@@ -69,6 +82,8 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
     elif name.endswith(".pth") and _leads_into(path, now, workspace):
         detail = "names directories of the workspace only"
         result.found.append(HardeningFinding(item=PYTHON, action="found", path=path, detail=detail))
+    elif path.startswith(HOOKED) and not _names_program(now.files.get(path)):
+        return
     elif (item := _item_of(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
@@ -115,6 +130,11 @@ def _item_of(path: str) -> str:
     return BUILD
 
 
+def _names_program(kept: KeptFile | None) -> bool:
+    """Return whether a configuration of apt or dpkg has programs run, or others taken. A long one, or a link, may."""
+    return kept is None or _HOOK.search(kept.content) is not None
+
+
 def _is_installed(path: str) -> bool:
     """Whether a path is part of a package that was installed, and no project's."""
     return any(part in (*SITE, "node_modules") for part in path.split("/"))
@@ -126,6 +146,18 @@ def _leads_into(path: str, now: Survey, workspace: str) -> bool:
     lines = [line.strip() for line in kept.content.splitlines()] if kept else []
     named = [line for line in lines if line and not line.startswith("#")]
     return bool(named) and all(in_workspace(posixpath.normpath(line), workspace) for line in named)
+
+
+def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
+    """Return whether honest work would leave this. leads_to: what a link says."""
+    name = posixpath.basename(path)
+    if item == FRESH:
+        return "tampering" if path.startswith(f"{LOGS}/reward") else "note"
+    if item == LINKS:
+        return "tampering" if is_below(posixpath.normpath(leads_to), _NOBODYS) else "note"
+    if item == PYTHON:
+        return "tampering" if name.partition(".")[0] in HOOKS else "note"
+    return "note"
 
 
 def resolve(path: str, links: dict[str, str]) -> str:

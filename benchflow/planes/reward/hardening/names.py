@@ -45,6 +45,7 @@ DOTFILES = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".inputrc", ".kshrc"),
     *(".zshenv", ".zshrc", ".zprofile", ".zlogin", ".gitconfig", ".config/git/config", ".config/pip/pip.conf"),
     *(".pip/pip.conf", ".pydistutils.cfg", ".pypirc", ".curlrc", ".wgetrc", ".npmrc", ".config/uv/uv.toml"),
+    *(".sqliterc", ".psqlrc", ".my.cnf", ".perldb", ".irbrc", ".pam_environment", ".config/sqlite3/sqliterc"),
 )
 """Below the verifier's home: read by shells and tools without being asked."""
 
@@ -62,9 +63,32 @@ STARTUP = (
         "/etc/crontab",
         "/etc/cron.*/*",
         "/var/spool/cron/*",
+        "/etc/nsswitch.conf",
+        "/etc/ssl/openssl.cnf",
+        "/usr/lib/ssl/openssl.cnf",
+        "/etc/pki/tls/openssl.cnf",
+        "/etc/pam.conf",
+        "/etc/pam.d/common-*",
+        "/etc/pam.d/other",
+        "/etc/pam.d/runuser*",
+        "/etc/pam.d/su",
+        "/etc/pam.d/su-l",
+        "/etc/security/namespace.*",
+        "/etc/security/pam_env.conf",
+        "/etc/apt/apt.conf",
+        "/etc/apt/apt.conf.d/*",
+        "/etc/dpkg/dpkg.cfg",
+        "/etc/dpkg/dpkg.cfg.d/*",
+        "/etc/python3*/*",
+        "/etc/npmrc",
+        "/etc/psqlrc",
+        "/etc/postgresql-common/psqlrc",
     ),
     *("/var/spool/cron/crontabs/*", "/tmp/conftest.py"),
 )
+
+HOOKED = ("/etc/apt/", "/etc/dpkg/")
+"""Directories of configurations that packages add to. Only those count that name a program to be run."""
 
 GIT_FILES = (".git", "config", "config.worktree", "commondir")
 """Of a repository: they say where it lies, and by which programs git does its work."""
@@ -123,13 +147,20 @@ TOOLS = (
 )
 """Programs that a verifier's script stands on. What tasks ask to be upgraded (git, pip, compilers) is not here."""
 
-FIRST = ("sh", "find", "sha256sum")
-"""What looks at all the rest from inside; these, and what they load, are looked at from outside."""
-
-TRACED = (*FIRST, "bash", "python3")
-"""Programs of which is looked again what they load."""
-
 LOADER_FILES = ("/etc/ld.so.preload", "/etc/ld.so.cache")
 """What tells the loader to load other libraries."""
 
 TEST_PACKAGES = ("pytest", "_pytest", "pytest.py", "pluggy", "iniconfig")
+"""What pytest is made of, in a directory of packages."""
+
+TEST_DISTRIBUTIONS = ("pytest-", "pluggy-", "iniconfig-")
+"""How the names of the records of these packages begin: without them, pip installs the packages again."""
+
+CODE = (".py", ".pyc", ".so", ".pth", "._pth", ".zip", ".pl", ".pm", ".rb", ".js", ".mjs", ".cjs", ".jar", ".sh")
+"""Endings of what interpreters and the loader execute."""
+
+SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
+"""Where programs of the system lie."""
+
+PACKAGE_RECORDS = ("/var/lib/dpkg/status", "/lib/apk/db/", "/var/lib/rpm/", "/usr/lib/sysimage/rpm/")
+"""What package managers change whenever they install something."""

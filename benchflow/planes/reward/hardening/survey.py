@@ -45,7 +45,9 @@ _NAMES = (
     f"{_any_of((*BUILD_PATTERNS, 'conftest.py', '__pycache__'))} -o {_SITE_NAMES}"
     rf" -o ! -type d ! -path '*/{_GIT_OF_HOME}' \( {_any_of(GIT_FILES)} \) -o -type d \( {_any_of(GIT_DIRECTORIES)} \)"
 )
-_SMALL = r"grep -e '\.pth$' " + " ".join(f"-e '/{name.replace('.', '[.]')}$'" for name in GIT_FILES)
+_SMALL = r"grep -e '\.pth$' -e '^/etc/apt/' -e '^/etc/dpkg/' " + " ".join(
+    f"-e '/{name.replace('.', '[.]')}$'" for name in GIT_FILES
+)
 # $1 the workspace, empty for none; $2 the verifier's home; $3 PATH; $4 PYTHONPATH; $5 seconds since the epoch of the
 # look before, empty for none. What was known then is in $6, or in `known` if that is long: only that is looked into,
 # and what says by its content what it is.

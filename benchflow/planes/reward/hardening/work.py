@@ -8,16 +8,28 @@ from collections.abc import Iterable, Sequence
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import HardeningConfig
-from benchflow.errors import SandboxError, SandboxLostError, VerifierError
-from benchflow.planes.reward.hardening.baseline import HardeningBaseline
-from benchflow.planes.reward.hardening.judgement import BUILD, CONFTESTS, FRESH, LINKS, PYTHON, Judgement, judge
+from benchflow.errors import VerifierError
+from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
+from benchflow.planes.reward.hardening.foundation import ITEM as TOOLS_ITEM
+from benchflow.planes.reward.hardening.foundation import Repairs, compare_tools
+from benchflow.planes.reward.hardening.judgement import (
+    BUILD,
+    CONFTESTS,
+    FRESH,
+    LINKS,
+    PYTHON,
+    Judgement,
+    judge,
+    weight_of,
+)
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOGS
 from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
-from benchflow.planes.reward.hardening.tools import ITEM as TOOLS_ITEM
-from benchflow.planes.reward.hardening.tools import secure_first, verify_tools
 
 MOST = 200
 """Findings that a report lists."""
+
+_ROUNDS = 4
+"""Comparisons after which it is given up to put back what is changed again."""
 
 _ACT = f"{ROOM}/act"
 
@@ -70,16 +82,10 @@ async def harden(
     changed and cannot be put back.
     """
     began = time.monotonic()
-    tools = baseline.tools if config.verify_tools and not trusted else None
-    found = await _end(sandbox, is_doubtful=tools is not None) if config.kill_processes and not trusted else []
-    remove: list[str] = []
-    if tools is not None:
-        if tools.first:
-            found += await secure_first(sandbox, tools, kill=config.kill_processes)
-        changed, remove = await verify_tools(sandbox, tools)
-        found += changed
+    found: list[HardeningFinding] = []
+    if not trusted:
+        found += await _secure(sandbox, baseline, config)
     judged = await _judge(sandbox, baseline, config)
-    judged.remove.update(dict.fromkeys(remove, TOOLS_ITEM))
     found += await _act(sandbox, judged, config, verifier, trusted)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
     return HardeningReport(
@@ -90,20 +96,50 @@ async def harden(
     )
 
 
-async def _end(sandbox: Sandbox, *, is_doubtful: bool) -> list[HardeningFinding]:
-    """Kill what the agent left. is_doubtful: the shell may be the agent's, so that a failure is not the last word."""
-    try:
-        killed = await sandbox.kill_processes()
-    except SandboxLostError:
-        raise
-    except SandboxError as error:
-        if error.retryable or not is_doubtful:
-            raise
-        killed = 0
-    if not killed:
-        return []
-    what = "a process" if killed == 1 else f"{killed} processes"
-    return [HardeningFinding(item="kill_processes", action="killed", detail=what)]
+async def _secure(sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig) -> list[HardeningFinding]:
+    """Put back what everything else is looked at with, and end what the agent left running, in that order of trust.
+
+    What still runs may change it again, so it is compared once more after something has ended. Raises `VerifierError`
+    if that goes on.
+    """
+    tools = baseline.tools if config.verify_tools else None
+    found: list[HardeningFinding] = []
+    for _ in range(_ROUNDS):
+        repairs = Repairs()
+        if tools is not None and baseline.changes is not None:
+            after = await sandbox.changes(baseline.changes, skip=skipped(sandbox, tools))
+            repairs = await compare_tools(sandbox, tools, baseline.changes, after)
+        # What is not to be put back is found again each time.
+        found += [finding for finding in repairs.found if finding not in found]
+        if repairs.put:
+            await sandbox.put_outside(repairs.put)
+        killed = await sandbox.kill_processes() if config.kill_processes else 0
+        if killed:
+            what = "a process" if killed == 1 else f"{killed} processes"
+            found.append(HardeningFinding(item="kill_processes", action="killed", detail=what))
+        found += await _finish_repairs(sandbox, repairs)
+        if not (killed or repairs.is_any):
+            return found
+    raise VerifierError(
+        f"{found[-1].path or 'what the agent left running'} of the sandbox is changed again and again",
+        remedy='verify in a sandbox of its own: sandbox_mode "separate"',
+    )
+
+
+async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningFinding]:
+    """Do what takes programs of the sandbox, which can be trusted by now."""
+    lines = [
+        f"chown {state.uid}:{state.gid} {_word(path)}; chmod {state.mode:o} {_word(path)} || exit 1"
+        for path, state in repairs.directories.items()
+    ]
+    if repairs.remove:
+        lines.append(f"{_printed(f'{path}' + chr(0) for path in repairs.remove)} | xargs -0 rm -rf -- || exit 1")
+    if lines and (result := await sandbox.control("\n".join(lines), timeout=300)).return_code:
+        raise VerifierError("what the agent changed could not be put back", log_tail=result.stderr[-2000:])
+    return [
+        HardeningFinding(item=TOOLS_ITEM, action="removed", path=path, weight=weight)
+        for path, weight in repairs.remove.items()
+    ]
 
 
 async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig) -> Judgement:
@@ -156,15 +192,20 @@ async def _act(
 
 
 def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[HardeningFinding]:
-    found = [HardeningFinding(item=item, action="removed", path=_shown(path)) for path, item in judged.remove.items()]
+    found = [
+        HardeningFinding(item=item, action="removed", path=_shown(path), weight=weight_of(item, path))
+        for path, item in judged.remove.items()
+    ]
     for path, (item, _) in judged.restore.items():
-        found.append(HardeningFinding(item=item, action="restored", path=_shown(path)))
+        weight = weight_of(item, path)
+        found.append(HardeningFinding(item=item, action="restored", path=_shown(path), weight=weight))
     for index, path in enumerate(links):
-        detail = f"to {_shown(judged.links[path])}"
+        target = judged.links[path]
+        detail, weight = f"to {_shown(target)}", weight_of(LINKS, path, target)
         if index in kept:
             detail += ", a program or a library"
         action = "found" if index in kept else "removed"
-        found.append(HardeningFinding(item=LINKS, action=action, path=_shown(path), detail=detail))
+        found.append(HardeningFinding(item=LINKS, action=action, path=_shown(path), detail=detail, weight=weight))
     order = (TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON)
     found += judged.found
     return sorted(found, key=lambda finding: order.index(finding.item))

@@ -1,0 +1,313 @@
+"""What an agent has changed of the programs and libraries that a verifier stands on, and what is to be done about it.
+
+Two lists of changed files are compared, which the host has made without any program of the sandbox. What was changed of
+the tools is put back as the image has it, and what is new and would be taken in place of one is removed. Of what else
+was changed in the system there is a finding: it may be the work.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import posixpath
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from benchflow.contracts.file_changes import FileChanges, FileState
+from benchflow.contracts.reward import HardeningFinding, Weight
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import VerifierError
+from benchflow.planes.reward.hardening.names import (
+    CODE,
+    LOADER_FILES,
+    PACKAGE_RECORDS,
+    SITE,
+    SYSTEM,
+    TEST_DISTRIBUTIONS,
+    TEST_PACKAGES,
+    TOOLS,
+)
+from benchflow.planes.reward.hardening.tools import ToolSet
+
+ITEM = "verify_tools"
+
+_MAX_LINKS = 40
+_CLEAN_ROOM = 'verify in a sandbox of its own: sandbox_mode "separate"'
+
+
+@dataclass
+class Repairs:
+    """What puts the foundation back."""
+
+    put: dict[str, tuple[FileState, bytes]] = field(default_factory=dict)
+    """Files and links to put in place from outside. What is new gets a link to what it stands in the way of."""
+
+    remove: dict[str, Weight] = field(default_factory=dict)
+    """New files, to be removed once the sandbox's own programs can be trusted."""
+
+    directories: dict[str, FileState] = field(default_factory=dict)
+    """Directories that are to have their owners and modes again."""
+
+    found: list[HardeningFinding] = field(default_factory=list)
+    """What was put back, and what is left as it is."""
+
+    @property
+    def is_any(self) -> bool:
+        """True if there is anything to be done."""
+        return bool(self.put or self.remove or self.directories)
+
+
+async def compare_tools(sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges) -> Repairs:
+    """Return what the agent has changed of the tools. before, after: all files that differ from the image.
+
+    Raises:
+        VerifierError: A tool was changed and can't be put back.
+    """
+    comparison = _Comparison(sandbox, tools, before, after)
+    await comparison.run()
+    return comparison.repairs
+
+
+class _Comparison:
+    def __init__(self, sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges) -> None:
+        self.repairs = Repairs()
+        self._sandbox = sandbox
+        self._tools = tools
+        self._before = before
+        self._after = after
+        self._image: dict[str, FileState | None] = {}
+        self._names = {posixpath.basename(program): program for program in reversed(tools.programs)}
+        self._sonames = {posixpath.basename(library): library for library in tools.libraries}
+
+    async def run(self) -> None:
+        changed = [path for path in sorted({*self._before.files, *self._after.files}) if self._may_differ(path)]
+        if not changed:
+            return
+        await self._load(changed)
+        changed = [path for path in changed if not _is_same(self._was(path), self._is(path))]
+        used = [*self._tools.programs, *self._tools.libraries, *self._tools.pythons]
+        hops, real = await self._follow([*used, *self._tools.path.split(":"), "/bin/sh"])
+        directories = {real.get(directory, directory) for directory in self._tools.path.split(":")}
+        loaded_from = {posixpath.dirname(real[library]) for library in self._tools.libraries if library in real}
+        pythons = {real[python] for python in self._tools.pythons if python in real}
+        packages = {f"{python}/{site}/{name}" for python in pythons for site in SITE for name in TEST_PACKAGES}
+        await self._load(packages - self._image.keys())
+        for path in changed:
+            if path in LOADER_FILES:
+                await self._restore_loader(path)
+            elif path in hops and self._is_in_the_way(path):
+                self._remove(path, "tampering")
+            elif (path in hops and self._was(path) is not None) or self._is_python(path, pythons):
+                await self._restore(path, is_python=path not in hops)
+            elif self._was(path) is None:
+                self._judge_new(path, directories, loaded_from, pythons)
+            else:
+                self._judge_changed(path, changed)
+
+    # --- states --------------------------------------------------------------------------------------
+
+    def _may_differ(self, path: str) -> bool:
+        before, after = self._before.files.get(path), self._after.files.get(path)
+        if path in self._before.files and path in self._after.files:
+            return not _is_same(before, after)
+        # Of a list of all files, what is not in it is not there.
+        return bool(self._before.base) or before is not None or after is not None
+
+    def _was(self, path: str) -> FileState | None:
+        return self._before.files[path] if path in self._before.files else self._image.get(path)
+
+    def _is(self, path: str) -> FileState | None:
+        return self._after.files[path] if path in self._after.files else self._image.get(path)
+
+    async def _load(self, paths: Collection[str]) -> None:
+        """Learn what the image has at these paths."""
+        if self._before.base:
+            found = await self._sandbox.originals(self._before.base, list(paths))
+            self._image |= {path: found.get(path) for path in paths}
+        else:
+            self._image |= dict.fromkeys(paths)
+
+    async def _follow(self, paths: Iterable[str]) -> tuple[set[str], dict[str, str]]:
+        """Return all that lies on the way to these paths as they were, links followed, and where each leads."""
+        wanted = [path for path in dict.fromkeys(paths) if path.startswith("/")]
+        while True:
+            hops: set[str] = set()
+            unknown: set[str] = set()
+            real: dict[str, str] = {}
+            for path in wanted:
+                self._walk(path, hops, unknown, real)
+            if not unknown:
+                return hops, real
+            await self._load(unknown)
+
+    def _walk(self, path: str, hops: set[str], unknown: set[str], real: dict[str, str]) -> None:
+        at, rest, links = "", path.split("/"), 0
+        while rest:
+            part = rest.pop(0)
+            if part in ("", "."):
+                continue
+            if part == "..":
+                at = posixpath.dirname(at)
+                continue
+            at = f"{at.rstrip('/')}/{part}"
+            if at not in self._before.files and at not in self._image:
+                unknown.add(at)
+                unknown.update(f"{at}/{'/'.join(rest[:number])}" for number in range(1, len(rest) + 1))
+                return
+            hops.add(at)
+            state = self._was(at)
+            if state is not None and state.kind == "link" and (links := links + 1) <= _MAX_LINKS:
+                rest = [*state.target.split("/"), *rest]
+                at = "" if state.target.startswith("/") else posixpath.dirname(at)
+        real[path] = at
+
+    # --- what was there ------------------------------------------------------------------------------
+
+    async def _restore_loader(self, path: str) -> None:
+        was, kept = self._was(path), base64.b64decode(self._tools.loader.get(path, ""))
+        self.repairs.put[path] = (was or FileState(kind="file", mode=0o644), kept)
+        if was is None:
+            self.repairs.remove[path] = "note"
+        # The list of libraries that a package manager writes anew is no sign of anything.
+        weight: Weight = "note" if path.endswith(".cache") else "tampering"
+        self._note("restored", path, weight)
+
+    async def _restore(self, path: str, *, is_python: bool) -> None:
+        was, now = self._was(path), self._is(path)
+        if was is None:
+            self._remove(path, "note" if _is_bytecode(path) else "tampering")
+            return
+        if was.kind == "directory":
+            if now is None or now.kind != "directory":
+                raise VerifierError(
+                    "was a directory of programs or libraries, and the agent has put something else in its place",
+                    file=path,
+                    key=f"verifier.hardening.{ITEM}",
+                    remedy=_CLEAN_ROOM,
+                )
+            self.repairs.directories[path] = was
+            self._note("restored", path, "tampering", "its owner or mode")
+            return
+        content = b"" if was.kind == "link" else await self._original(path, was)
+        self.repairs.put[path] = (was, content)
+        self._note("restored", path, "tampering")
+
+    async def _original(self, path: str, was: FileState) -> bytes:
+        content = await self._sandbox.read_original(path)
+        kept = self._before.files.get(path)
+        digest = hashlib.sha256(content).hexdigest() if content is not None else ""
+        if content is None or was.kind != "file" or (kept is not None and kept.digest != digest):
+            raise VerifierError(
+                "was changed by the agent, and the image does not have it as it was",
+                file=path,
+                key=f"verifier.hardening.{ITEM}",
+                remedy=_CLEAN_ROOM,
+            )
+        return content
+
+    def _is_python(self, path: str, pythons: Collection[str]) -> bool:
+        """Return whether a file is code of a standard library, or of pytest as it was installed."""
+        for python in pythons:
+            if not path.startswith(f"{python}/"):
+                continue
+            parts = path[len(python) + 1 :].split("/")
+            if parts[0] in SITE:
+                return self._was(path) is not None and len(parts) > 1 and parts[1] in TEST_PACKAGES
+            is_code = path.endswith(CODE) or self._is_link(path) or self._is_directory(path)
+            return is_code and parts[0] not in ("test", "tests")
+        return False
+
+    def _is_in_the_way(self, path: str) -> bool:
+        """Return whether a path that led nowhere leads to another place now."""
+        was, now = self._was(path), self._is(path)
+        return was is None and now is not None and now.kind != "directory"
+
+    def _is_link(self, path: str) -> bool:
+        was, now = self._was(path), self._is(path)
+        return any(state is not None and state.kind == "link" for state in (was, now))
+
+    def _is_directory(self, path: str) -> bool:
+        """Return whether a directory was there and is not any more, or the other way round."""
+        was, now = self._was(path), self._is(path)
+        return was is not None and was.kind == "directory" and (now is None or now.kind != "directory")
+
+    def _judge_changed(self, path: str, changed: Collection[str]) -> None:
+        """Note what is no tool that the engine knows, and was changed or removed: a verifier may call it."""
+        was = self._was(path)
+        assert was is not None
+        if was.kind == "directory" or not path.startswith(SYSTEM) or _is_bytecode(path) or not self._tools.is_whole:
+            return
+        if was.is_program or was.kind == "link" or path.endswith(CODE) or ".so." in path:
+            weight: Weight = "note" if self._is_packaged(path, changed) else "tampering"
+            detail = "was removed" if self._is(path) is None else "was changed"
+            self._note("found", path, weight, f"{detail}; no tool that is put back")
+
+    def _is_packaged(self, path: str, changed: Collection[str]) -> bool:
+        """Return whether a package manager seems to have worked there. An agent that is root can make it seem so."""
+        site = next((f"{path.partition(f'/{name}/')[0]}/{name}/" for name in SITE if f"/{name}/" in path), None)
+        if site is not None:
+            return any(other.startswith(site) and ".dist-info" in other for other in changed)
+        return any(other.startswith(PACKAGE_RECORDS) for other in changed)
+
+    # --- what is new ---------------------------------------------------------------------------------
+
+    def _judge_new(
+        self, path: str, directories: Collection[str], loaded_from: Collection[str], pythons: Collection[str]
+    ) -> None:
+        directory, name = posixpath.split(path)
+        state = self._is(path)
+        if state is None:
+            return
+        if directory in directories:
+            if name in self._names:
+                self._replace(path, self._names[name])
+            elif (name in TOOLS and not self._tools.is_whole) or name.endswith("._pth") or name == "pyvenv.cfg":
+                self._remove(path, "tampering")
+        elif name in self._sonames and state.kind != "directory" and _is_loaded_from(directory, loaded_from):
+            self._replace(path, self._sonames[name])
+        elif self._is_taken_by_python(path, pythons):
+            self._remove(path, "note" if _is_bytecode(path) else "tampering")
+
+    def _is_taken_by_python(self, path: str, pythons: Collection[str]) -> bool:
+        """Return whether a new file decides what a Python finds: an archive, a configuration, another pytest."""
+        directory, name = posixpath.split(path)
+        for python in pythons:
+            above = posixpath.dirname(python)
+            if directory == above and name.startswith("python") and name.endswith(".zip"):
+                return True
+            if directory == posixpath.dirname(above) and name == "pyvenv.cfg":
+                return True
+            if path.startswith(f"{python}/"):
+                site, _, rest = path[len(python) + 1 :].partition("/")
+                part = rest.partition("/")[0]
+                is_test = part in TEST_PACKAGES or part.startswith(TEST_DISTRIBUTIONS)
+                # Of a package that is new as a whole, the top is enough.
+                return site in SITE and is_test and (rest == part or self._was(f"{python}/{site}/{part}") is not None)
+        return False
+
+    def _replace(self, path: str, known: str) -> None:
+        """Have a new file lead to the one that it stands in the way of, until it can be removed."""
+        self.repairs.put[path] = (FileState(kind="link", target=known), b"")
+        self._remove(path, "tampering")
+
+    def _remove(self, path: str, weight: Weight) -> None:
+        self.repairs.remove[path] = weight
+
+    def _note(self, action: str, path: str, weight: Weight, detail: str = "") -> None:
+        finding = {"item": ITEM, "action": action, "path": path, "detail": detail, "weight": weight}
+        self.repairs.found.append(HardeningFinding.model_validate(finding))
+
+
+def _is_same(one: FileState | None, other: FileState | None) -> bool:
+    return one is other or (one is not None and one.is_same(other))
+
+
+def _is_bytecode(path: str) -> bool:
+    return "/__pycache__/" in path
+
+
+def _is_loaded_from(directory: str, places: Collection[str]) -> bool:
+    """Return whether the loader looks into a directory: one that it has found something in, or of the same kind."""
+    standard = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
+    above = directory.partition("/glibc-hwcaps")[0]
+    return any(at in places or at in standard or posixpath.dirname(at) in standard for at in (directory, above))
