@@ -6,7 +6,9 @@ without it: the conformance suite runs the same tests over both.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+import signal
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import IO, Protocol, runtime_checkable
 
 from benchflow.contracts.base import ArtifactRef, BlobStore, Model
@@ -14,6 +16,7 @@ from benchflow.contracts.driver import Process, ProcessStatus, StartedSandbox
 from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.provider import EntrypointState
 from benchflow.contracts.sandbox import ExecChunk, SandboxSpec
 
@@ -73,12 +76,15 @@ class KeepsProcesses(Protocol):
         """Kill a process and all it has started, as every driver may. One that has ended is success."""
         ...
 
-    async def groups(self, handle: str) -> set[str]:
-        """Return the ids of those processes of which anything runs: themselves, or what they have started."""
+    async def processes(self, handle: str) -> list[RunningProcess]:
+        """Return all that runs, except the sandbox's first process; as `group`, the id of what each descends from."""
         ...
 
-    async def kill_groups(self, handle: str, keep: Collection[str], *, keep_world: bool) -> int:
-        """Kill all that runs, except what descends from these; the number killed. keep_world: nor the entrypoint's."""
+    async def kill_processes(self, handle: str, spared: Callable[[list[RunningProcess]], set[int]]) -> int:
+        """Kill what runs, except the first process and those whose pids `spared` returns; the number killed.
+
+        `spared` is given the processes while none of them can fork.
+        """
         ...
 
     async def output(self, handle: str, process_id: str) -> ProcessOutput:
@@ -95,6 +101,29 @@ class KeepsProcesses(Protocol):
 
     async def forget(self, handle: str, process_id: str) -> None:
         """Remove what is kept of a process that has ended."""
+        ...
+
+
+@runtime_checkable
+class SeesProcesses(Protocol):
+    """A driver that sees and ends the processes of its sandboxes with no program of theirs taking part.
+
+    For other drivers a script in the sandbox does that.
+    """
+
+    async def running(self, handle: str) -> dict[int, RunningProcess] | None:
+        """Return all processes of a sandbox, by numbers of the driver's own; None if it can't see them here.
+
+        The numbers in them are those that they have in the sandbox.
+        """
+        ...
+
+    async def signal_running(self, handle: str, numbers: Sequence[int], sent: signal.Signals) -> None:
+        """Send a signal to processes, by these numbers. One that has ended is success."""
+        ...
+
+    def without_scripts(self, handle: str) -> AbstractAsyncContextManager[None]:
+        """While this is held, no script of the engine's runs, nor a shell for them: all that is there is to be seen."""
         ...
 
 

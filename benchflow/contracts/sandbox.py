@@ -306,8 +306,13 @@ class Sandbox(Protocol):
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         """Kill what the agent left running; the number killed.
 
-        `services` keeps PID 1 and what ran when `mark_baseline` was called.
+        `services` keeps PID 1, what ran when `mark_baseline` was called, and what that has forked: not another program
+        that it has started since, unless it starts that again and again.
         """
+        ...
+
+    async def strangers(self) -> list[str]:
+        """Return the arguments of the processes that `kill_processes` would kill, or has left alone."""
         ...
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:

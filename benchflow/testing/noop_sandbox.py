@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import IO
 
 from benchflow.contracts.accelerators import ProcessOutput
 from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, SandboxDriver, ScriptResult, StartedSandbox
 from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.provider import OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 
@@ -79,10 +80,10 @@ class NoopDriver(SandboxDriver):
     async def kill(self, handle: str, process_id: str) -> bool:
         return True
 
-    async def groups(self, handle: str) -> set[str]:
-        return set()
+    async def processes(self, handle: str) -> list[RunningProcess]:
+        return []
 
-    async def kill_groups(self, handle: str, keep: Collection[str], *, keep_world: bool) -> int:
+    async def kill_processes(self, handle: str, spared: Callable[[list[RunningProcess]], set[int]]) -> int:
         return 0
 
     async def output(self, handle: str, process_id: str) -> ProcessOutput:

@@ -122,6 +122,9 @@ class IdleSandbox:
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         return 0
 
+    async def strangers(self) -> list[str]:
+        return []
+
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
         return None
 

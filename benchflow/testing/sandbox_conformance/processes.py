@@ -18,6 +18,21 @@ open('/forged', 'w').close()
 time.sleep(900)
 """
 
+SERVE = """
+import os, subprocess, sys, time
+worker = subprocess.Popen(['sleep', sys.argv[1]])
+asked = False
+while True:
+    if worker.poll() is not None:
+        worker = subprocess.Popen(['sleep', sys.argv[1]])
+    if not asked and os.path.exists('/asked'):
+        asked = True
+        subprocess.Popen(['sleep', open('/asked').read()])
+        if not os.fork():
+            time.sleep(900)
+    time.sleep(0.02)
+"""
+
 BOMB = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -44,19 +59,52 @@ class Processes(Fixtures):
         assert await napping(still, service, mine, others) == [service]
         assert await still.kill_processes() == 0
 
-    async def test_what_a_service_starts_later_stays_too(self, still: Sandbox) -> None:
-        worker, later, agents = nap(), nap(), nap()
-        serve = f"sleep {worker}; while :; do sleep {later}; done"
-        await still.exec(["sh", "-c", f"({serve}) >/dev/null 2>&1 &"])
+    async def test_what_a_service_forks_stays_and_another_program_that_it_starts_goes(self, still: Sandbox) -> None:
+        worker, agents = nap(), nap()
+        await still.write_file("/serve.py", SERVE)
+        await still.exec(["sh", "-c", f"python3 /serve.py {worker} >/dev/null 2>&1 &"])
         await asleep(still, worker)
         await still.mark_baseline()
-        await still.exec(["pkill", "-f", f"sleep {worker}$"])
-        await leave(still, agents)
-        await asleep(still, later)
-        before = (await still.control('pgrep -xf "$1"', f"sleep {later}")).stdout
+        # The agent has the service fork, start its own program again, and start another one.
+        await still.exec(["pkill", "-xf", f"sleep {worker}"])
+        await still.write_file("/asked", agents)
+
+        async def forked() -> bool:
+            return (await still.control("pgrep -cf '^python3 /serve.py'")).stdout == "2\n"
+
+        await until(forked)
+        await asleep(still, worker, agents)
+        find = "pgrep -f '^python3 /serve.py'; pgrep -xf \"$1\"", f"sleep {worker}"
+        before = (await still.control(*find)).stdout
+        assert await still.strangers() != []
         assert await still.kill_processes() == 1
-        assert await napping(still, later, agents) == [later]
-        assert (await still.control('pgrep -xf "$1"', f"sleep {later}")).stdout == before
+        assert await napping(still, worker, agents) == [worker]
+        assert (await still.control(*find)).stdout == before
+        assert await still.strangers() == []
+
+    async def test_what_a_service_starts_again_and_again_is_left_alone_and_told(self, still: Sandbox) -> None:
+        worker, later = nap(), nap()
+        await still.exec(["sh", "-c", f"(sleep {worker}; while :; do sleep {later}; done) >/dev/null 2>&1 &"])
+        await asleep(still, worker)
+        await still.mark_baseline()
+        await still.exec(["pkill", "-xf", f"sleep {worker}"])
+        await asleep(still, later)
+        assert await still.kill_processes() >= 1
+        for _ in range(4):
+            # Each time, one more is started.
+            await asleep(still, later)
+            await still.kill_processes()
+        assert await still.kill_processes() == 0
+        await asleep(still, later)
+        assert [text.replace(" ", "") for text in await still.strangers()] == [f"sleep{later}"]
+
+    async def test_an_orphan_with_a_services_arguments_is_killed(self, still: Sandbox) -> None:
+        service = nap()
+        await leave(still, service)
+        await still.mark_baseline()
+        await leave(still, service)
+        assert await still.kill_processes() == 1
+        assert await napping(still, service) == [service]
 
     async def test_without_a_baseline_only_the_sandbox_itself_stays(self, own: Sandbox) -> None:
         length = nap()

@@ -132,7 +132,7 @@ class TestDocker(SandboxConformance, WorldReadiness):
                 "test_each_episode_has_executions_of_its_own",
                 "test_without_a_baseline_only_the_sandbox_itself_stays",
                 "test_what_runs_under_a_key_can_be_added_to_the_baseline",
-                "test_what_a_service_starts_later_stays_too",
+                "test_what_a_service_starts_again_and_again_is_left_alone_and_told",
                 "test_a_world_is_healthy_as_soon_as_its_command_succeeds",
                 "test_setup_commands_run_in_order_as_they_are_written",
                 "test_a_script_that_takes_too_long_is_a_result_that_says_so",

@@ -7,8 +7,10 @@ holds (the client, one shell per container) only saves time.
 from __future__ import annotations
 
 import asyncio
+import signal
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +20,7 @@ from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, San
 from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.errors import (
@@ -25,7 +28,7 @@ from benchflow.errors import (
     SandboxLostError,
     SandboxUnavailableError,
 )
-from benchflow.planes.sandbox.docker import entrypoint, freezer, launch
+from benchflow.planes.sandbox.docker import entrypoint, freezer, host_processes, launch
 from benchflow.planes.sandbox.docker.archives import get_archive
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
 from benchflow.planes.sandbox.docker.changes import export_files, overlay_of
@@ -200,6 +203,18 @@ class DockerDriver(SandboxDriver):
     def stream(self, handle: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
         return self._processes.stream(self._container(handle), process)
 
+    async def running(self, handle: str) -> dict[int, RunningProcess] | None:
+        if not self._engine.is_local:
+            return None
+        found = await self._described(handle)
+        return await asyncio.to_thread(host_processes.running, found["Id"], found["State"]["Pid"])
+
+    async def signal_running(self, handle: str, numbers: Sequence[int], sent: signal.Signals) -> None:
+        await asyncio.to_thread(host_processes.send, self._container(handle), numbers, sent)
+
+    def without_scripts(self, handle: str) -> AbstractAsyncContextManager[None]:
+        return self._shell(handle).closed()
+
     async def run_script(
         self,
         handle: str,
@@ -211,7 +226,8 @@ class DockerDriver(SandboxDriver):
         return await self._shell(handle).run(script, sink=sink, timeout=timeout)
 
     async def renew_scripts(self, handle: str) -> None:
-        self._shell(handle).close()
+        async with self._shell(handle).closed():
+            pass
 
     async def memory_use(self, handle: str) -> MemoryUse | None:
         return await memory_use(self._engine, self._shell(handle), self._container(handle))

@@ -13,8 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+
+from benchflow.contracts.process_table import RunningProcess
+from benchflow.planes.sandbox.host_table import read_process
 
 _RUNTIMES = (b"runc", b"crun", b"youki")
 """Beginnings of the names of the processes by which runtimes enter a container, like `runc:[2:INIT]`."""
@@ -58,6 +62,52 @@ def kill_all(container: str) -> None:
         # Frozen ones of the first kind of control groups hear of it when they are thawed.
         with contextlib.suppress(OSError):
             freezer.write_text("THAWED")
+
+
+def running(container: str, first: int) -> dict[int, RunningProcess] | None:
+    """Return the processes of a container, by their numbers on this host; None if they can't be seen from here.
+
+    All numbers in them are those that they have inside.
+
+    Args:
+        container: Its full id.
+        first: Number of its first process on the daemon's host.
+    """
+    found: dict[int, RunningProcess] = {}
+    inside: dict[int, int] = {0: 0}
+    sessions: dict[int, int] = {}
+    try:
+        for pid in _pids():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if not _is_in(container, pid) or (process := read_process(pid)) is None:
+                    continue
+                status = Path(f"/proc/{pid}/status").read_text()
+                numbers = dict(line.split(":\t", 1) for line in status.splitlines() if line.startswith("NS"))
+                limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
+                resident = next(line.split() for line in limits if line.startswith("Max resident set"))
+                inside[pid] = int(numbers["NSpid"].split()[-1])
+                sessions[pid] = int(numbers["NSsid"].split()[-1])
+                found[pid] = replace(process, entered=resident[-2] != "unlimited")
+    except (PermissionError, StopIteration):
+        return None
+    if first not in found:
+        return None
+    return {
+        pid: replace(process, pid=inside[pid], parent=inside.get(process.parent, 0), session=sessions[pid])
+        for pid, process in found.items()
+    }
+
+
+def send(container: str, pids: Iterable[int], sent: signal.Signals) -> None:
+    """Send a signal to processes of a container, by their numbers on this host."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                if _is_in(container, pid):
+                    signal.pidfd_send_signal(handle, sent)
+            finally:
+                os.close(handle)
 
 
 def _freezer(pid: int) -> Path:

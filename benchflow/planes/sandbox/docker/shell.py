@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from benchflow.contracts.driver import SCRIPT_ENVIRONMENT, ScriptResult
 from benchflow.errors import SandboxBusyError, SandboxError, SandboxLostError
@@ -100,6 +100,13 @@ class RootShell:
             return (await self.run(":")).exit_code == 0
         except SandboxError:
             return False
+
+    @contextlib.asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """While this is held, no script runs. The next one runs in another shell."""
+        async with self._turn:
+            self.close()
+            yield
 
     def close(self) -> None:
         if self._stream is not None:

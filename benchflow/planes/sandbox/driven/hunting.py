@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 from collections.abc import Awaitable, Callable, Iterable
 
+from benchflow.contracts.accelerators import SeesProcesses
+from benchflow.contracts.driver import SandboxDriver
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.driven.records import Records
 from benchflow.planes.sandbox.driven.scripts import Scripts
-from benchflow.planes.sandbox.driven.table import Process, closure, list_script, main_processes, parse, stop_script
+from benchflow.planes.sandbox.driven.table import closure, list_script, main_processes, parse, stop_script
+from benchflow.planes.sandbox.driven.world import World
 from benchflow.planes.sandbox.driven.wrapped import MARKER
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
@@ -76,6 +81,8 @@ class Hunter:
 
     def __init__(
         self,
+        driver: SandboxDriver,
+        handle: str,
         scripts: Scripts,
         records: Records,
         form: str,
@@ -85,18 +92,19 @@ class Hunter:
         dying_sec: float = DYING_SEC,
     ) -> None:
         self._hunt = functools.partial(Hunt, rounds=rounds, dying_sec=dying_sec)
+        self._driver = driver
+        self._handle = handle
         self._scripts = scripts
-        self._records = records
+        self._world = World(records)
         self._form = form
         self._as_user = as_user
         self._shells: set[tuple[int, int]] = set()
 
     async def mark_baseline(self) -> None:
         """Record what runs as the world's. On the host: an agent that is root could edit a record inside."""
-        shell, table = await self._table()
-        mine = closure(table, [shell], set())
-        world = [process.identity for process in table.values() if process.pid not in mine]
-        self._records.baseline = world
+        shell, table = await self._look()
+        mine = closure(table, [shell] if shell else [pid for pid in table if _is_shell(table[pid])], set())
+        self._world.record(process for process in table.values() if process.pid not in mine)
 
     async def add_to_baseline(self, mark: str) -> None:
         """Record what the command with this mark started as the world's, too.
@@ -106,34 +114,33 @@ class Hunter:
         """
         _, table = await self._table(f"{MARKER}={mark}")
         seeds = [pid for pid, process in table.items() if process.marked and not process.parent]
-        world = {table[pid].identity for pid in closure(table, seeds, self._main(table))}
-        self._records.baseline = sorted(self._baseline() | world)
+        self._world.record((table[pid] for pid in closure(table, seeds, self._main(table))), besides=True)
 
     async def add_entrypoint(self) -> None:
         """Record what the image's ENTRYPOINT has started as the world's, too, where that runs the main process."""
-        world: set[tuple[int, int]] = set()
-        if self._form in ("wraps", "first"):
+        world: list[RunningProcess] = []
+        if self._form in ("wraps", "first", "below"):
             _, table = await self._table()
-            world = {process.identity for process in table.values() if not process.entered}
-        self._records.baseline = sorted(self._baseline() | world)
+            world = [process for process in table.values() if not process.entered]
+        self._world.record(world, besides=True)
 
     async def kill_unknown(self, keep_services: bool) -> int:
-        """Kill all but PID 1, the main process and, if asked, the baseline and the entrypoint's; the number killed.
+        """Kill all but PID 1, the main process and, if asked, the baseline; the number killed.
 
-        What a service of the baseline has started since is that service's business and stays.
+        Of what services have started since, `World` says what is theirs. What else they start again and again is left
+        alone after a few times: it would be killed for nothing.
         """
-        baseline = self._baseline() if keep_services else set()
-        runs_world = keep_services and self._form in ("first", "below")
+        if isinstance(self._driver, SeesProcesses):
+            async with self._driver.without_scripts(self._handle):
+                killed = await self._kill_from_outside(self._driver, keep_services)
+            if killed is not None:
+                return killed
+        # A shell that runs may be one that a process of root's has changed.
+        await self._scripts.renew()
         hunt, first = self._hunt("what runs in the sandbox"), ""
         while True:
             shell, table = await self._table(first=first)
-            main = self._main(table)
-            spared = closure(table, [shell], set()) | main
-            spared |= {process.pid for process in table.values() if process.identity in baseline}
-            services = {p for p in spared if table[p].identity in baseline} | main
-            spared |= {process.pid for process in table.values() if runs_world and not process.entered}
-            spared |= closure(table, services - {1}, set())
-            victims = {pid for pid, process in table.items() if pid not in spared and process.state != "Z"}
+            spared, victims = self._sort(table, shell, keep_services)
             if not victims:
                 # A shell of this engine's own takes a moment to end after it was closed; nobody has left it.
                 return len(hunt.met - self._shells)
@@ -141,6 +148,53 @@ class Hunter:
             first = "" if idle else _signal("KILL", victims)
             if hunt.is_outrun:
                 first = f"{first}\n{stop_script(spared)}"
+
+    async def _kill_from_outside(self, driver: SeesProcesses, keep_services: bool) -> int | None:
+        """Do the same with no program of the sandbox taking part; None if that can't be done here."""
+        hunt = self._hunt("what runs in the sandbox")
+        while (running := await driver.running(self._handle)) is not None:
+            table = {process.pid: process for process in running.values()}
+            _, victims = self._sort(table, 0, keep_services)
+            if not victims:
+                return len(hunt.met - self._shells)
+            self._shells |= {table[pid].identity for pid in victims if _is_shell(table[pid])}
+            idle = await hunt.meet({table[pid].identity for pid in victims})
+            # What multiplies is stopped, until nobody is new.
+            sent = signal.SIGSTOP if hunt.is_outrun and not idle else signal.SIGKILL
+            numbers = [number for number, process in running.items() if process.pid in victims]
+            await driver.signal_running(self._handle, numbers, sent)
+        return None
+
+    def _sort(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> tuple[set[int], set[int]]:
+        """Return who is to stay, and who is to be killed."""
+        spared = self._spared(table, shell, keep_services)
+        victims = {pid for pid, process in table.items() if pid not in spared and process.state != "Z"}
+        return spared, victims - (self._world.left_alone(table, victims, spared) if keep_services else set())
+
+    async def _look(self) -> tuple[int, dict[int, RunningProcess]]:
+        """Return the shell that looks (0 for none), and the table: of the driver, if that sees processes."""
+        if isinstance(self._driver, SeesProcesses):
+            async with self._driver.without_scripts(self._handle):
+                running = await self._driver.running(self._handle)
+            if running is not None:
+                return 0, {process.pid: process for process in running.values()}
+        return await self._table()
+
+    async def strangers(self) -> list[str]:
+        """Return the arguments of processes that are neither the world's nor the engine's."""
+        shell, table = await self._look()
+        spared = self._spared(table, shell, keep_services=True)
+        found = [process for pid, process in sorted(table.items()) if pid not in spared and process.state != "Z"]
+        found = [process for process in found if not _is_shell(process) and process.identity not in self._shells]
+        return [process.argv.decode(errors="replace").strip() for process in found]
+
+    def _spared(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> set[int]:
+        main = self._main(table)
+        spared = closure(table, [shell] if shell else [], set()) | main
+        if keep_services:
+            # The main process is the world's own where the entrypoint is that process.
+            spared |= self._world.services(table, main if self._form == "first" else (), hosts=main | {1})
+        return spared
 
     async def kill_marked(self, mark: str) -> None:
         """Kill everything that the command with this mark started.
@@ -192,10 +246,10 @@ class Hunter:
             table |= await self._table_as(user, marker)
         return any(process.marked and process.state != "Z" for process in table.values())
 
-    def _main(self, table: dict[int, Process]) -> set[int]:
+    def _main(self, table: dict[int, RunningProcess]) -> set[int]:
         return {1} if self._form == "first" else main_processes(table)
 
-    async def _table(self, marker: str | None = None, first: str = "") -> tuple[int, dict[int, Process]]:
+    async def _table(self, marker: str | None = None, first: str = "") -> tuple[int, dict[int, RunningProcess]]:
         """The shell that looks, and what it sees. first: what it does just before."""
         answer = await self._scripts.run(f"{first}\nprintf '%s\\0' $$\n{list_script(marker)}")
         own, _, listing = answer.out.partition(b"\0")
@@ -209,11 +263,13 @@ class Hunter:
             self._shells.add(table[shell].identity)
         return shell, table
 
-    async def _table_as(self, user: str, marker: str) -> dict[int, Process]:
+    async def _table_as(self, user: str, marker: str) -> dict[int, RunningProcess]:
         return parse(await self._as_user(user, list_script(marker)))
 
-    def _baseline(self) -> set[tuple[int, int]]:
-        return {(pid, start) for pid, start in self._records.baseline}
+
+def _is_shell(process: RunningProcess) -> bool:
+    """Return whether this may be a shell of the engine's that was closed, or another worker's."""
+    return process.parent == 0 and process.argv == b"/bin/sh"
 
 
 def _signal(name: str, pids: Iterable[int]) -> str:

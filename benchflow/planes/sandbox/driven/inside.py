@@ -49,7 +49,7 @@ class ProcessesInside:
         self._scripts = scripts
         self._records = records
         self._files = files
-        self.hunter = Hunter(scripts, records, form, self._print_as)
+        self.hunter = Hunter(driver, handle, scripts, records, form, self._print_as)
         # Commands that were started here, until something is seen of them.
         self._coming: dict[str, AwakeDeadline] = {}
         # When a command that runs, as the driver says, was first seen to have left its exit code.

@@ -17,7 +17,7 @@ from benchflow.paths import state_dir
 from benchflow.planes.sandbox.outcome import KILLED
 from benchflow.planes.sandbox.records import write_record
 
-_BASELINE = "baseline.json"
+_BASELINE, _RESTARTED = "baseline.json", "restarted.json"
 
 
 class Records:
@@ -43,7 +43,8 @@ class Records:
 
     def end_commands(self, *, but: str | None = None) -> None:
         """Note that no process runs any more. What was done once counts as done, except for the key `but`."""
-        (self.directory / _BASELINE).unlink(missing_ok=True)
+        for name in (_BASELINE, _RESTARTED):
+            (self.directory / name).unlink(missing_ok=True)
         dropped = self.command(but) if but is not None else None
         for file in self.directory.glob("*.json"):
             record = json.loads(file.read_text())
@@ -65,6 +66,18 @@ class Records:
     @baseline.setter
     def baseline(self, rows: list[Any]) -> None:
         write_record(self.directory / _BASELINE, {"baseline": rows})
+
+    @property
+    def restarted(self) -> set[tuple[int, int, str]]:
+        """What services start again and again: pid and start time of the service, arguments of what it starts."""
+        try:
+            return {tuple(row) for row in json.loads((self.directory / _RESTARTED).read_text())["restarted"]}
+        except FileNotFoundError:
+            return set()
+
+    @restarted.setter
+    def restarted(self, rows: set[tuple[int, int, str]]) -> None:
+        write_record(self.directory / _RESTARTED, {"restarted": sorted(rows)})
 
     def forget(self) -> None:
         """Remove them all."""

@@ -16,6 +16,7 @@ from benchflow.contracts.driver import SandboxDriver
 from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.archives import entry
@@ -26,6 +27,7 @@ from benchflow.planes.sandbox.driven.outside import ProcessesOutside
 from benchflow.planes.sandbox.driven.places import Place
 from benchflow.planes.sandbox.driven.records import Records, process_id_of
 from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.driven.world import World
 from benchflow.planes.sandbox.driven.wrapped import CommandFiles
 from benchflow.planes.sandbox.file_listing import list_archive
 from benchflow.planes.sandbox.outcome import TIMED_OUT
@@ -41,6 +43,7 @@ class Connection:
     def __init__(self, driver: SandboxDriver, place: Place) -> None:
         self.place = place
         self.records = Records(place.handle)
+        self.world = World(self.records)
         self.scripts = Scripts(driver, place.driver_handle)
         self.files = Files(driver, place.driver_handle, self.scripts)
         self.inside: ProcessesInside | None = None
@@ -224,8 +227,24 @@ class DrivenSandbox:
         if self._connection.inside is not None:
             return await self._connection.inside.kill_unknown(keep_services=keep == "services")
         assert isinstance(self._driver, KeepsProcesses)
-        kept = set(self._connection.records.baseline) if keep == "services" else set()
-        return await self._driver.kill_groups(self._handle, kept, keep_world=keep == "services")
+        world = self._connection.world
+
+        def spared(processes: list[RunningProcess]) -> set[int]:
+            if keep == "nothing":
+                return set()
+            table = {process.pid: process for process in processes}
+            services = world.services(table)
+            return services | world.left_alone(table, table.keys() - services, services)
+
+        return await self._driver.kill_processes(self._handle, spared)
+
+    async def strangers(self) -> list[str]:
+        if self._connection.inside is not None:
+            return await self._connection.inside.hunter.strangers()
+        assert isinstance(self._driver, KeepsProcesses)
+        table = {process.pid: process for process in await self._driver.processes(self._handle)}
+        found = sorted(table.keys() - self._connection.world.services(table))
+        return [table[pid].argv.decode(errors="replace") for pid in found if table[pid].state != "Z"]
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
         records = self._connection.records
@@ -234,11 +253,12 @@ class DrivenSandbox:
             return await self._connection.inside.mark_baseline(process_id, is_all=key is None, is_restored=is_restored)
         assert isinstance(self._driver, KeepsProcesses)
         await self._driver.require(self._ref.name, self._handle)
+        found = await self._driver.processes(self._handle)
         if is_restored:
-            # What the entrypoint has started is known to the driver in any case.
-            return
-        added = await self._driver.groups(self._handle) if key is None else {process_id_of(key)}
-        records.baseline = sorted(added if key is None else {*records.baseline, *added})
+            found = [process for process in found if not process.entered]
+        elif key is not None:
+            found = [process for process in found if process.group == process_id_of(key)]
+        self._connection.world.record(found, besides=is_restored or key is not None)
 
     async def memory_use(self) -> MemoryUse | None:
         if isinstance(self._driver, CountsMemory):

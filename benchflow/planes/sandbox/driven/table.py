@@ -12,24 +12,28 @@ it again. Neither a double fork nor a new session nor a cleared environment hide
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.errors import SandboxError
 
 INITS = (b"docker-init", b"tini", b"tini-static", b"catatonit", b"dumb-init")
 """What an init may be called that runs the main process below it."""
 
-# NUL-separated, four a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
-# unreadable), hard limit of the resident set.
+# NUL-separated, six a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
+# unreadable), hard limit of the resident set, arguments (without what separates them), whether it executes the same
+# file as its parent (1, 0, or ? for unreadable).
 _LIST = """
 for p in /proc/[0-9]*; do
   {{ while IFS= read -r l || [ -n "$l" ]; do printf '%s\\n' "$l"; done <$p/stat; }} 2>/dev/null
   u=; g=; {{ while read -r k v l; do
     case $k in Uid:) u=$v;; Gid:) g=$v; break;; esac; done <$p/status; }} 2>/dev/null
   h=; {{ while read -r a b c s l r; do [ "$b" = resident ] && h=$l; done <$p/limits; }} 2>/dev/null
+  c=; {{ while IFS= read -r l || [ -n "$l" ]; do c="$c$l "; done <$p/cmdline; }} 2>/dev/null
+  o=0; {{ while read -r k v l; do case $k in PPid:) o=$v; break;; esac; done <$p/status; }} 2>/dev/null
+  f=0; if [ -e $p/exe ] && [ -e /proc/$o/exe ]; then [ $p/exe -ef /proc/$o/exe ] && f=1; else f='?'; fi 2>/dev/null
   m={unmarked}
   {look}
-  printf '\\0%s:%s\\0%s\\0%s\\0' "$u" "$g" "$m" "$h"
+  printf '\\0%s:%s\\0%s\\0%s\\0%s\\0%s\\0' "$u" "$g" "$m" "$h" "$c" "$f"
 done
 """
 _LOOK = """{ m=0; while IFS= read -r e || [ -n "$e" ]; do
@@ -61,27 +65,6 @@ done
 _MOST_PASSES = 200
 
 
-@dataclass(frozen=True)
-class Process:
-    """A row of the table. start: clock ticks since boot, which tells two users of one pid apart. entered: by a command,
-    and not started by the entrypoint.
-    """
-
-    pid: int
-    parent: int
-    session: int
-    start: int
-    state: str
-    name: bytes
-    user: str
-    marked: bool | None
-    entered: bool
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        return self.pid, self.start
-
-
 def list_script(marker: str | None = None) -> str:
     """The script whose output `parse` reads. marker: text to look for in each environment."""
     return _LIST.format(unmarked="'?'" if marker else "0", look=_LOOK % marker if marker else "")
@@ -95,11 +78,11 @@ def stop_script(spared: Iterable[int]) -> str:
     return _STOP.format(spared=" ".join(map(str, sorted({1, *spared}))), most=_MOST_PASSES)
 
 
-def parse(listing: bytes) -> dict[int, Process]:
+def parse(listing: bytes) -> dict[int, RunningProcess]:
     """The table by pid. Processes that ended while it was written are left out."""
     table = {}
     fields = listing.split(b"\0")
-    for stat, user, mark, limit in zip(fields[0::4], fields[1::4], fields[2::4], fields[3::4], strict=False):
+    for stat, user, mark, limit, argv, same in zip(*(fields[at::6] for at in range(6)), strict=False):
         # The name is in parentheses and may hold any byte; nothing after it holds one.
         head, _, tail = stat.strip().rpartition(b") ")
         pid, _, name = head.partition(b" (")
@@ -110,7 +93,10 @@ def parse(listing: bytes) -> dict[int, Process]:
         entered = limit != b"unlimited"
         try:
             parent, session, started = (int(rest[place]) for place in (1, 3, 19))
-            found = Process(int(pid), parent, session, started, rest[0].decode(), name, user.decode(), marked, entered)
+            state, is_same = rest[0].decode(), None if same == b"?" else same == b"1"
+            found = RunningProcess(
+                int(pid), parent, session, started, state, name, user.decode(), marked, entered, argv, is_same
+            )
         except ValueError as error:
             # Left out it would not be ended: the kernel writes no such line, so programs of the sandbox were changed.
             raise SandboxError(
@@ -121,7 +107,7 @@ def parse(listing: bytes) -> dict[int, Process]:
     return table
 
 
-def closure(table: dict[int, Process], seeds: Iterable[int], spared: set[int]) -> set[int]:
+def closure(table: dict[int, RunningProcess], seeds: Iterable[int], spared: set[int]) -> set[int]:
     """The seeds, all that descend from them and all in a session that one of them began."""
     found = set(seeds) - spared
     while True:
@@ -136,7 +122,7 @@ def closure(table: dict[int, Process], seeds: Iterable[int], spared: set[int]) -
         found |= more
 
 
-def main_processes(table: dict[int, Process]) -> set[int]:
+def main_processes(table: dict[int, RunningProcess]) -> set[int]:
     """Return PID 1 and the main process below it: when either ends, the sandbox ends.
 
     Where there is no init, PID 1 is the main process itself.

@@ -15,6 +15,7 @@ from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, San
 from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
@@ -196,19 +197,22 @@ class LocalDriver(SandboxDriver):
     async def forget(self, handle: str, process_id: str) -> None:
         await self._processes(handle).forget(process_id)
 
-    async def groups(self, handle: str) -> set[str]:
-        return set(await asyncio.to_thread(self._machine.cgroups.sandbox(self._name(handle)).leaves))
+    async def processes(self, handle: str) -> list[RunningProcess]:
+        return await asyncio.to_thread(self._processes(handle).all_running, self._first_groups(handle))
 
-    async def kill_groups(self, handle: str, keep: Collection[str], *, keep_world: bool) -> int:
+    async def kill_processes(self, handle: str, spared: Callable[[list[RunningProcess]], set[int]]) -> int:
+        first = self._first_groups(handle)
+        async with self._machine.standing_still(self._name(handle)):
+            return await asyncio.to_thread(self._processes(handle).kill_all_but, first, spared)
+
+    def _first_groups(self, handle: str) -> tuple[str, Collection[str]]:
+        """Return the control groups of the sandbox's first process, and of the image's entrypoint."""
         from benchflow.planes.sandbox.local.entrypoint import group_of
         from benchflow.planes.sandbox.local.machine import INIT
 
         name = self._name(handle)
         self._machine.init_of(name, handle)
-        records = self._machine.records(name)
-        world = {*group_of(records.running), *records.earlier_baseline} if keep_world else set()
-        async with self._machine.standing_still(name):
-            return await asyncio.to_thread(self._processes(handle).kill_all_but, {INIT, *world, *keep})
+        return INIT, group_of(self._machine.records(name).running)
 
     async def memory_use(self, handle: str) -> MemoryUse | None:
         return await asyncio.to_thread(self._machine.cgroups.sandbox(self._name(handle)).memory_use)

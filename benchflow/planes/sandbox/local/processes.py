@@ -19,8 +19,10 @@ from typing import Any
 
 from benchflow.contracts.accelerators import ProcessOutput
 from benchflow.contracts.driver import Process, ProcessStatus, ScriptResult
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import ExecChunk
 from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.planes.sandbox.host_table import kill_processes, read_process, wait_for_ends
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.client import Helper, HelperDied
 from benchflow.planes.sandbox.local.helper.enter import STARTED
@@ -223,22 +225,43 @@ class Processes:
 
         await asyncio.to_thread(kill)
 
-    def kill_all_but(self, kept: Collection[str]) -> int:
-        """Kill what descends from any command but these; the number killed. The sandbox's own freezing is held."""
+    def all_running(self, groups: tuple[str, Collection[str]]) -> list[RunningProcess]:
+        """Return all processes of commands. groups: of the first process, and of the image's entrypoint."""
+        first, entrypoints = groups
+        found = [
+            read_process(pid, group=leaf, entered=leaf not in entrypoints)
+            for leaf in self._cgroup.leaves()
+            if leaf != first
+            for pid in self._cgroup.pids(leaf)
+        ]
+        return [process for process in found if process is not None]
+
+    def kill_all_but(
+        self, groups: tuple[str, Collection[str]], spared: Callable[[list[RunningProcess]], set[int]]
+    ) -> int:
+        """Kill the processes of commands, but for those that `spared` returns; the number killed.
+
+        The sandbox's own freezing is held.
+        """
         with contextlib.suppress(SandboxError):
             # Frozen processes cannot fork: what is counted now is all there is. The kills hold without that, too.
             self._cgroup.freeze()
         try:
-            others = [leaf for leaf in self._cgroup.leaves() if leaf not in kept]
-            number = sum(len(self._cgroup.pids(leaf)) for leaf in others)
+            running = self.all_running(groups)
+            kept = spared(running)
+            kept_leaves = {process.group for process in running if process.pid in kept}
+            others = [leaf for leaf in self._cgroup.leaves() if leaf != groups[0] and leaf not in kept_leaves]
+            victims = [process for process in running if process.pid not in kept and process.state != "Z"]
             for leaf in others:
                 self._cgroup.kill(leaf)
+            kill_processes(process for process in victims if process.group in kept_leaves)
         finally:
             self._cgroup.thaw()
         for leaf in others:
             self._cgroup.wait_empty(leaf=leaf)
             self._cgroup.drop_leaf(leaf)
-        return number
+        wait_for_ends(victims)
+        return len(victims)
 
     # --- outputs -------------------------------------------------------------------------------------
 

@@ -38,12 +38,6 @@ class Running(Model):
     warnings: tuple[str, ...] = ()
 
 
-class Baseline(Model):
-    """The commands whose processes belong to the world, by the names of their control groups."""
-
-    leaves: tuple[str, ...]
-
-
 class Records:
     """The records of one sandbox."""
 
@@ -82,12 +76,6 @@ class Records:
             write_record(self.directory / "frozen", {})
         else:
             (self.directory / "frozen").unlink(missing_ok=True)
-
-    @property
-    def earlier_baseline(self) -> tuple[str, ...]:
-        """The control groups of the world's processes in a sandbox that an earlier version has started."""
-        found = _read(self.directory / "baseline.json", Baseline)
-        return found.leaves if found is not None else ()
 
     @property
     def exists(self) -> bool:

@@ -16,6 +16,7 @@ from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.driven.hunting import Hunter
 from benchflow.planes.sandbox.driven.records import Records
 from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.testing.noop_sandbox import NoopDriver
 
 SHELL = 9
 
@@ -39,6 +40,9 @@ class Table:
     sent: list[str] = field(default_factory=list)
     look: Callable[[], None] = lambda: None
 
+    async def renew(self) -> None:
+        return None
+
     async def run(self, script: str) -> ScriptResult:
         first = script.partition("\n")[0].removesuffix(" 2>/dev/null")
         if first:
@@ -60,7 +64,7 @@ class Table:
     def _line(pid: int, row: Row) -> bytes:
         zeros = "0 " * 15
         stat = f"{pid} (it) S {row.parent} 0 {row.session or pid} {zeros}{100 + pid}\n"
-        return f"{stat}\0{0}:{0}\0{int(row.marked)}\0{1024}\0".encode()
+        return f"{stat}\0{0}:{0}\0{int(row.marked)}\0{1024}\0it\0?\0".encode()
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def table() -> Table:
 @pytest.fixture
 def made(table: Table, state: Path) -> Callable[..., Hunter]:
     """Makes what kills them; keyword arguments say for how long."""
-    return functools.partial(Hunter, cast(Scripts, table), Records("handle"), "none", nobody)
+    return functools.partial(Hunter, NoopDriver(), "handle", cast(Scripts, table), Records("handle"), "none", nobody)
 
 
 async def nobody(user: str, script: str) -> bytes:

@@ -1,0 +1,43 @@
+"""A process as the table of a sandbox's processes has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunningProcess:
+    """A row of the table."""
+
+    pid: int
+    parent: int
+    """0 for what has entered the sandbox from outside."""
+
+    session: int
+
+    start: int
+    """Clock ticks since boot, which tells two users of one pid apart."""
+
+    state: str
+    name: bytes
+    user: str
+
+    marked: bool | None
+    """Whether its environment has the marker that was asked for; None if that can't be read."""
+
+    entered: bool
+    """Whether it, or what it descends from, was started by a command, and not by the image's entrypoint."""
+
+    argv: bytes = b""
+    """Arguments, with spaces between them where they can be told apart."""
+
+    runs_same_file: bool | None = None
+    """Whether it executes the same file as its parent; None if that can't be read."""
+
+    group: str = ""
+    """The command that it descends from, of drivers that know."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return what no other process has as long as the machine runs."""
+        return self.pid, self.start

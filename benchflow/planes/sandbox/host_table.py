@@ -1,0 +1,81 @@
+"""Processes of a sandbox as the kernel tells this host of them, with no program of the sandbox taking part."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchflow.contracts.process_table import RunningProcess
+from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.timeouts import AwakeDeadline
+
+END_SEC = 60.0
+"""How long the kernel may take to end what is killed: a process that waits for the disk does so first."""
+
+_POLL_SEC = 0.001
+
+
+def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningProcess | None:
+    """Return a process by its number on this host; None if it has ended."""
+    place = Path("/proc") / str(pid)
+    try:
+        head, _, tail = (place / "stat").read_bytes().rpartition(b") ")
+        fields = tail.split()
+        parent = int(fields[1])
+        argv = (place / "cmdline").read_bytes().replace(b"\0", b" ").rstrip(b" ")
+        return RunningProcess(
+            pid=pid,
+            parent=parent,
+            session=int(fields[3]),
+            start=int(fields[19]),
+            state=fields[0].decode(),
+            name=head.partition(b" (")[2],
+            user="",
+            marked=None,
+            entered=entered,
+            argv=argv,
+            runs_same_file=_is_same_file(place / "exe", Path("/proc") / str(parent) / "exe"),
+            group=group,
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def kill_processes(processes: Iterable[RunningProcess]) -> None:
+    """Send SIGKILL to processes, unless another one has the number by now."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(process.pid)
+            try:
+                found = read_process(process.pid)
+                if found is not None and found.identity == process.identity:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+
+
+def wait_for_ends(processes: Iterable[RunningProcess], timeout: float = END_SEC) -> None:
+    """Return once processes that were killed have ended. Raises `SandboxError` if one does not."""
+    deadline = AwakeDeadline(timeout)
+    for process in processes:
+        while (found := read_process(process.pid)) is not None and found.identity == process.identity:
+            if found.state in "ZX":
+                break
+            if deadline.is_over():
+                raise SandboxError(
+                    f"a process of the sandbox does not end (pid {process.pid} of this host)",
+                    remedy="run this rollout again in a fresh sandbox",
+                )
+            time.sleep(_POLL_SEC)
+
+
+def _is_same_file(one: Path, other: Path) -> bool | None:
+    try:
+        return one.samefile(other)
+    except OSError:
+        # A process that has ended, or is about to, executes nothing.
+        return None
