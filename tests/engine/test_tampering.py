@@ -18,6 +18,8 @@ from support.theatre import Theatre
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.hosting import scoring
+from benchflow.jobs import Job
+from benchflow.rescoring import Request, rescore
 from benchflow.trajectories.journal import read_journal
 
 pytestmark = pytest.mark.local
@@ -128,3 +130,17 @@ async def test_what_the_oracle_leaves_is_no_tampering(theatre: Theatre, task: Pa
     oracle = await run(theatre, task, "trusted", agents=["oracle"], on_tampering="null")
     assert (oracle.reward, oracle.n_tampering) == (1.0, 0)
     assert [(finding.path, finding.weight) for finding in oracle.findings] == [("/app/conftest.py", "note")]
+
+
+async def test_scored_again_the_jobs_rule_holds(theatre: Theatre, task: Path) -> None:
+    zero = await run(theatre, task, "zero", on_tampering="zero")
+    null = await run(theatre, task, "null", on_tampering="null")
+    scoring: list[Job] = []
+    jobs = [Path(str(result.directory)).parent for result in (zero, null)]
+    [again] = (await rescore(jobs[0], Request(name="anew"), on_start=scoring.append)).rollouts
+    assert (again.outcome, again.rewards) == ("unchanged", zero.rewards)
+    [own] = scoring[0].results()
+    assert [(finding.path, finding.weight) for finding in own.findings] == [(DIFF, "tampering")]
+    [withheld] = (await rescore(jobs[1], Request(name="anew"))).rollouts
+    assert (withheld.outcome, withheld.rewards) == ("failed", None)
+    assert withheld.error is not None and withheld.error.category == "reward_tampering"

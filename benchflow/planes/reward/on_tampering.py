@@ -38,7 +38,6 @@ def apply_rule(
     if rule == "null":
         raise TamperingError(
             f"tampering was found: {first}; the reward is withheld (--on-tampering null)",
-            key=f"verifier.hardening.{found[0].item}",
             remedy="see `findings` of result.json; --on-tampering keep leaves rewards as they are measured",
         )
     low, high = reward_range
