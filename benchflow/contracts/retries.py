@@ -38,7 +38,7 @@ class RetryConfig(Model):
         failure = ended.error or ended.verifier_error
         if ended.status != "errored" or failure is None:
             return False
-        if ended.verifier_error is not None and ended.verifier_error.category == TAMPERING:
+        if any(one is not None and one.category == TAMPERING for one in (ended.error, ended.verifier_error)):
             return False
         return failure.category in self.categories and ended.attempt <= self.max_retries
 

@@ -110,10 +110,15 @@ def test_another_word_is_refused_by_the_options_name(tmp_path: Path) -> None:
 WITHHELD = Failure(type="TamperingError", category="reward_tampering", message="withheld")
 
 
-@pytest.mark.parametrize("category", [None, "agent_timeout"])
-def test_a_rollout_whose_reward_was_withheld_is_not_run_again(category: str | None) -> None:
-    error = Failure(type="AgentTimeoutError", category=category, message="late") if category else None
-    ended = RolloutOutcome(id="r", index=0, attempt=1, status="errored", error=error, verifier_error=WITHHELD)
+LATE = Failure(type="AgentTimeoutError", category="agent_timeout", message="late")
+
+
+# The last is of a rollout that branched, none of whose children has a return.
+@pytest.mark.parametrize(("error", "verifier_error"), [(None, WITHHELD), (LATE, WITHHELD), (WITHHELD, None)])
+def test_a_rollout_whose_reward_was_withheld_is_not_run_again(
+    error: Failure | None, verifier_error: Failure | None
+) -> None:
+    ended = RolloutOutcome(id="r", index=0, attempt=1, status="errored", error=error, verifier_error=verifier_error)
     assert not RetryConfig(categories=("agent_timeout", "reward_tampering")).allows(ended)
 
 
