@@ -529,6 +529,12 @@ class RewardScalarError(VerifierError):
     category = "reward_scalar"
 
 
+class TamperingError(VerifierError):
+    """The hardening found tampering, and the job withholds the reward for that."""
+
+    category = "reward_tampering"
+
+
 class JudgeError(VerifierError):
     """A model that was to judge gave no usable answer, or could not be asked."""
 

@@ -347,6 +347,10 @@ class RolloutPaths:
         """What was kept of the sandbox for scoring, after the step of that name if the task has several."""
         return self.root / "steps" / step / "evidence" if step else self.root / "evidence"
 
+    def hardening(self, step: str | None = None) -> Path:
+        """Return the report of what was done to the sandbox between the agent and the verifier of a step."""
+        return self.evidence(step) / "hardening.json"
+
     def workspace(self, step: str | None = None) -> Path:
         """Return the archive of the workspace after a step, for scoring it again."""
         return self.evidence(step) / WORKSPACE

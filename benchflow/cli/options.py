@@ -77,6 +77,16 @@ RequireProvenState = Annotated[
     ),
 ]
 
+OnTampering = Annotated[
+    str | None,
+    typer.Option(
+        metavar="keep|null|zero",
+        help="What becomes of a reward where the hardening found tampering: as measured, withheld (the rollout ends "
+        "with an error), or 0. [dim]\\[default: keep][/dim]",
+        rich_help_panel=SCORE,
+    ),
+]
+
 VerifyIn = Annotated[
     str | None,
     typer.Option(

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from benchflow.results.summary import Summary
 
 MAX_ROWS = 60
-"""Of a longer job only the rollouts that did not pass are listed, and of those as many."""
+"""Of a longer job only the rollouts that did not pass, or tampered, are listed, and of those as many."""
 
 MAX_ERRORS = 3
 
 MAX_ERROR_WIDTH = 100
 MIN_ERROR_WIDTH = 8
 _OTHER_COLUMNS = 33
-_TOKENS_COLUMN, _COST_COLUMN = 8, 9
+_TOKENS_COLUMN, _COST_COLUMN, _TAMPERING_COLUMN = 8, 9, 11
 
 
 def describe(config: JobConfig, tasks: int) -> str:
@@ -122,7 +122,7 @@ def show_rows(results: Sequence[RolloutResult], screen: Screen, limit: int = MAX
 
     shown = results
     if len(results) > limit:
-        shown = [result for result in results if result.status != "passed"][:limit]
+        shown = [result for result in results if result.status != "passed" or result.n_tampering][:limit]
     if shown:
         screen.print(_rows(shown, several=any(result.repeat for result in results), width=screen.width))
     if len(shown) < len(results):
@@ -139,11 +139,13 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
     rewards = [reward_or_value(result) for result in results]
     has_tokens = any(_tokens(result) is not None for result in results)
     has_cost = any(result.cost_usd is not None for result in results)
+    has_tampering = any(result.n_tampering for result in results)
     tasks = [f"{result.task_name} #{result.repeat}" if several else result.task_name for result in results]
     task_width = min(max(map(len, tasks)), max(16, width // 3))
     agent_width = min(max(len(agent_label(result)) for result in results), max(12, width // 5))
     wide = max(0, max(map(len, rewards)) - len("reward"))
     others = _OTHER_COLUMNS + wide + has_tokens * _TOKENS_COLUMN + has_cost * _COST_COLUMN
+    others += has_tampering * _TAMPERING_COLUMN
     if others > _OTHER_COLUMNS:
         agent_width = min(agent_width, max(12, width - others - task_width))
         task_width = min(task_width, max(16, width - others - agent_width))
@@ -151,7 +153,9 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
     # The errors are told in full below the table.
     has_error = error_width >= MIN_ERROR_WIDTH or others == _OTHER_COLUMNS
     rows = table(
-        *(("task", left), ("agent", left), ("reward", right), "status", ("time", right)),
+        *(("task", left), ("agent", left), ("reward", right), "status"),
+        *([("tampering", right)] if has_tampering else []),
+        ("time", right),
         *([("tokens", right)] if has_tokens else []),
         *([("cost", right)] if has_cost else []),
         *(["error"] if has_error else []),
@@ -164,6 +168,7 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
             cut(agent_label(result), agent_width),
             Text(worth, f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
+            *([Text(str(result.n_tampering), "bold red" if result.n_tampering else "dim")] if has_tampering else []),
             "–"
             if result.status == "not_started"
             else seconds((result.finished_at - result.started_at).total_seconds()),

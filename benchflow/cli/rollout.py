@@ -16,7 +16,16 @@ from rich.text import Text as StyledText
 
 from benchflow.cli import command
 from benchflow.cli.report import reward_or_value, show_errors
-from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, console, flush, print_json_line, reward, seconds
+from benchflow.cli.screen import (
+    STATUS_SIGNS,
+    STATUS_STYLES,
+    console,
+    flush,
+    plural,
+    print_json_line,
+    reward,
+    seconds,
+)
 from benchflow.cli.terminal import LiveDisplay, Screen, line
 from benchflow.cli.trajectory import Rendering, waiting
 from benchflow.contracts import ids, names
@@ -35,6 +44,9 @@ if TYPE_CHECKING:
 
 MOST_CHOICES = 20
 """Rollouts that are listed where one has to be chosen."""
+
+MAX_FINDINGS = 20
+"""Findings of the hardening that are shown of a rollout; its result lists more."""
 
 ASK_EVERY_SEC = 1.0
 """Seconds between two questions to the server, whether the job still runs."""
@@ -360,7 +372,21 @@ def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> N
     if metrics and result.status != "scored":
         told = "  ".join(f"{name} {reward(value)}" for name, value in metrics.items())
         screen.print(line((told, "dim")), soft_wrap=True)
+    _show_findings(result, screen)
     show_errors([result], screen)
+
+
+def _show_findings(result: RolloutResult, screen: Screen) -> None:
+    """Show what the hardening found, tampering first."""
+    ordered = sorted(result.findings, key=lambda finding: not finding.is_tampering)
+    for finding in ordered[:MAX_FINDINGS]:
+        parts = (finding.path, finding.detail, finding.step and f"step {finding.step}", finding.item)
+        about = " · ".join(part for part in parts if part)
+        style = "bold red" if finding.is_tampering else "dim"
+        screen.print(line((finding.weight, style), f"  {finding.action} {about}"), soft_wrap=True)
+    more = len(ordered[MAX_FINDINGS:]) + result.findings_left_out
+    if more:
+        screen.print(line((f"and {plural(more, 'other finding')}: see evidence/hardening.json", "dim")))
 
 
 def _status(result: RolloutResult | None, over: bool) -> int:

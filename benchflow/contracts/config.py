@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from benchflow.contracts.error_limit import DEFAULT_ERRORS
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec
 from benchflow.contracts.modes import JobMode
-from benchflow.contracts.retries import RetryConfig
+from benchflow.contracts.retries import TAMPERING, RetryConfig
 from benchflow.contracts.reward import LENIENT_VARIABLE
 from benchflow.contracts.settings import RunSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
@@ -114,6 +114,8 @@ class RunOptions(RunSettings):
         unknown = [category for category in retry.categories if category not in known]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no category of errors; they are: {', '.join(sorted(known))}")
+        if TAMPERING in retry.categories:
+            raise ValueError(f"{TAMPERING!r} is never run again: remove it")
         return retry
 
     def options(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.retries import TAMPERING
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 
 DEFAULT_ERRORS = 5
@@ -16,7 +17,7 @@ _MAX_KINDS = 100
 _NO_SCALAR = "reward_scalar"
 """Category of the error of a rollout whose verifier, or those of its children, reported several keys and no scalar."""
 
-_NOT_COUNTED = frozenset({"cancelled", "deadline", "terminated"})
+_NOT_COUNTED = frozenset({"cancelled", "deadline", TAMPERING, "terminated"})
 """Categories that do not predict how later rollouts end."""
 
 _VARYING = re.compile(

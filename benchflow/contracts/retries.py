@@ -6,6 +6,10 @@ from pydantic import Field
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
+from benchflow.errors import TamperingError
+
+TAMPERING = TamperingError.category
+"""Category of a rollout whose reward is withheld. It is never run again: that would go on until nothing was found."""
 
 
 class RetryConfig(Model):
@@ -33,6 +37,8 @@ class RetryConfig(Model):
         """Return whether a rollout that has ended so is run again."""
         failure = ended.error or ended.verifier_error
         if ended.status != "errored" or failure is None:
+            return False
+        if any(one is not None and one.category == TAMPERING for one in (ended.error, ended.verifier_error)):
             return False
         return failure.category in self.categories and ended.attempt <= self.max_retries
 

@@ -24,6 +24,9 @@ Space = Literal["output", "action", "reasoning", "memory", "latent"]
 LENIENT_VARIABLE = "BENCHFLOW_REWARD_LENIENT"
 """With `1`, jobs that are submitted read reward files leniently."""
 
+OnTampering = Literal["keep", "null", "zero"]
+"""What becomes of a step's reward where tampering was found: it stays as measured, it is withheld, or it is 0."""
+
 Granularity = Literal["terminal", "step"]
 AggregateMethod = Literal["mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold"]
 
@@ -96,7 +99,8 @@ class VerifyResult(Model):
     @property
     def reported(self) -> dict[str, float]:
         """`rewards` without a scalar that is only a copy of the only key."""
-        return self.rewards if self.only_key is None else self.items
+        is_copy = self.only_key is not None and self.reward == self.items.get(self.only_key)
+        return self.items if is_copy else self.rewards
 
 
 Weight = Literal["note", "tampering"]
@@ -119,6 +123,18 @@ class HardeningFinding(Model):
     `conftest.py`.
     """
 
+    @property
+    def is_tampering(self) -> bool:
+        """Whether honest work has no reason to do this."""
+        return self.weight == "tampering"
+
+
+class StepFinding(HardeningFinding):
+    """A finding as a rollout's result lists it."""
+
+    step: str | None = None
+    """Name of the step after which it was found; None for a task without steps."""
+
 
 class HardeningReport(Model):
     """What was done before a verifier ran. left_out: findings beyond those listed. disabled: items that the task has
@@ -130,6 +146,11 @@ class HardeningReport(Model):
     disabled: list[str] = []
     own_env: list[str] = []
     seconds: float = 0.0
+
+    @property
+    def tampering(self) -> list[HardeningFinding]:
+        """Findings of that weight, in their order."""
+        return [finding for finding in self.findings if finding.is_tampering]
 
 
 # --- what a task declares ------------------------------------------------------------------------------
@@ -303,7 +324,7 @@ class Evidence:
 
     directory: of its results. evidence: what was kept of its sandbox for scoring (`inputs/`, `memory/`, …). task: its
     name; instruction: what the agent was asked. state, diff: the world at a node, and what has changed in it, read when
-    they are asked for.
+    they are asked for. findings: what the hardening found after the step that led to a node.
     """
 
     directory: Path | None = None
@@ -315,6 +336,7 @@ class Evidence:
     judge: Judge | None = None
     state: Callable[[str], WorldState | None] = lambda node: None
     diff: Callable[[str], StateDiff | None] = lambda node: None
+    findings: Callable[[str], tuple[HardeningFinding, ...]] = lambda node: ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,6 +396,11 @@ class RolloutNode:
     def diff(self) -> StateDiff | None:
         """What has changed in the world since it was ready."""
         return self.rollout.diff(self.id)
+
+    @property
+    def findings(self) -> tuple[HardeningFinding, ...]:
+        """Return what the hardening found after the step that led here; empty where nothing was hardened."""
+        return self.rollout.findings(self.id)
 
 
 @runtime_checkable

@@ -91,8 +91,10 @@ def _means(scored: Sequence[VerifyResult]) -> dict[str, float]:
         for key in dict.fromkeys(key for verify in scored for key in verify.reported)
         if not any(verify.errors and key not in verify.reported for verify in scored)
     }
-    if len(only := {verify.only_key for verify in scored}) == 1 and (key := only.pop()) is not None:
-        return {"reward": means[key]} | means
+    if len(only := {verify.only_key for verify in scored}) == 1 and only.pop() is not None:
+        # Of a step whose scalar was replaced because of tampering, the key is not the scalar any more.
+        scalar = sum(verify.rewards["reward"] for verify in scored) / len(scored)
+        return {"reward": scalar} | {name: mean for name, mean in means.items() if name != "reward"}
     return means
 
 

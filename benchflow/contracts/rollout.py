@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.gateway import PrefixState, ReplayStatus
 from benchflow.contracts.resuming import StoredRung
-from benchflow.contracts.reward import RewardEvent, VerifyResult
+from benchflow.contracts.reward import RewardEvent, StepFinding, VerifyResult
 from benchflow.errors import ResultFileError
 
 Phase = Literal[
@@ -345,6 +345,16 @@ class RolloutResult(Model):
     n_tool_calls: int = 0
     n_prompts: int = 0
     steps: list[StepOutcome] = []
+
+    findings: list[StepFinding] = []
+    """What the hardening found, step by step: up to 50 of each step, tampering first."""
+
+    findings_left_out: int = 0
+    """Findings that are not listed."""
+
+    n_tampering: int = 0
+    """Listed findings whose weight is `tampering`."""
+
     sessions: list[AgentSession] = []
     started_at: datetime
     finished_at: datetime

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
-from benchflow.contracts.reward import JudgeSettings
+from benchflow.contracts.reward import JudgeSettings, OnTampering
 from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
 
@@ -74,6 +74,12 @@ class RunSettings(Model):
     reward_lenient: bool = False
     """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""
 
+    on_tampering: OnTampering = "keep"
+    """What becomes of the reward of a step where the hardening found tampering: `keep` leaves it as measured; `null`
+    withholds it, so that the rollout ends with an error; `zero` makes the scalar 0, or the lower end of a range without
+    0, and leaves the named metrics.
+    """
+
     allow_code: list[str] = []
     """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""
 
@@ -81,6 +87,12 @@ class RunSettings(Model):
     """Refuse to branch over a world unless `bench env check` has proven that copies of it answer alike; fail a copy
     that answers otherwise than its world.
     """
+
+    @field_validator("on_tampering", mode="before")
+    @classmethod
+    def _read_yaml_null(cls, value: object) -> object:
+        """Take the null of a YAML file, where `on_tampering: null` is no text, for the word."""
+        return "null" if value is None else value
 
     def settings(self) -> dict[str, Any]:
         """Return these settings, to be handed on."""

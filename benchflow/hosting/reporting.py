@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,9 +16,10 @@ import structlog
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.activities import ReportInput, ReportResult
 from benchflow.contracts.base import ArtifactRef
+from benchflow.contracts.reward import HardeningReport
 from benchflow.contracts.rollout import TRUNCATING, RolloutResult, StepOutcome
 from benchflow.contracts.task import ArtifactSpec
-from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError, TaskError, UnsafePathError
+from benchflow.errors import BenchFlowError, ResultFileError, SandboxError, SandboxLostError, TaskError, UnsafePathError
 from benchflow.hosting.clean_room import end_rooms
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
@@ -28,12 +30,14 @@ from benchflow.hosting.world import keep_logs
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import get_provider, trees
 from benchflow.planes.sandbox.timeouts import awake_timeout
+from benchflow.results.findings import step_findings
 from benchflow.results.modes import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_heads, read_journal
+from benchflow.trajectories.nodes import hardening_after
 from benchflow.trajectories.tree import build_tree, with_events
 
 log = structlog.get_logger("benchflow.reports")
@@ -206,7 +210,8 @@ class HostedReport:
         tree = build_tree(spec.id, report.steps[started:], events, rewards, root=root, chain=spec.chain)
         if report.tree is not None:
             tree = with_events(report.tree, tree)
-        result = _result(rollout, report, leaves=len(tree.leaves), nodes=len(tree.nodes))
+        found = await asyncio.to_thread(step_findings, report.steps, partial(_hardening, paths))
+        result = _result(rollout, report, leaves=len(tree.leaves), nodes=len(tree.nodes), found=found)
         if not await asyncio.to_thread(write_rollout, paths, result, tree, self._prompts(), is_lost=is_lost):
             return ReportResult(directory=str(paths.root))
         if spec.branch is not None:
@@ -255,8 +260,10 @@ class HostedReport:
         ]
 
 
-def _result(rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int) -> RolloutResult:
-    """Return the result as it is written. leaves, nodes: of its tree."""
+def _result(
+    rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int, found: Mapping[str, Any]
+) -> RolloutResult:
+    """Return the result as it is written. leaves, nodes: of its tree. found: the fields about the hardening."""
     spec = rollout.spec
     failure = report.error or report.verifier_error
     sandbox = report.sandbox
@@ -289,6 +296,7 @@ def _result(rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int) ->
         n_tool_calls=report.n_tool_calls,
         n_prompts=len(report.steps[spec.begins_at[1] :]),
         steps=report.steps,
+        **found,
         sessions=report.sessions,
         **_totals(report),
         started_at=datetime.fromtimestamp(report.started_at, UTC),
@@ -302,6 +310,15 @@ def _result(rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int) ->
         stored=Path(spec.stored.directory).name if spec.stored is not None else None,
         directory=str(rollout.paths.root) if rollout.host.is_origin(spec.origin) else None,
     )
+
+
+def _hardening(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
+    """Return the report of a step's hardening; None where there is none that can be read."""
+    try:
+        return hardening_after(paths, step)
+    except ResultFileError as error:
+        log.warning("findings are missing from a result", file=error.file, error=error.message)
+        return None
 
 
 def _warnings(step: StepOutcome) -> list[str]:

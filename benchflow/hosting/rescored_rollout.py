@@ -32,15 +32,17 @@ from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import table_of
+from benchflow.planes.reward.on_tampering import apply_rule
 from benchflow.planes.reward.score import score
 from benchflow.planes.reward.strategy import verify
 from benchflow.planes.reward.verify import config_of
+from benchflow.results.findings import hardening_metadata
 from benchflow.results.rescored import changes
 from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.results.write import without_events, write_rewards
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
-from benchflow.trajectories.nodes import load_rollout
+from benchflow.trajectories.nodes import hardening_after, load_rollout
 from benchflow.trajectories.tree import node_id
 from benchflow.trajectories.values import state_value
 
@@ -173,6 +175,11 @@ class RescoredRolloutWork:
                 require_scalar(result, "a rollout that branches")
             if isinstance(_min_reward(outcome, task), int | float):
                 require_scalar(result, "min_reward", of_only_key=False)
+            report = await asyncio.to_thread(hardening_after, self._stored.paths, outcome.step.name)
+            if result.is_scored:
+                allowed = config_of(rollout.task, outcome.step.name).reward_range
+                rule, now = basis.spec.run.on_tampering, datetime.now(UTC)
+                result = apply_rule(result, report, rule, reward_range=allowed, now=now)
         except Exception as error:
             if isinstance(error, BenchFlowError) and error.retryable:
                 raise
@@ -180,6 +187,7 @@ class RescoredRolloutWork:
             failure, warnings = basis.redacted(failure_of(error, "verify")), [*map(basis.redacted_text, step.warnings)]
             score_ = StepScore(**mark, verifier=step.ran, error=failure)
             return _StepNote(score=score_, warnings=warnings, is_next_scored=False)
+        result = result.model_copy(update={"metadata": result.metadata | hardening_metadata(report)})
         await asyncio.to_thread(write_rewards, self._paths, outcome.step.index, result.events)
         warnings = [*map(basis.redacted_text, step.warnings)]
         if step.ran == "ran" and basis.spec.task.environment is not None:

@@ -12,11 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchflow.contracts import ids
 from benchflow.contracts.activities import SoftVerifyInput, VerifyInput
-from benchflow.contracts.reward import Evidence, HardeningReport, Judge, RolloutNode, VerifyResult, Workbench
+from benchflow.contracts.reward import (
+    Evidence,
+    HardeningFinding,
+    HardeningReport,
+    Judge,
+    RolloutNode,
+    VerifyResult,
+    Workbench,
+)
 from benchflow.contracts.rollout import Node, RolloutTree, Step
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
@@ -38,25 +45,23 @@ from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspa
 from benchflow.planes.reward.hardening import harden, read_baseline
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import table_of
+from benchflow.planes.reward.on_tampering import apply_rule
 from benchflow.planes.reward.score import score
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.planes.reward.workbench import SandboxWorkbench
+from benchflow.results.findings import hardening_metadata
 from benchflow.results.write import without_events, write_rewards
 from benchflow.store import storage_errors, write_atomic
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import read_journal
-from benchflow.trajectories.nodes import change_after, nodes_of, world_after
+from benchflow.trajectories.nodes import change_after, findings_after, hardening_after, nodes_of, world_after
 from benchflow.trajectories.stored import events_before, path_before
 from benchflow.trajectories.tree import ROOT, node_id
 
 Open = Callable[[], Awaitable[Sandbox]]
 Scorers = Callable[[Open, ScriptVerifier], Awaitable[VerifyResult]]
 """Scores with a sandbox to be opened, and the verifier as it runs there."""
-
-_HARDENING = "hardening.json"
-_MAX_FINDINGS = 50
-"""Findings that a result lists itself; a workflow carries it."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +141,12 @@ class ScoredStep:
             return
         report = await harden(sandbox, baseline, config.hardening, verifier=verifier.user, trusted=self.is_trusted)
         own = sorted(verifier.pinned(sandbox).keys() & verifier.env.keys())
-        content = report.model_copy(update={"own_env": own}).model_dump(mode="json")
+        findings = report.findings
+        if self.is_trusted:
+            findings = [finding.model_copy(update={"weight": "note"}) for finding in findings]
+        content = report.model_copy(update={"own_env": own, "findings": findings}).model_dump(mode="json")
         text = json.dumps(self.rollout.redact.within(content), indent=2)
-        write_atomic(self.evidence / _HARDENING, text.encode() + b"\n", durable=False)
+        write_atomic(self.rollout.paths.hardening(self.step.name), text.encode() + b"\n", durable=False)
 
     async def _leave_world(self, work: VerifyInput, world: Environment) -> tuple[Path | None, list[str]]:
         rollout = self.rollout
@@ -267,6 +275,14 @@ class ScoredStep:
         for event in own:
             # In place: a second copy of a long trajectory is worth saving.
             event["seq"] += len(before)
+
+        def findings(node: str) -> tuple[HardeningFinding, ...]:
+            # Of the turns of scenes, which share a directory, the last is scored alone.
+            names: dict[int, str | None] = {done: step.name for done, step in enumerate(rollout.task.steps)}
+            names[self.step.index] = self.step.name
+            index = steps.get(node)
+            return findings_after(paths, names[index]) if index is not None and index in names else ()
+
         about = Evidence(
             directory=paths.root,
             evidence=evidence,
@@ -277,18 +293,13 @@ class ScoredStep:
             judge=self.judge(transcripts),
             state=lambda node: world_after(paths, self.step.name),
             diff=lambda node: change_after(paths, self.step.name),
+            findings=findings,
         )
         return nodes_of(tree, before + own, about)[nodes[-1].id]
 
-    def hardening(self) -> dict[str, Any]:
-        """Return the metadata of a result about the hardening."""
-        try:
-            report = HardeningReport.model_validate_json((self.evidence / _HARDENING).read_bytes())
-        except FileNotFoundError:
-            return {}
-        left_out = report.left_out + max(0, len(report.findings) - _MAX_FINDINGS)
-        shown = report.model_copy(update={"findings": report.findings[:_MAX_FINDINGS], "left_out": left_out})
-        return {"hardening": shown.model_dump(mode="json")}
+    def hardening(self) -> HardeningReport | None:
+        """Return the report of the step's hardening; None where nothing was hardened."""
+        return hardening_after(self.rollout.paths, self.step.name)
 
 
 async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
@@ -319,9 +330,12 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         require_scalar(result, "min_reward", of_only_key=False)
     if not result.is_scored:
         raise RewardFuncError(result.error or "the reward could not be made of what was measured")
+    report = await asyncio.to_thread(scored.hardening)
+    rule, reward_range = rollout.spec.run.on_tampering, scored.config.reward_range
+    result = apply_rule(result, report, rule, reward_range=reward_range, now=datetime.now(UTC))
     await asyncio.to_thread(write_rewards, rollout.paths, step.index, result.events)
     warnings = list(dict.fromkeys([*notes, *result.warnings]))
-    metadata = result.metadata | scored.hardening()
+    metadata = result.metadata | hardening_metadata(report)
     return without_events(result.model_copy(update={"warnings": warnings, "metadata": metadata}))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchflow.contracts import ids
 from benchflow.contracts.rescoring import Ran
+from benchflow.contracts.retries import TAMPERING
 from benchflow.contracts.reward import LENIENT_VARIABLE, VerifyResult
 from benchflow.contracts.rollout import StepOutcome
 from benchflow.contracts.sandbox import Sandbox
@@ -168,7 +169,10 @@ class StoredStep:
         """Whether what the verifier wrote at the first scoring is there, and counted."""
         logs = self.stored.paths.verifier_of(self.step)
         written = any((logs / name).is_file() for name in ("reward.txt", "reward.json"))
-        return written and self.outcome.verify is not None
+        failure = self.outcome.verifier_error
+        # A reward that the job's rule withheld was measured: the same rule is applied to it again.
+        is_withheld = failure is not None and failure.category == TAMPERING
+        return written and (self.outcome.verify is not None or is_withheld)
 
     def first(self, rollout: Hosted) -> VerifyResult:
         """Read again what the verifier wrote at first. Raises `VerifierError` where it is not a reward."""

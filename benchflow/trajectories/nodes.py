@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import StateDiff, WorldState
-from benchflow.contracts.reward import Evidence, Judge, RolloutNode, Workbench
+from benchflow.contracts.reward import Evidence, HardeningFinding, HardeningReport, Judge, RolloutNode, Workbench
 from benchflow.contracts.rollout import Node, RolloutResult, RolloutTree
 from benchflow.errors import ResultFileError, VerifierError
 from benchflow.paths import RolloutPaths
@@ -98,7 +98,9 @@ class _Chain:
         self.paths, self._judge, self._workbench = paths, judge, workbench
         # A child that was ended from outside, or goes on, has no result.
         self._result = read_model(RolloutResult, paths.result) if paths.result.is_file() else None
-        self._names = {outcome.step.index: outcome.step.name for outcome in self._result.steps} if self._result else {}
+        steps = self._result.steps if self._result else []
+        self._names = {outcome.step.index: outcome.step.name for outcome in steps}
+        self._scored = {outcome.step.index for outcome in steps if outcome.verify or outcome.verifier_error}
         self._prompts = _prompts(paths)
 
     def evidence(self, node: Node) -> Evidence:
@@ -115,6 +117,11 @@ class _Chain:
         def diff(asked: str) -> StateDiff | None:
             return change_after(paths, name) if is_reached and asked == node.id else None
 
+        @cache
+        def findings(asked: str) -> tuple[HardeningFinding, ...]:
+            # Turns of scenes share a directory, whose report is of the one that was scored.
+            return findings_after(paths, name) if node.step in self._scored and asked == node.id else ()
+
         return Evidence(
             directory=paths.root,
             evidence=paths.evidence(name),
@@ -125,6 +132,7 @@ class _Chain:
             judge=self._judge,
             state=state,
             diff=diff,
+            findings=findings,
         )
 
 
@@ -166,6 +174,18 @@ def world_after(paths: RolloutPaths, step: str | None) -> WorldState | None:
 def change_after(paths: RolloutPaths, step: str | None) -> StateDiff | None:
     """What had changed in the world after a step, None for the only one; None where it was not kept."""
     return _stored(StateDiff, paths, step, "diff.json")
+
+
+def hardening_after(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
+    """Return the report of the hardening after a step, None for the only one; None where nothing was hardened."""
+    file = paths.hardening(step)
+    return read_model(HardeningReport, file) if file.is_file() else None
+
+
+def findings_after(paths: RolloutPaths, step: str | None) -> tuple[HardeningFinding, ...]:
+    """Return what the hardening found after a step, None for the only one; empty where nothing was hardened."""
+    report = hardening_after(paths, step)
+    return tuple(report.findings) if report is not None else ()
 
 
 def _stored(model: type[M], paths: RolloutPaths, step: str | None, name: str) -> M | None:

@@ -264,6 +264,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rebuild": True,
         "reward_key": "style",
         "reward_lenient": True,
+        "on_tampering": "null",
     },
     "models": {
         "agents": ["oracle", "nop"],

@@ -35,6 +35,7 @@ BUILT_IN: dict[str, str] = {
     "call-budget": "benchflow.planes.reward.action:CallBudget",
     "asked": "benchflow.planes.reward.action:Asked",
     "no-reward-hacking": "benchflow.planes.reward.action:NoRewardHacking",
+    "tampering": "benchflow.planes.reward.action:Tampering",
     "reasoning-judge": "benchflow.planes.reward.reasoning:ReasoningJudge",
     "reasoning-checks": "benchflow.planes.reward.reasoning:ReasoningChecks",
     "skills": "benchflow.planes.reward.memory:Skills",

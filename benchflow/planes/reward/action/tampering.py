@@ -1,0 +1,43 @@
+"""Tampering as a reward of the action space: findings of the hardening, whatever the agent's calls say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from benchflow.contracts.reward import HardeningFinding, RewardEvent, RolloutNode, Space, VerifyResult
+from benchflow.planes.reward.action.patterns import OPTIONS
+
+_MAX_LISTED = 20
+_MAX_TEXT = 200
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class Tampering:
+    """1.0 unless the hardening found tampering after the step, then 0.0, with the findings as evidence.
+
+    It needs no tool calls, so that it holds for agents whose trajectory has none. Findings of the weight `note` are no
+    tampering.
+    """
+
+    space: ClassVar[Space] = "action"
+    name: ClassVar[str] = "tampering"
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """Return the value with an event for the step where there was tampering, and one for the whole."""
+        found = [finding for finding in node.findings if finding.is_tampering]
+        value, now = 0.0 if found else 1.0, datetime.now(UTC)
+        meta = {"findings": [_listed(finding) for finding in found[:_MAX_LISTED]], "found": len(found)}
+
+        def event(**fields: Any) -> RewardEvent:
+            return RewardEvent(space="action", value=value, source=self.name, ts=now, **fields)
+
+        events = [event(step=node.step, granularity="step", meta={"node": node.id} | meta)] if found else []
+        return VerifyResult(reward=value, events=[*events, event(meta=meta)], space="action")
+
+
+def _listed(finding: HardeningFinding) -> dict[str, Any]:
+    about = finding.model_dump(mode="json")
+    return about | {name: about[name][:_MAX_TEXT] for name in ("path", "detail")}

@@ -1,0 +1,146 @@
+"""A job's rule for tampering, with an attacker that really replaces `diff` in a local sandbox.
+
+Which finding is tampering the hardening says. Here each program that was restored is, and nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.attack_package import AGENTS, ALL, in_steps
+from support.theatre import Theatre
+
+from benchflow.contracts.reward import HardeningFinding, HardeningReport
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.hosting import scoring
+from benchflow.jobs import Job
+from benchflow.rescoring import Request, rescore
+from benchflow.trajectories.journal import read_journal
+
+pytestmark = pytest.mark.local
+
+DIFF = "/usr/bin/diff"
+SOLVES = "echo 100 > /app/answer.txt\n"
+"""Solves the task honestly, so that there is a reward for the rule to take."""
+
+
+def weigh(theatre: Theatre, is_tampering: Callable[[HardeningFinding], bool]) -> None:
+    """Have the hardening of this worker give its findings a weight."""
+    harden = scoring.harden
+
+    def weighed(finding: HardeningFinding) -> HardeningFinding:
+        return finding.model_copy(update={"weight": "tampering" if is_tampering(finding) else "note"})
+
+    async def hardened(*args: Any, **options: Any) -> HardeningReport:
+        report = await harden(*args, **options)
+        return report.model_copy(update={"findings": [weighed(finding) for finding in report.findings]})
+
+    theatre.patch.setattr(scoring, "harden", hardened)
+
+
+@pytest.fixture(autouse=True)
+def attackers(theatre: Theatre) -> None:
+    """Have the attackers of the package as agents, and restored programs weigh as tampering."""
+    theatre.patch.setenv("BENCHFLOW_AGENTS_DIR", str(AGENTS))
+    weigh(theatre, lambda finding: finding.item == "verify_tools" and finding.action == "restored")
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """The task whose attacker replaces `diff`, and solves it as well; the action space is scored by the findings."""
+    copy = shutil.copytree(ALL["replaced-diff"].directory, tmp_path / "package" / "replaced-diff")
+    script = copy / "environment" / "attack.sh"
+    script.write_text(script.read_text() + SOLVES)
+    table = '\n[reward]\nfuncs = [{type = "tampering"}]\n'
+    (copy / "task.toml").write_text((copy / "task.toml").read_text() + table)
+    return copy
+
+
+async def run(theatre: Theatre, task: Path, name: str, **options: Any) -> RolloutResult:
+    asked = {"sandbox": "local", "agents": ["attacker-root"], "job_name": name} | options
+    [result] = await theatre.results(await theatre.submit(task, **asked))
+    return result
+
+
+def lines(result: RolloutResult) -> list[tuple[str, str, float]]:
+    """Return space, source and value of each event of a rollout's `rewards.jsonl`."""
+    events = read_journal(Path(str(result.directory)) / "rewards.jsonl")
+    return [(event["space"], event["source"], event["value"]) for event in events]
+
+
+async def test_a_jobs_rule_decides_what_a_tampered_reward_becomes(theatre: Theatre, task: Path) -> None:
+    kept = await run(theatre, task, "kept")
+    zero = await run(theatre, task, "zero", on_tampering="zero")
+    retry = {"max_retries": 2, "min_wait_sec": 0.01}
+    null = await run(theatre, task, "null", on_tampering="null", retry=retry)
+
+    for result in (kept, zero, null):
+        [finding] = [finding for finding in result.findings if finding.is_tampering]
+        assert (finding.step, finding.item, finding.action, finding.path) == (None, "verify_tools", "restored", DIFF)
+        assert result.n_tampering == 1
+
+    measured = {"output": 1.0, "action": 0.0, "action.tampering": 0.0}
+    assert (kept.status, kept.rewards) == ("passed", {"reward": 1.0, **measured})
+    assert (zero.status, zero.rewards) == ("failed", {"reward": 0.0, **measured})
+    verify = zero.steps[0].verify
+    assert verify is not None and verify.metadata["measured_reward"] == 1.0
+
+    assert (null.status, null.rewards, null.error_category) == ("errored", None, "reward_tampering")
+    assert null.verifier_error is not None
+    message = f"tampering was found: {DIFF}; the reward is withheld (--on-tampering null)"
+    assert (null.verifier_error.type, null.verifier_error.message) == ("TamperingError", message)
+    assert null.attempt == 1
+
+    found = [("output", "reward.txt", 1.0), ("action", "tampering", 0.0), ("action", "tampering", 0.0)]
+    assert lines(kept) == found
+    assert lines(zero) == [*found, ("output", "on_tampering:zero", 0.0)]
+    assert lines(null) == []
+
+
+async def test_steps_and_values_see_the_reward_after_the_rule(theatre: Theatre, task: Path, tmp_path: Path) -> None:
+    stepped = in_steps(replace(ALL["replaced-diff"], directory=task), tmp_path, "first", "second")
+    config = (stepped / "task.toml").read_text().replace('name = "first"\n', 'name = "first"\nmin_reward = 0.5\n')
+    (stepped / "task.toml").write_text(config)
+    both = await run(theatre, stepped, "both")
+    assert [(step.step.name, step.verify and step.verify.reward) for step in both.steps] == [
+        ("first", 1.0),
+        ("second", 1.0),
+    ]
+    assert {finding.step for finding in both.findings if finding.is_tampering} == {"first", "second"}
+    one = await run(theatre, stepped, "one", on_tampering="zero")
+    assert [(step.step.name, step.verify and step.verify.reward) for step in one.steps] == [("first", 0.0)]
+    assert one.reward == 0.0
+
+    branch = {"policy": {"kind": "group", "n": 2}}
+    value = await run(theatre, task, "value", on_tampering="zero", branch=branch)
+    assert (value.reward_kind, value.reward) == ("value", 0.0)
+    none = await run(theatre, task, "no-value", on_tampering="null", branch=branch)
+    assert (none.reward, none.error_category) == (None, "reward_tampering")
+
+
+async def test_what_the_oracle_leaves_is_no_tampering(theatre: Theatre, task: Path) -> None:
+    weigh(theatre, lambda finding: True)
+    script = task / "solution" / "solve.sh"
+    script.write_text(f"#!/bin/sh\n{SOLVES}touch /app/conftest.py\n")
+    oracle = await run(theatre, task, "trusted", agents=["oracle"], on_tampering="null")
+    assert (oracle.reward, oracle.n_tampering) == (1.0, 0)
+    assert [(finding.path, finding.weight) for finding in oracle.findings] == [("/app/conftest.py", "note")]
+
+
+async def test_scored_again_the_jobs_rule_holds(theatre: Theatre, task: Path) -> None:
+    zero = await run(theatre, task, "zero", on_tampering="zero")
+    null = await run(theatre, task, "null", on_tampering="null")
+    scoring: list[Job] = []
+    jobs = [Path(str(result.directory)).parent for result in (zero, null)]
+    [again] = (await rescore(jobs[0], Request(name="anew"), on_start=scoring.append)).rollouts
+    assert (again.outcome, again.rewards) == ("unchanged", zero.rewards)
+    [own] = scoring[0].results()
+    assert [(finding.path, finding.weight) for finding in own.findings] == [(DIFF, "tampering")]
+    [withheld] = (await rescore(jobs[1], Request(name="anew"))).rollouts
+    assert (withheld.outcome, withheld.rewards) == ("failed", None)
+    assert withheld.error is not None and withheld.error.category == "reward_tampering"
