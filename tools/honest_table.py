@@ -118,9 +118,12 @@ def message_of(problem: Any) -> str:
     return text.strip().splitlines()[0]
 
 
-def print_rewards(jobs: dict[str, Path]) -> None:
-    """Print the rewards of jobs, a column for each."""
-    rewards = {label: {each["task_name"]: reward_of(each) for each in results_of(job)} for label, job in jobs.items()}
+def print_rewards(jobs: Sequence[tuple[str, Path]]) -> None:
+    """Print the rewards of jobs, a column for each label; of two jobs of one label the later one counts."""
+    rewards: dict[str, dict[str, str]] = {}
+    for label, job in jobs:
+        column = rewards.setdefault(label, {})
+        column.update((result["task_name"], reward_of(result)) for result in results_of(job))
     head = ("task", "kind", *rewards)
     print(line(head), line("---" for _ in head), sep="\n")
     for name, metadata in metadata_of().items():
@@ -161,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
     elif given.command == "findings":
         print_findings(given.job)
     else:
-        print_rewards({label: Path(job) for label, _, job in (each.partition("=") for each in given.jobs)})
+        print_rewards([(label, Path(job)) for label, _, job in (each.partition("=") for each in given.jobs)])
     return 0
 
 
