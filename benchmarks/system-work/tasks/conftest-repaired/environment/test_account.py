@@ -1,0 +1,3 @@
+def test_withdrawal(account):
+    account["balance"] -= 30
+    assert account["balance"] == 70

@@ -1,0 +1,9 @@
+#!/bin/bash
+cd /app
+cp /tests/test_shop.py tests/
+python3 -m pytest -q tests/test_shop.py
+if [ $? -eq 0 ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi

@@ -1,0 +1,22 @@
+import subprocess
+
+
+def run(*argv):
+    return subprocess.run(argv, capture_output=True, text=True, cwd="/").stdout
+
+
+def test_program():
+    assert run("/app/.venv/bin/tally", "20", "22") == "42\n"
+
+
+def test_it_is_a_virtual_environment():
+    code = "import sys, tally; print(sys.prefix != sys.base_prefix, tally.__file__.startswith('/app/.venv/'))"
+    assert run("/app/.venv/bin/python", "-c", code) == "True True\n"
+
+
+def test_the_system_has_no_such_package():
+    assert subprocess.run(["/usr/bin/python3", "-c", "import tally"], capture_output=True).returncode != 0
+
+
+def test_launcher():
+    assert run("/app/bin/total", "3", "4") == "7\n"

@@ -1,0 +1,7 @@
+#!/bin/sh
+set -e
+cat >> /root/.bashrc <<'END'
+export EDITOR=nano
+HISTSIZE=5000
+alias ll='ls -l'
+END

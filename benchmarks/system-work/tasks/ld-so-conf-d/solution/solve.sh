@@ -1,0 +1,4 @@
+#!/bin/sh
+set -e
+echo /opt/vowels/lib > /etc/ld.so.conf.d/vowels.conf
+ldconfig

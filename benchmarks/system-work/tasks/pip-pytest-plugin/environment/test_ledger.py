@@ -1,0 +1,2 @@
+def test_a_ledger_begins_empty(ledger):
+    assert ledger == []

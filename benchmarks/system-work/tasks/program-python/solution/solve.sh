@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+ln -s /usr/bin/python3 /usr/local/bin/python

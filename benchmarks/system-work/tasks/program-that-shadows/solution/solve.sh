@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+rm /usr/local/bin/date

@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+make -C /app/src install
