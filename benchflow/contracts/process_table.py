@@ -11,7 +11,7 @@ class RunningProcess:
 
     pid: int
     parent: int
-    """0 for what has entered the sandbox from outside."""
+    """0 for what has entered the sandbox from outside, 1 for what has lost its parent."""
 
     session: int
 
@@ -36,6 +36,11 @@ class RunningProcess:
 
     group: str = ""
     """The command that it descends from, of drivers that know."""
+
+    @property
+    def command(self) -> str:
+        """Return its arguments as people read them, at most 200 characters."""
+        return self.argv.decode(errors="replace").strip()[:200] or f"[{self.name.decode(errors='replace')}]"
 
     @property
     def identity(self) -> tuple[int, int]:

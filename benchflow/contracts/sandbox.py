@@ -15,6 +15,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.task import NetworkMode
 
 Lockdown = Literal["none", "hardened", "clean_room"]
@@ -311,8 +312,8 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def strangers(self) -> list[str]:
-        """Return the arguments of the processes that `kill_processes` would kill, or has left alone."""
+    async def strangers(self) -> list[RunningProcess]:
+        """Return the processes that `kill_processes` would kill, or has left alone."""
         ...
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:

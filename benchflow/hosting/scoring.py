@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -120,9 +120,11 @@ class ScoredStep:
         if world is not None and not has_ended_world(rollout):
             # First of all: where it was the sandbox's own process, all else would fail for want of it.
             await world.check()
+        # What has lost its parent is no part of the agent any more, whose end is no finding.
+        left = [process.command for process in await sandbox.strangers() if process.parent == 1]
         if work.session is not None:
             await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
-        await self._harden()
+        await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
         notes += await self._keep(work)
@@ -131,15 +133,17 @@ class ScoredStep:
         write_atomic(done, json.dumps(notes).encode(), durable=False)
         return evidence, notes
 
-    async def _harden(self) -> None:
-        """Harden the sandbox for the verifier, and record what was found."""
+    async def _harden(self, left: Sequence[str]) -> None:
+        """Harden the sandbox for the verifier, and record what was found. left: what the agent has left running."""
         sandbox, config = self.rollout.sandbox, self.config
         verifier, baseline = self.verifier(None), read_baseline(self.evidence)
         if baseline is None:
             # A step whose agent had no prompt, or a rollout that began before there were baselines.
             await verifier.end_agent(sandbox)
             return
-        report = await harden(sandbox, baseline, config.hardening, verifier=verifier.user, trusted=self.is_trusted)
+        report = await harden(
+            sandbox, baseline, config.hardening, verifier=verifier.user, trusted=self.is_trusted, left=left
+        )
         own = sorted(verifier.pinned(sandbox).keys() & verifier.env.keys())
         findings = report.findings
         if self.is_trusted:

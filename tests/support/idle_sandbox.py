@@ -10,6 +10,7 @@ from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import UnsupportedFeatureError
@@ -122,7 +123,7 @@ class IdleSandbox:
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
         return 0
 
-    async def strangers(self) -> list[str]:
+    async def strangers(self) -> list[RunningProcess]:
         return []
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:

@@ -96,7 +96,7 @@ class Processes(Fixtures):
             await still.kill_processes()
         assert await still.kill_processes() == 0
         await asleep(still, later)
-        assert [text.replace(" ", "") for text in await still.strangers()] == [f"sleep{later}"]
+        assert ["".join(process.command.split()) for process in await still.strangers()] == [f"sleep{later}"]
 
     async def test_an_orphan_with_a_services_arguments_is_killed(self, still: Sandbox) -> None:
         service = nap()

@@ -86,7 +86,7 @@ class _Comparison:
         await self._load(changed)
         changed = [path for path in changed if not _is_same(self._was(path), self._is(path))]
         used = [*self._tools.programs, *self._tools.libraries, *self._tools.pythons]
-        hops, real = await self._follow([*used, *self._tools.path.split(":"), "/bin/sh"])
+        hops, real = await self._follow([*used, *self._tools.path.split(":"), "/bin/sh", "/etc/passwd"])
         directories = {real.get(directory, directory) for directory in self._tools.path.split(":")}
         loaded_from = {posixpath.dirname(real[library]) for library in self._tools.libraries if library in real}
         pythons = {real[python] for python in self._tools.pythons if python in real}

@@ -47,7 +47,11 @@ link() {
 }
 put() {
   d=${1%/*}
-  [ -d "$d" ] && [ ! -h "$d" ] || return 0
+  [ -d "$d" ] || return 0
+  if [ -h "$d" ]; then
+    case $d/ in "$ws"/*) return 0;; esac
+    rm -f -- "$d" && mkdir -- "$d" || return 1
+  fi
   rm -rf -- "$1"
   cat >"$1" && chmod "$2" "$1" && chown "$3" "$1"
 }
@@ -75,18 +79,30 @@ async def harden(
     *,
     verifier: str | int | None = None,
     trusted: bool = False,
+    left: Sequence[str] = (),
 ) -> HardeningReport:
     """Make the sandbox fit for a verifier, after the agent's last action; repeatable.
 
-    verifier: its user. trusted: what acted was the oracle, whose services may stay. Raises `VerifierError` for what was
-    changed and cannot be put back.
+    Args:
+        sandbox: Where the agent has acted.
+        baseline: What it was before.
+        config: The items that are on.
+        verifier: The verifier's user.
+        trusted: Whether what acted was the oracle, whose services may stay.
+        left: Commands that the agent had left running as it ended.
+
+    Raises:
+        VerifierError: Something was changed and can't be put back.
     """
     began = time.monotonic()
-    found: list[HardeningFinding] = []
+    action = "killed" if config.kill_processes and not trusted else "found"
+    found = [HardeningFinding(item="kill_processes", action=action, detail=command) for command in left]
     if not trusted:
         found += await _secure(sandbox, baseline, config)
     judged = await _judge(sandbox, baseline, config)
     found += await _act(sandbox, judged, config, verifier, trusted)
+    # Of very many, those that count are told.
+    found.sort(key=lambda finding: not finding.is_tampering)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
     return HardeningReport(
         findings=found[:MOST],
@@ -161,7 +177,7 @@ async def _act(
     sandbox: Sandbox, judged: Judgement, config: HardeningConfig, verifier: str | int | None, trusted: bool
 ) -> list[HardeningFinding]:
     """Carry it out, by one script."""
-    lines = [_BEGIN, _LOGS if config.fresh_logs else ""]
+    lines = [f"ws={_word(workspace_of(sandbox))}", _BEGIN, _LOGS if config.fresh_logs else ""]
     links = list(judged.links)
     lines += [f"link {index} {_word(path)}" for index, path in enumerate(links)]
     workspace = workspace_of(sandbox)

@@ -173,20 +173,19 @@ class Hunter:
 
     async def _look(self) -> tuple[int, dict[int, RunningProcess]]:
         """Return the shell that looks (0 for none), and the table: of the driver, if that sees processes."""
-        if isinstance(self._driver, SeesProcesses):
-            async with self._driver.without_scripts(self._handle):
-                running = await self._driver.running(self._handle)
-            if running is not None:
-                return 0, {process.pid: process for process in running.values()}
+        if (
+            isinstance(self._driver, SeesProcesses)
+            and (running := await self._driver.running(self._handle)) is not None
+        ):
+            return 0, {process.pid: process for process in running.values()}
         return await self._table()
 
-    async def strangers(self) -> list[str]:
-        """Return the arguments of processes that are neither the world's nor the engine's."""
+    async def strangers(self) -> list[RunningProcess]:
+        """Return the processes that are neither the world's nor the engine's."""
         shell, table = await self._look()
-        spared = self._spared(table, shell, keep_services=True)
-        found = [process for pid, process in sorted(table.items()) if pid not in spared and process.state != "Z"]
-        found = [process for process in found if not _is_shell(process) and process.identity not in self._shells]
-        return [process.argv.decode(errors="replace").strip() for process in found]
+        shells = closure(table, [pid for pid in table if _is_shell(table[pid])], set())
+        spared = self._spared(table, shell, keep_services=True) | shells
+        return [process for pid, process in sorted(table.items()) if pid not in spared and process.state != "Z"]
 
     def _spared(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> set[int]:
         main = self._main(table)

@@ -238,13 +238,13 @@ class DrivenSandbox:
 
         return await self._driver.kill_processes(self._handle, spared)
 
-    async def strangers(self) -> list[str]:
+    async def strangers(self) -> list[RunningProcess]:
         if self._connection.inside is not None:
             return await self._connection.inside.hunter.strangers()
         assert isinstance(self._driver, KeepsProcesses)
         table = {process.pid: process for process in await self._driver.processes(self._handle)}
-        found = sorted(table.keys() - self._connection.world.services(table))
-        return [table[pid].argv.decode(errors="replace") for pid in found if table[pid].state != "Z"]
+        services = self._connection.world.services(table)
+        return [process for pid, process in sorted(table.items()) if pid not in services and process.state != "Z"]
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
         records = self._connection.records

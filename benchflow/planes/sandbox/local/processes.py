@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,11 @@ class Processes:
             if leaf != first
             for pid in self._cgroup.pids(leaf)
         ]
-        return [process for process in found if process is not None]
+        running = [process for process in found if process is not None]
+        own, (init, _) = {process.pid for process in running}, self._init()
+        # The process that waits for a command is outside, and takes part in nothing here.
+        parents = {init: 1} | {pid: pid for pid in own}
+        return [replace(process, parent=parents.get(process.parent, 0)) for process in running]
 
     def kill_all_but(
         self, groups: tuple[str, Collection[str]], spared: Callable[[list[RunningProcess]], set[int]]
