@@ -55,3 +55,18 @@ class FileChanges(Model):
     files: dict[str, FileState | None] = {}
     """By absolute path. None for what the image has and the sandbox has not: also for a directory, whose content is
     then not listed."""
+
+    def may_differ(self, path: str, after: FileChanges) -> bool:
+        """Return whether a path that is in one of two lists over the same image is another file in the other one.
+
+        A path that only one of them has may still be what the image has.
+        """
+        was, now = self.files.get(path), after.files.get(path)
+        if path in self.files and path in after.files:
+            return not (was is now or (now is not None and now.is_same(was)))
+        # Of a list of all files, what is not in it is not there.
+        return bool(self.base) or was is not None or now is not None
+
+    def differences(self, after: FileChanges) -> list[str]:
+        """Return the paths for which `may_differ` holds, in order."""
+        return [path for path in sorted({*self.files, *after.files}) if self.may_differ(path, after)]

@@ -63,9 +63,10 @@ class RunSettings(Model):
     """When a rollout branches, and what comes of it."""
 
     verify_in: VerifierMode | None = None
-    """Where verifiers run: `separate` for a clean room, `shared` for where the agent worked; by default each task
-    decides, because a verifier that reads more than the workspace and the declared artifacts (a file that its agent
-    left in /var, a service that must still answer) scores something else in a clean room.
+    """Where verifiers run: `separate` for a clean room, `shared` for where the agent worked. By default, and with
+    `auto`, each task decides; where it says nothing, a clean room is taken if the oracle is known to score the same
+    there, and the rollout has changed nothing that would be left behind: a verifier may read more than the workspace
+    (a file in /var, a service that must still answer).
     """
 
     reward_key: str | None = Field(default=None, min_length=1)

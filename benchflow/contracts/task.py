@@ -17,7 +17,7 @@ from benchflow.contracts.reward import AggregatePolicy, JudgeRubric, RewardTable
 
 NetworkMode = Literal["public", "no-network", "allowlist"]
 
-VerifierMode = Literal["shared", "separate"]
+VerifierMode = Literal["auto", "shared", "separate"]
 """Where a verifier runs: where the agent worked, or in a sandbox of its own."""
 
 
@@ -152,7 +152,8 @@ class VerifierConfig(Model):
     """The `verifier` table. reward_range: [lo, hi], may only widen [0, 1].
 
     sandbox_mode: `separate` is a clean room, a fresh sandbox that receives the workspace and the declared artifacts,
-    and nothing else; not the default, because a verifier may read more than that. sandbox: what it is made of, in place
+    and nothing else; `shared` is where the agent worked; `auto` is a clean room where that is known to score honest
+    work the same, because a verifier may read more than what travels. sandbox: what it is made of, in place
     of the whole `sandbox` table of the task; without an image of its own it starts from the task's.
     """
 
@@ -164,7 +165,7 @@ class VerifierConfig(Model):
     network_mode: NetworkMode | None = None
     allowed_hosts: list[str] = []
     service: str = "main"
-    sandbox_mode: VerifierMode = "shared"
+    sandbox_mode: VerifierMode = "auto"
     sandbox: SandboxConfig | None = None
     collect: list[CollectCommand] = []
     pytest_plugins: list[str] = []

@@ -4,8 +4,9 @@ What travels is the workspace, `/logs/artifacts` and what the task declares: dec
 scorers read. All of it goes by way of files of this host, never from one sandbox to the other. What an agent has left
 anywhere else (a tool on PATH, a library, a process, a file in /var) is not there.
 
-It is not the default, because verifiers that others have written do read more than that: a reply that was put into a
-spool outside of the workspace, a service that has to answer.
+It is taken only where it is asked for or known to be faithful (`verifier_place`), because verifiers that others have
+written do read more than that: a reply that was put into a spool outside of the workspace, a service that has to
+answer.
 
 It counts in the slots that its rollout has, of the job and of the host: if it had to wait for one of its own, rollouts
 that hold all the slots would wait for each other for ever. Meanwhile the rollout's own sandbox is frozen. So a host may
@@ -102,8 +103,8 @@ async def end_rooms(provider: str, results: Path) -> None:
 
 
 def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfig, run: RunConfig) -> float:
-    """Return the most seconds that a step's verifier waits for its clean room; 0 where it needs none."""
-    if config.sandbox_mode == "shared":
+    """Return the most seconds that a step's verifier waits for its clean room; 0 where it has none in any case."""
+    if config.sandbox_mode == "shared" or blueprint.provider.capabilities().lockdown != "clean_room":
         return 0.0
     return blueprint.of_verifier(step, config, None).ready_sec(run.sandbox_setup_timeout) + 4 * PUT_SEC
 

@@ -72,7 +72,9 @@ def lower(rollout: Hosted) -> list[Step]:
             "session": index if rollout.has_agent else 0,
             "timeout_sec": _turn_timeout(rollout, timeout),
             "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
-            "verify_timeout_sec": scoring_sec(task, verifier) + room_sec,
+            # An oracle's work may be scored in a clean room besides.
+            "verify_timeout_sec": scoring_sec(task, verifier) * (1 if rollout.has_agent or not room_sec else 2)
+            + room_sec,
         }
 
     if task.scenes:

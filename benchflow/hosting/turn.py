@@ -22,6 +22,7 @@ from benchflow.errors import (
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_memory import keep_step_memory
 from benchflow.hosting.agent_turn import SessionTurn, trajectory_writer
+from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.interruption import is_cancelled
@@ -178,7 +179,11 @@ class HostedTurn:
         own = AGENT_USER if task.agent.user in (None, "root", 0, "0") else task.agent.user
         agent = work.session.user if work.session is not None else own
         verifier, default = config_of(task, self._step.name).user, task.verifies_as(rollout.sandbox.ref.image_user)
-        baseline = await take_baseline(rollout.sandbox, agent=agent, verifier=verifier, default=default)
+        # A clean room is only taken where this is known; the list takes some milliseconds.
+        fidelity = read_fidelity(rollout.spec.task.digest, rollout.ref.provider, self._step.name)
+        baseline = await take_baseline(
+            rollout.sandbox, agent=agent, verifier=verifier, default=default, is_listed=fidelity is not None
+        )
         keep_baseline(baseline, evidence)
 
     # --- the oracle ---------------------------------------------------------------------------------------------

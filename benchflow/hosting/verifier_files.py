@@ -23,7 +23,7 @@ async def remove_verifiers(rollout: Hosted) -> None:
         evidence = rollout.paths.evidence(step.name)
         if not (evidence / SETTLED).is_file() or (evidence / _REMOVED).is_file():
             continue
-        if config_of(task, step.name).sandbox_mode == "shared":
+        if config_of(task, step.name).sandbox_mode != "separate":
             verifier = verifier_of(task, rollout.directory, step.name, key=f"verify-{index}", env={}, trusted=True)
             await verifier.leave(rollout.sandbox)
         write_atomic(evidence / _REMOVED, b"", durable=False)

@@ -344,7 +344,7 @@ def _inherit(tables: TaskTables, step: StepConfig) -> StepConfig:
     """
     agent = tables.agent.model_copy(update={key: getattr(step.agent, key) for key in step.agent.model_fields_set})
     own = {key: getattr(step.verifier, key) for key in step.verifier.model_fields_set}
-    if own.get("sandbox_mode") == "shared":
+    if own.get("sandbox_mode") in ("auto", "shared"):
         # Where it verifies beside the agent, it has no use for the sandbox that the task's verifier has.
         own.setdefault("sandbox", None)
     own["env"] = tables.verifier.env | step.verifier.env

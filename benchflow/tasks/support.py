@@ -160,7 +160,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "what the verifier's sandbox is made of, without one of its own",
-        _in_verifier("sandbox", lambda table: table.sandbox is not None and table.sandbox_mode == "shared"),
+        _in_verifier("sandbox", lambda table: table.sandbox is not None and table.sandbox_mode != "separate"),
         "do not have it verified where the agent worked: leave out --verify-in shared",
     ),
     Feature(
@@ -214,11 +214,11 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def verified_in(task: Task, mode: VerifierMode | None, reward_key: str | None = None) -> Task:
-    """The task with all its verifiers run in the place that a job wants, None for where the task says.
+    """The task with all its verifiers run in the place that a job wants; None and `auto` are where the task says.
 
     reward_key: names the scalar of several keys, None for the one that the task names.
     """
-    wanted = {"sandbox_mode": mode, "reward_key": reward_key}
+    wanted = {"sandbox_mode": None if mode == "auto" else mode, "reward_key": reward_key}
     changed = {name: value for name, value in wanted.items() if value is not None}
     if not changed:
         return task

@@ -100,8 +100,9 @@ def _check_verifier(verifier: VerifierConfig, sandbox_mode: NetworkMode, at: Key
     _check_hosts(verifier.allowed_hosts, verifier.network_mode or sandbox_mode, at, spelling)
     if verifier.sandbox is not None:
         _check_sandbox(verifier.sandbox, (*at, "sandbox"), spelling)
-        if verifier.sandbox_mode == "shared":
-            _error(spelling, (*at, "sandbox"), 'has no effect with sandbox_mode "shared"', "remove one of them")
+        if verifier.sandbox_mode != "separate":
+            mode = verifier.sandbox_mode
+            _error(spelling, (*at, "sandbox"), f'has no effect with sandbox_mode "{mode}"', "remove one of them")
 
 
 def _check_env(env: dict[str, str], at: KeyPath, spelling: Spelling) -> None:

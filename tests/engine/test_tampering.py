@@ -1,12 +1,8 @@
-"""A job's rule for tampering, with an attacker that really replaces `diff` in a local sandbox.
-
-Which finding is tampering the hardening says. Here each program that was restored is, and nothing else.
-"""
+"""A job's rule for tampering, with an attacker that really replaces `diff` in a local sandbox."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +11,7 @@ import pytest
 from support.attack_package import AGENTS, ALL, in_steps
 from support.theatre import Theatre
 
-from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.contracts.rollout import RolloutResult
-from benchflow.hosting import scoring
 from benchflow.jobs import Job
 from benchflow.rescoring import Request, rescore
 from benchflow.trajectories.journal import read_journal
@@ -29,25 +23,10 @@ SOLVES = "echo 100 > /app/answer.txt\n"
 """Solves the task honestly, so that there is a reward for the rule to take."""
 
 
-def weigh(theatre: Theatre, is_tampering: Callable[[HardeningFinding], bool]) -> None:
-    """Have the hardening of this worker give its findings a weight."""
-    harden = scoring.harden
-
-    def weighed(finding: HardeningFinding) -> HardeningFinding:
-        return finding.model_copy(update={"weight": "tampering" if is_tampering(finding) else "note"})
-
-    async def hardened(*args: Any, **options: Any) -> HardeningReport:
-        report = await harden(*args, **options)
-        return report.model_copy(update={"findings": [weighed(finding) for finding in report.findings]})
-
-    theatre.patch.setattr(scoring, "harden", hardened)
-
-
 @pytest.fixture(autouse=True)
 def attackers(theatre: Theatre) -> None:
-    """Have the attackers of the package as agents, and restored programs weigh as tampering."""
+    """Have the attackers of the package as agents."""
     theatre.patch.setenv("BENCHFLOW_AGENTS_DIR", str(AGENTS))
-    weigh(theatre, lambda finding: finding.item == "verify_tools" and finding.action == "restored")
 
 
 @pytest.fixture
@@ -124,12 +103,11 @@ async def test_steps_and_values_see_the_reward_after_the_rule(theatre: Theatre, 
 
 
 async def test_what_the_oracle_leaves_is_no_tampering(theatre: Theatre, task: Path) -> None:
-    weigh(theatre, lambda finding: True)
     script = task / "solution" / "solve.sh"
-    script.write_text(f"#!/bin/sh\n{SOLVES}touch /app/conftest.py\n")
+    script.write_text(f"#!/bin/sh\n{SOLVES}touch /app/sitecustomize.py\n")
     oracle = await run(theatre, task, "trusted", agents=["oracle"], on_tampering="null")
     assert (oracle.reward, oracle.n_tampering) == (1.0, 0)
-    assert [(finding.path, finding.weight) for finding in oracle.findings] == [("/app/conftest.py", "note")]
+    assert [(finding.path, finding.weight) for finding in oracle.findings] == [("/app/sitecustomize.py", "note")]
 
 
 async def test_scored_again_the_jobs_rule_holds(theatre: Theatre, task: Path) -> None:

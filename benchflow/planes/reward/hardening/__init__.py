@@ -5,7 +5,13 @@ A baseline is taken before the agent acts and kept on this host. Whoever was roo
 program there: what the rest stands on is then judged, and put back, from outside.
 """
 
-from benchflow.planes.reward.hardening.baseline import HardeningBaseline, keep_baseline, read_baseline, take_baseline
+from benchflow.planes.reward.hardening.baseline import (
+    HardeningBaseline,
+    keep_baseline,
+    read_baseline,
+    skipped,
+    take_baseline,
+)
 from benchflow.planes.reward.hardening.environment import files_of, misses_plugin, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.work import harden
 
@@ -17,6 +23,7 @@ __all__ = [
     "misses_plugin",
     "put_plugins",
     "read_baseline",
+    "skipped",
     "take_baseline",
     "verifier_env",
 ]

@@ -81,8 +81,11 @@ async def take_baseline(
     agent: str | int | None = None,
     verifier: str | int | None = None,
     default: str | None = None,
+    is_listed: bool = False,
 ) -> HardeningBaseline:
     """Look at the sandbox before the agent's first action. agent, verifier: their users, root when None.
+
+    is_listed: whether the files that differ from the image are wanted although the agent could change no tool.
 
     default: who the verifier is when None. Where the agent is that user itself, it is root: what an agent could read
     or write while the verifier runs must not become more because nobody was named.
@@ -111,14 +114,14 @@ async def take_baseline(
         plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
         survey=survey,
         tools=tools,
-        changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None else None,
+        changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None or is_listed else None,
         user=default,
     )
 
 
-def skipped(sandbox: Sandbox, tools: ToolSet) -> list[str]:
+def skipped(sandbox: Sandbox, tools: ToolSet | None) -> list[str]:
     """Return the places that are not compared from outside: the work, and what is made anew for each verifier."""
-    searched = tools.path.split(":")
+    searched = tools.path.split(":") if tools is not None else []
     places = [workspace_of(sandbox), *_NOT_COMPARED]
     return [place for place in places if place and not any(is_below(directory, [place]) for directory in searched)]
 

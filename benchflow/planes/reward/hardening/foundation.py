@@ -80,7 +80,7 @@ class _Comparison:
         self._sonames = {posixpath.basename(library): library for library in tools.libraries}
 
     async def run(self) -> None:
-        changed = [path for path in sorted({*self._before.files, *self._after.files}) if self._may_differ(path)]
+        changed = self._before.differences(self._after)
         if not changed:
             return
         await self._load(changed)
@@ -105,13 +105,6 @@ class _Comparison:
                 self._judge_changed(path, changed)
 
     # --- states --------------------------------------------------------------------------------------
-
-    def _may_differ(self, path: str) -> bool:
-        before, after = self._before.files.get(path), self._after.files.get(path)
-        if path in self._before.files and path in self._after.files:
-            return not _is_same(before, after)
-        # Of a list of all files, what is not in it is not there.
-        return bool(self._before.base) or before is not None or after is not None
 
     def _was(self, path: str) -> FileState | None:
         return self._before.files[path] if path in self._before.files else self._image.get(path)

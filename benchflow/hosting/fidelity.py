@@ -1,0 +1,65 @@
+"""What is known of clean rooms: whether the oracle's work is worth the same there as where the oracle worked.
+
+Only an oracle that somebody has run tells. A record is kept per task, as its files are, and provider.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchflow.contracts.base import Model
+from benchflow.paths import state_dir
+from benchflow.store import storage_errors, write_atomic
+
+
+class Fidelity(Model):
+    """What an oracle's work was worth in one step."""
+
+    shared: dict[str, float]
+    """What the verifier reported where the oracle worked."""
+
+    separate: dict[str, float] | None = None
+    """What it reported in a clean room; None if it could not measure anything there."""
+
+    error: str = ""
+    """Why it could not."""
+
+    @property
+    def is_faithful(self) -> bool:
+        """True if the clean room tells the same."""
+        return self.separate == self.shared
+
+    @property
+    def difference(self) -> str:
+        """Return what the two are, for people."""
+        there = self.error or _shown(self.separate or {})
+        return f"the oracle's work is worth {_shown(self.shared)}, and in a clean room {there}"
+
+
+def read_fidelity(digest: str, provider: str, step: str | None) -> Fidelity | None:
+    """Return what is known of a step of a task. digest: of the task's files."""
+    try:
+        return Fidelity.model_validate_json(_file(digest, provider, step).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity) -> None:
+    """Keep what an oracle has shown."""
+    file = _file(digest, provider, step)
+    with storage_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, found.model_dump_json().encode(), durable=False)
+
+
+def _file(digest: str, provider: str, step: str | None) -> Path:
+    directory = state_dir() / "fidelity" / digest.removeprefix("sha256:")
+    return directory / f"{provider}.json" if step is None else directory / provider / f"{step}.json"
+
+
+def _shown(rewards: dict[str, float]) -> str:
+    if list(rewards) == ["reward"]:
+        return f"{rewards['reward']:g}"
+    return ", ".join(f"{name} {value:g}" for name, value in rewards.items()) or "nothing"

@@ -1,0 +1,379 @@
+"""One step that is scored on this host: what is kept of the sandbox once the agent has acted, and where scorers run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from benchflow.contracts import ids
+from benchflow.contracts.activities import VerifyInput
+from benchflow.contracts.base import Model
+from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.reward import (
+    Evidence,
+    HardeningFinding,
+    HardeningReport,
+    Judge,
+    RolloutNode,
+    VerifyResult,
+    Workbench,
+)
+from benchflow.contracts.rollout import Node, RolloutTree, Step
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.task import ArtifactSpec, VerifierConfig
+from benchflow.contracts.world import Environment
+from benchflow.errors import BenchFlowError
+from benchflow.host import SlotOwner
+from benchflow.hosting.agent import HostedAgent
+from benchflow.hosting.agent_memory import keep_step_memory
+from benchflow.hosting.clean_room import CleanRoom, keep_for_room, room_notes
+from benchflow.hosting.fidelity import read_fidelity
+from benchflow.hosting.freezing import freeze, thaw
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.out_of_memory import verifier_note
+from benchflow.hosting.provisioning import sandbox_labels
+from benchflow.hosting.room_trial import RoomTrial
+from benchflow.hosting.verifier_files import SETTLED
+from benchflow.hosting.verifier_place import VerifierPlace, choose_place
+from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
+from benchflow.paths import state_label
+from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
+from benchflow.planes.reward.hardening import harden, read_baseline
+from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.strategy import verify as output_of
+from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
+from benchflow.planes.reward.workbench import SandboxWorkbench
+from benchflow.store import storage_errors, write_atomic
+from benchflow.tasks import prompt_of
+from benchflow.trajectories.journal import read_journal
+from benchflow.trajectories.nodes import change_after, findings_after, hardening_after, nodes_of, world_after
+from benchflow.trajectories.stored import events_before, path_before
+from benchflow.trajectories.tree import ROOT, node_id
+
+Open = Callable[[], Awaitable[Sandbox]]
+Scorers = Callable[[Open, ScriptVerifier], Awaitable[VerifyResult]]
+"""Scores with a sandbox to be opened, and the verifier as it runs there."""
+
+
+class Settled(Model):
+    """What a verifier finds once the agent has ended."""
+
+    state: Path | None = None
+    """The world's state that it is shown."""
+
+    notes: list[str] = []
+    """Warnings."""
+
+    place: VerifierPlace = VerifierPlace()
+    """Where it runs."""
+
+
+@dataclass(frozen=True)
+class ScoredStep:
+    """A step that is scored on the host of its sandbox."""
+
+    rollout: Hosted
+    step: Step
+
+    @property
+    def config(self) -> VerifierConfig:
+        """Configuration of the step's verifier."""
+        return config_of(self.rollout.task, self.step.name)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the oracle acted, whose services may stay."""
+        return self.rollout.record.protocol == "oracle"
+
+    @property
+    def evidence(self) -> Path:
+        """Directory of what was kept for scoring."""
+        return self.rollout.paths.evidence(self.step.name)
+
+    @property
+    def logs(self) -> Path:
+        """Directory of what the verifier leaves."""
+        return self.rollout.paths.verifier_of(self.step.name)
+
+    @property
+    def inputs(self) -> list[str]:
+        """Paths in the sandbox that the step's scorers read."""
+        rollout = self.rollout
+        workspace, allowed = rollout.ref.workdir, rollout.spec.run.allow_code
+        return inputs_of(rollout.task, self.config, self.step.name, workspace=workspace, allowed=allowed)
+
+    @property
+    def provider(self) -> SandboxProvider:
+        """Provider of the sandbox."""
+        return self.rollout.blueprint.provider
+
+    @property
+    def trial(self) -> RoomTrial | None:
+        """Trial of a clean room that this rollout is to make: of an oracle's, if nothing is known of the task's yet."""
+        config, spec = self.config, self.rollout.spec
+        task = spec.task.digest, self.rollout.ref.provider, self.step.name
+        is_wanted = self.is_trusted and config.sandbox_mode == "auto" and config.type == "test-script"
+        if not is_wanted or spec.branch is not None or not self.has_rooms or read_fidelity(*task) is not None:
+            return None
+        return RoomTrial(self.evidence / "trial", task)
+
+    @property
+    def has_rooms(self) -> bool:
+        """Whether the provider has clean rooms."""
+        return self.provider.capabilities().lockdown == "clean_room"
+
+    # --- what it leaves to be scored --------------------------------------------------------------------------
+
+    async def settle(self, work: VerifyInput) -> Settled:
+        """End the agent, record the world's state, and keep the evidence: once, before the verifier begins."""
+        rollout, sandbox = self.rollout, self.rollout.sandbox
+        shown = rollout.paths.state(self.step.name)
+        done = self.evidence / SETTLED
+        if done.is_file():
+            kept = json.loads(done.read_bytes())
+            # An earlier version kept the warnings alone.
+            record = {"notes": kept, "place": self._asked_place} if isinstance(kept, list) else kept
+            return Settled(state=shown if shown.is_dir() else None, **record)
+        world = await rollout.world()
+        if world is not None and not has_ended_world(rollout):
+            # First of all: where it was the sandbox's own process, all else would fail for want of it.
+            await world.check()
+        # What has lost its parent is no part of the agent any more, whose end is no finding.
+        left = [process.command for process in await sandbox.strangers() if process.parent == 1]
+        if work.session is not None:
+            await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
+        await self._harden(left)
+        evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
+        notes += await self.verifier(evidence).settle(sandbox, self.logs)
+        place = await self._choose_place()
+        notes += await self._keep(work, place)
+        settled = Settled(state=evidence, notes=notes, place=place)
+        with storage_errors(done):
+            done.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(done, settled.model_dump_json(exclude={"state"}).encode(), durable=False)
+        return settled
+
+    async def _choose_place(self) -> VerifierPlace:
+        rollout = self.rollout
+        return await choose_place(
+            rollout.sandbox,
+            self.config,
+            read_fidelity(rollout.spec.task.digest, rollout.ref.provider, self.step.name),
+            read_baseline(self.evidence),
+            [artifact.source for artifact in self._travelling],
+            has_rooms=self.has_rooms,
+        )
+
+    @property
+    def _asked_place(self) -> VerifierPlace:
+        """Where the verifier runs, as far as the task and the job say."""
+        return VerifierPlace(is_separate=self.config.sandbox_mode == "separate")
+
+    async def _harden(self, left: Sequence[str]) -> None:
+        """Harden the sandbox for the verifier, and record what was found. left: what the agent has left running."""
+        sandbox, config = self.rollout.sandbox, self.config
+        verifier, baseline = self.verifier(None), read_baseline(self.evidence)
+        if baseline is None:
+            # A step whose agent had no prompt, or a rollout that began before there were baselines.
+            await verifier.end_agent(sandbox)
+            return
+        report = await harden(
+            sandbox, baseline, config.hardening, verifier=verifier.user, trusted=self.is_trusted, left=left
+        )
+        own = sorted(verifier.pinned(sandbox).keys() & verifier.env.keys())
+        findings = report.findings
+        if self.is_trusted:
+            findings = [finding.model_copy(update={"weight": "note"}) for finding in findings]
+        content = report.model_copy(update={"own_env": own, "findings": findings}).model_dump(mode="json")
+        text = json.dumps(self.rollout.redact.within(content), indent=2)
+        write_atomic(self.rollout.paths.hardening(self.step.name), text.encode() + b"\n", durable=False)
+
+    async def _leave_world(self, work: VerifyInput, world: Environment) -> tuple[Path | None, list[str]]:
+        rollout = self.rollout
+        if has_ended_world(rollout):
+            await end_world(rollout, world)
+            kept = rollout.paths.state(self.step.name)
+            return kept if kept.is_dir() else None, []
+        evidence, notes = await keep_state(rollout, world, state_label(self.step.name), work.baseline)
+        if work.is_last and not world.keep_alive:
+            notes += await keep_logs(world, rollout.paths)
+            await end_world(rollout, world)
+        return evidence, notes
+
+    async def _keep(self, work: VerifyInput, place: VerifierPlace) -> list[str]:
+        """Keep what scorers read, and what scoring again takes. Returns warnings."""
+        run, sandbox = self.rollout.spec.run, self.rollout.sandbox
+        notes = await self.keep_inputs(self.evidence)
+        await keep_step_memory(self.rollout, self.step, work.session, "after")
+        if run.keep in ("workspace", "checkpoints"):
+            notes += await keep_workspace(sandbox, self.evidence, limit_bytes=run.keep_max_mb * 1024 * 1024)
+        if place.is_separate:
+            notes += await self.keep_for_room(self.evidence)
+        elif (trial := self.trial) is not None:
+            await trial.keep(self.keep_for_room)
+        return notes
+
+    async def keep_inputs(self, evidence: Path) -> list[str]:
+        """Keep what scorers read, without secrets. Returns warnings."""
+        limit_bytes = self.rollout.spec.run.keep_max_mb * 1024 * 1024
+        notes = await keep_inputs(self.rollout.sandbox, self.inputs, evidence, limit_bytes=limit_bytes)
+        self.rollout.redact.clean_below(evidence / "inputs")
+        return notes
+
+    async def keep_for_room(self, evidence: Path) -> list[str]:
+        """Keep the workspace, and what goes into the clean room beside it. Returns warnings."""
+        return await keep_for_room(self.rollout.sandbox, self._travelling, evidence)
+
+    @property
+    def _travelling(self) -> list[ArtifactSpec]:
+        """What goes into a clean room beside the workspace."""
+        task = self.rollout.task
+        own = [artifact for step in task.steps if step.name == self.step.name for artifact in step.artifacts]
+        return [*task.artifacts, *own, *(ArtifactSpec(source=path) for path in self.inputs)]
+
+    # --- scoring it -------------------------------------------------------------------------------------------
+
+    def verifier(self, evidence: Path | None) -> ScriptVerifier:
+        """Return the task's own verifier, as it runs in the sandbox. evidence: the world's state that it is shown."""
+        rollout = self.rollout
+        return verifier_of(
+            rollout.task,
+            rollout.directory,
+            self.step.name,
+            key=f"verify-{self.step.index}",
+            env=rollout.env(self.config.env),
+            trusted=self.is_trusted,
+            clean=rollout.redact.clean_below,
+            evidence=evidence,
+            baseline=read_baseline(self.evidence),
+            kills=verifier_note(rollout, self.step.index),
+            has_workdir=rollout.ref.has_workdir,
+            is_lenient=rollout.spec.run.reward_lenient,
+        )
+
+    async def score(
+        self, verifier: ScriptVerifier, run_id: str, evidence: Path, scorers: Scorers, place: VerifierPlace
+    ) -> VerifyResult:
+        """Return what the scorers give the step, at their place, without secrets.
+
+        Args:
+            verifier: The task's own, as it runs in the agent's sandbox.
+            run_id: First run of the rollout's workflow.
+            evidence: Where the work that travels was kept.
+            scorers: What scores.
+            place: Where.
+        """
+        rollout = self.rollout
+
+        async def redacted(open: Open, verifier: ScriptVerifier) -> VerifyResult:
+            with rollout.redacted_errors():
+                return rollout.redact.result(await scorers(open, verifier))
+
+        if place.is_separate:
+            room, alone = self.room(verifier, run_id, evidence)
+            result = await self._in(room, lambda: redacted(room.open, alone))
+        else:
+            result = await redacted(partial(_given, rollout.sandbox), verifier)
+        return result.model_copy(update={"metadata": {**result.metadata, **place.metadata}})
+
+    def room(self, verifier: ScriptVerifier, run_id: str, evidence: Path) -> tuple[CleanRoom, ScriptVerifier]:
+        """Return the clean room, and a verifier as it runs there. evidence: where the work that travels was kept."""
+        rollout, ref = self.rollout, self.rollout.ref
+        blueprint = rollout.blueprint.of_verifier(self.step.name, self.config, ref.workdir)
+        room = CleanRoom(
+            blueprint,
+            ids.clean_room_name(ref.name, run_id, verifier.key),
+            sandbox_labels(rollout.host.stack, rollout.spec, SlotOwner(rollout.spec.id, run_id), ref.generation),
+            ref.model_dump(include={"host_id", "queue", "generation"}),
+            room_notes(evidence),
+            evidence,
+            rollout.env(task=blueprint.task),
+            self.config.user,
+            rollout.secrets,
+            rollout.spec.run.sandbox_setup_timeout,
+        )
+        return room, verifier.alone(rollout.env(self.config.env, task=blueprint.task), room.baseline)
+
+    async def _in(self, room: CleanRoom, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
+        """Run a verifier in a clean room, in the slot of its rollout, whose own sandbox is frozen meanwhile.
+
+        Where the room stays for another attempt, that one stays frozen.
+        """
+        rollout = self.rollout
+        await freeze(rollout.sandbox)
+        try:
+            result = await room.once(verify)
+        except BenchFlowError as error:
+            if not error.retryable:
+                await thaw(rollout.sandbox, rollout.paths.root)
+            raise
+        await thaw(rollout.sandbox, rollout.paths.root)
+        return result
+
+    async def measure_alone(self, room: CleanRoom, verifier: ScriptVerifier) -> VerifyResult:
+        """Return what the task's own verifier reports in a clean room, and no other scorer."""
+        bench = SandboxWorkbench(room.open, verifier, self.evidence / "trial" / "verifier")
+        node = await asyncio.to_thread(self.node, self.evidence, bench, self.evidence / "trial" / "judge")
+        return await output_of(node, self.rollout.task, self.config, step=self.step.name, now=datetime.now(UTC))
+
+    def judge(self, transcripts: Path) -> Judge:
+        """Return the judge of the step. transcripts: directory of what it is asked, and answers."""
+        rollout = self.rollout
+        given = rollout.secrets.resolve(self.config.env)
+        return JudgeByKey(
+            rollout.spec.run.judge,
+            lambda name: given.get(name) or rollout.secrets.value(name),
+            transcripts,
+            rollout.redact.cut,
+        )
+
+    def node(self, evidence: Path, workbench: Workbench, transcripts: Path) -> RolloutNode:
+        """Return the node that scorers read: a path from the root of its tree up to the step."""
+        rollout, paths, spec = self.rollout, self.rollout.paths, self.rollout.spec
+        started = spec.begins_at[1]
+        steps = {node_id(done, spec.chain): done for done in range(started, self.step.index + 1)}
+        names = [*(path_before(spec.chain) or [ROOT]), *steps]
+        # What its parents have done, scorers read from their events.
+        nodes = [Node(id=names[0])]
+        nodes += [Node(id=name, parent=names[at], step=steps.get(name)) for at, name in enumerate(names[1:])]
+        tree = RolloutTree(rollout=spec.id, root=names[0], nodes=nodes)
+        known = {node.id for node in tree.nodes}
+        before = events_before(paths) if spec.branch is not None else []
+        own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
+        for event in own:
+            # In place: a second copy of a long trajectory is worth saving.
+            event["seq"] += len(before)
+
+        def findings(node: str) -> tuple[HardeningFinding, ...]:
+            # Of the turns of scenes, which share a directory, the last is scored alone.
+            names: dict[int, str | None] = {done: step.name for done, step in enumerate(rollout.task.steps)}
+            names[self.step.index] = self.step.name
+            index = steps.get(node)
+            return findings_after(paths, names[index]) if index is not None and index in names else ()
+
+        about = Evidence(
+            directory=paths.root,
+            evidence=evidence,
+            task=rollout.task.name,
+            instruction=prompt_of(rollout.task, self.step),
+            workspace=rollout.ref.workdir,
+            workbench=workbench,
+            judge=self.judge(transcripts),
+            state=lambda node: world_after(paths, self.step.name),
+            diff=lambda node: change_after(paths, self.step.name),
+            findings=findings,
+        )
+        return nodes_of(tree, before + own, about)[nodes[-1].id]
+
+    def hardening(self) -> HardeningReport | None:
+        """Return the report of the step's hardening; None where nothing was hardened."""
+        return hardening_after(self.rollout.paths, self.step.name)
+
+
+async def _given(sandbox: Sandbox) -> Sandbox:
+    return sandbox

@@ -1,0 +1,91 @@
+"""Where a step's verifier runs, and why: where the agent worked, or in a clean room.
+
+A clean room keeps an agent's doings from the verifier best, and scores honest work 0 if the verifier reads what does
+not travel. Where nobody has decided, it is taken only if both are known: the oracle's work is worth the same there, and
+this rollout has left nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchflow.contracts.base import Model
+from benchflow.contracts.file_changes import FileChanges
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.task import VerifierConfig
+from benchflow.hosting.fidelity import Fidelity
+from benchflow.planes.reward.hardening import HardeningBaseline, skipped
+
+_NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs")
+"""Places of caches, settings and what is made anew: nothing that is there alone is a result of work."""
+
+
+class VerifierPlace(Model):
+    """Where a verifier runs."""
+
+    is_separate: bool = False
+    """True for a clean room."""
+
+    is_weaker: bool = False
+    """True if a clean room would keep more from the verifier, and was not taken because it might cost honest work."""
+
+    why: str = ""
+    """The reason, for people."""
+
+    @property
+    def metadata(self) -> dict[str, str | bool]:
+        """Return what a result says of it."""
+        said: dict[str, str | bool] = {"verified_in": "separate" if self.is_separate else "shared"}
+        return said | {"verified_in_why": self.why, "weaker": self.is_weaker}
+
+
+async def choose_place(
+    sandbox: Sandbox,
+    config: VerifierConfig,
+    fidelity: Fidelity | None,
+    baseline: HardeningBaseline | None,
+    travelling: Sequence[str],
+    *,
+    has_rooms: bool,
+) -> VerifierPlace:
+    """Return where the verifier of a step is to run, after the sandbox was hardened for it.
+
+    Args:
+        sandbox: Where the agent worked.
+        config: The verifier's table, as the task and the job have it.
+        fidelity: What is known of clean rooms for this step.
+        baseline: What the sandbox was before the agent acted.
+        travelling: Paths that go into the room besides the workspace.
+        has_rooms: Whether the provider has clean rooms.
+    """
+    if config.sandbox_mode != "auto":
+        asked = "the task or the job asks for it"
+        return VerifierPlace(is_separate=config.sandbox_mode == "separate", why=asked)
+
+    def shared(why: str) -> VerifierPlace:
+        return VerifierPlace(is_weaker=True, why=why)
+
+    if not has_rooms:
+        return shared("these sandboxes have no clean room")
+    if fidelity is None:
+        return shared("no oracle has shown that a clean room scores the same (bench tasks check --run)")
+    if not fidelity.is_faithful:
+        return shared(fidelity.difference)
+    if baseline is None or baseline.changes is None:
+        return shared("the files were not listed before the agent acted")
+    if running := await sandbox.strangers():
+        return shared(f"a process of the agent's runs: {running[0].command}")
+    after = await sandbox.changes(baseline.changes, skip=skipped(sandbox, baseline.tools))
+    if left := left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
+        return shared(f"{left[0]} was changed, which a clean room would not have")
+    return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed")
+
+
+def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[str]) -> list[str]:
+    """Return the paths that have changed and that a clean room would not have."""
+    places = [place.rstrip("/") for place in (*travelling, *_NOT_WORK) if place.rstrip("/")]
+    return [
+        path
+        for path in before.differences(after)
+        if "/__pycache__" not in path and not any(path == place or path.startswith(f"{place}/") for place in places)
+    ]

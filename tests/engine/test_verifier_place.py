@@ -1,0 +1,80 @@
+"""Where verifiers run by default: in a clean room where that is known to cost honest work nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.attack_package import AGENTS, ALL
+from support.theatre import Theatre
+
+from benchflow.contracts.rollout import RolloutResult
+
+pytestmark = pytest.mark.local
+
+SOLVES = "#!/bin/sh\necho 100 >/app/answer.txt\n"
+TASK = ALL["replaced-diff"]
+
+
+@pytest.fixture(autouse=True)
+def agents(theatre: Theatre) -> None:
+    """Have the attackers of the package as agents."""
+    theatre.patch.setenv("BENCHFLOW_AGENTS_DIR", str(AGENTS))
+
+
+def make(tmp_path: Path, *, works: str, expects: str = "", oracle: str = "") -> Path:
+    """Return a task whose agent runs `works`, and whose verifier wants the answer and `expects`."""
+    task = shutil.copytree(TASK.directory, tmp_path / "package" / "task")
+    (task / "environment" / "attack.sh").write_text(f"{SOLVES}{works}\n")
+    (task / "solution" / "solve.sh").write_text(f"{SOLVES}{oracle or works}\n")
+    test = task / "tests" / "test.sh"
+    if expects:
+        test.write_text(
+            f"#!/bin/sh\necho 0 >/logs/verifier/reward.txt\n{expects} && echo 1 >/logs/verifier/reward.txt\n"
+        )
+    return task
+
+
+async def run(
+    theatre: Theatre, task: Path, name: str, agent: str, **options: object
+) -> tuple[RolloutResult, dict[str, object]]:
+    asked = {"sandbox": "local", "agents": [agent], "job_name": name} | options
+    [result] = await theatre.results(await theatre.submit(task, **asked))
+    verify = result.steps[0].verify
+    assert verify is not None, result
+    return result, verify.metadata
+
+
+async def test_a_clean_room_is_taken_once_an_oracle_has_shown_that_it_tells_the_same(
+    theatre: Theatre, tmp_path: Path
+) -> None:
+    task = make(tmp_path, works=":")
+    before, said = await run(theatre, task, "before", "attacker-root")
+    assert (before.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
+    assert "no oracle has shown" in str(said["verified_in_why"])
+    oracle, said = await run(theatre, task, "oracle", "oracle")
+    assert (oracle.reward, said["verified_in"]) == (1.0, "shared")
+    after, said = await run(theatre, task, "after", "attacker-root")
+    assert (after.reward, said["verified_in"], said["weaker"]) == (1.0, "separate", False)
+    shared, said = await run(theatre, task, "asked", "attacker-root", verify_in="shared")
+    assert (shared.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", False)
+
+
+async def test_work_that_a_clean_room_would_not_have_is_verified_where_it_is(theatre: Theatre, tmp_path: Path) -> None:
+    task = make(tmp_path, works="echo more >/var/lib/more", oracle=":")
+    await run(theatre, task, "oracle", "oracle")
+    left, said = await run(theatre, task, "left", "attacker-root")
+    assert (left.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
+    assert said["verified_in_why"] == "/var/lib/more was changed, which a clean room would not have"
+
+
+async def test_a_verifier_that_reads_more_than_travels_stays_where_the_agent_worked(
+    theatre: Theatre, tmp_path: Path
+) -> None:
+    task = make(tmp_path, works="echo 1 >/root/one", expects="[ -e /root/one ]")
+    oracle, _ = await run(theatre, task, "oracle", "oracle")
+    assert oracle.reward == 1.0
+    result, said = await run(theatre, task, "one", "attacker-root")
+    assert (result.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
+    assert said["verified_in_why"] == "the oracle's work is worth 1, and in a clean room 0"
