@@ -353,7 +353,7 @@ def start(
     submitted: list[Job] = []
 
     async def work() -> None:
-        job = await _submit(plan, again, screen, asks=not detach and screen.is_terminal and sys.stdin.isatty())
+        job = await submit_and_say(plan, again, screen, asks=not detach and screen.is_terminal and sys.stdin.isatty())
         submitted.append(job)
         if not detach and (job.started or job.attached):
             # Imported while the job begins.
@@ -385,8 +385,11 @@ def detach_from(job: Job, screen: Screen) -> None:
     raise typer.Exit(command.INTERRUPTED)
 
 
-async def _submit(plan: JobPlan, again: tuple[str, ...], screen: Screen, *, asks: bool) -> Job:
-    """Submit a plan. asks: whether somebody is here to decide whether the job goes on after equal errors."""
+async def submit_and_say(plan: JobPlan, again: tuple[str, ...], screen: Screen, *, asks: bool) -> Job:
+    """Submit a plan, and say what is submitted.
+
+    asks: whether somebody is here to decide whether the job goes on after equal errors.
+    """
     from benchflow.cli.plan import show_endpoints, show_warnings
     from benchflow.cli.report import describe, show_ui
     from benchflow.cli.screen import plural

@@ -25,12 +25,22 @@ def check(
     path: Annotated[Path, typer.Argument(help="A task, or a directory of tasks.", show_default=False)],
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     context_root: Annotated[Path | None, typer.Option(metavar="DIR", help="As for bench submit.")] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Run the oracle too: is a clean room faithful to the task?")
+    ] = False,
+    sandbox: Annotated[str | None, typer.Option(metavar="NAME", help="For --run, as for bench submit.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Every problem of a task, with file, key and what to do. Runs nothing.
+    """Every problem of a task, with file, key and what to do.
+
+    Runs nothing, unless with --run: then the oracle's work is scored where it
+    works and in a clean room, and whether both tell the same is kept for later
+    rollouts on this host.
 
     Exit status: 0 every task can be run, 1 some cannot, 2 there is no task.
+    With --run, 1 also if an oracle was not scored.
     """
+    from benchflow.cli.oracles import fidelity_rows, run_oracles, show_fidelity
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.variables import show_variables, variables_document, variables_of
     from benchflow.tasks import check as check_tasks
@@ -42,6 +52,9 @@ def check(
     problems = check_tasks(path, strict=strict, context_root=context_root)
     problems += [problem for root, task in usable for problem in _of_rewards(root, task)]
     unusable = any(problem.severity != "warning" for problem in problems)
+    job = None
+    if run and not unusable:
+        job = run_oracles(path, context_root=context_root, sandbox=sandbox, screen=console(stderr=as_json))
     if as_json:
         tasks = [str(task) for task in found]
         rows = [problem.model_dump(mode="json") for problem in problems]
@@ -52,12 +65,16 @@ def check(
                 "ok": not unusable,
                 "problems": rows,
                 "variables": variables_document(taken),
+                **({"oracles": fidelity_rows(job.results())} if job is not None else {}),
             }
         )
     else:
         _show(problems, len(found), console())
         show_variables(taken, console())
-    raise typer.Exit(command.SOME_ERRORED if unusable else command.ALL_SCORED)
+        if job is not None:
+            show_fidelity(job.results(), console())
+    is_unscored = job is not None and any(result.rewards is None for result in job.results())
+    raise typer.Exit(command.SOME_ERRORED if unusable or is_unscored else command.ALL_SCORED)
 
 
 def _of_rewards(root: Path, task: Task) -> list[Problem]:

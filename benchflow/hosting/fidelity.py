@@ -5,6 +5,7 @@ Only an oracle that somebody has run tells. A record is kept per task, as its fi
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -54,8 +55,17 @@ def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity)
     write_atomic(file, found.model_dump_json().encode(), durable=False)
 
 
+def forget_fidelity(digest: str) -> None:
+    """Forget what is known of a task, so that the next oracle finds it out anew."""
+    shutil.rmtree(_directory(digest), ignore_errors=True)
+
+
+def _directory(digest: str) -> Path:
+    return state_dir() / "fidelity" / digest.removeprefix("sha256:")
+
+
 def _file(digest: str, provider: str, step: str | None) -> Path:
-    directory = state_dir() / "fidelity" / digest.removeprefix("sha256:")
+    directory = _directory(digest)
     return directory / f"{provider}.json" if step is None else directory / provider / f"{step}.json"
 
 

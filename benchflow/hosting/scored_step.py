@@ -122,6 +122,13 @@ class ScoredStep:
             return None
         return RoomTrial(self.evidence / "trial", task)
 
+    def fidelity(self) -> dict[str, object]:
+        """Return the metadata of an oracle's result about the clean room."""
+        known = read_fidelity(self.rollout.spec.task.digest, self.rollout.ref.provider, self.step.name)
+        if known is None or not self.is_trusted:
+            return {}
+        return {"clean_room": known.model_dump(mode="json") | {"is_faithful": known.is_faithful}}
+
     @property
     def has_rooms(self) -> bool:
         """Whether the provider has clean rooms."""

@@ -76,7 +76,7 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
     result = apply_rule(result, report, rule, reward_range=reward_range, now=datetime.now(UTC))
     await asyncio.to_thread(write_rewards, rollout.paths, step.index, result.events)
     warnings = list(dict.fromkeys([*settled.notes, *result.warnings]))
-    metadata = result.metadata | hardening_metadata(report)
+    metadata = result.metadata | hardening_metadata(report) | scored.fidelity()
     return without_events(result.model_copy(update={"warnings": warnings, "metadata": metadata}))
 
 

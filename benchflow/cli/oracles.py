@@ -1,0 +1,76 @@
+"""`bench tasks check --run`: what each task's oracle is worth, where it works and in a clean room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchflow.cli import command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchflow.cli.terminal import Screen
+    from benchflow.contracts.rollout import RolloutResult
+    from benchflow.jobs import Job
+
+
+def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, screen: Screen) -> Job:
+    """Run the oracle of each task, and return the job once it has ended. What is known of clean rooms is found anew.
+
+    Args:
+        path: A task, or a directory of tasks.
+        context_root: As for `bench submit`.
+        sandbox: Provider; None for the usual one.
+        screen: Where progress is shown.
+    """
+    from benchflow.cli.request import job_config
+    from benchflow.cli.submit import submit_and_say
+    from benchflow.cli.watch import follow
+    from benchflow.hosting.fidelity import forget_fidelity
+    from benchflow.jobs import plan_job
+    from benchflow.tasks import digest_tree, ignored_files
+
+    options: dict[str, Any] = {"agents": ["oracle"], "sandbox": sandbox, "context_root": context_root}
+    request, _ = job_config(paths=[path], config=None, model=None, max_retries=None, **options)
+    plan = plan_job(request)
+    for root, _ in plan.tasks:
+        forget_fidelity(digest_tree(root, exclude=ignored_files(root)))
+    jobs: list[Job] = []
+
+    async def work() -> None:
+        jobs.append(await submit_and_say(plan, (), screen, asks=False))
+        await follow(jobs[0], screen)
+
+    command.run(work())
+    return jobs[0]
+
+
+def fidelity_rows(results: Sequence[RolloutResult]) -> list[dict[str, Any]]:
+    """Return what is known of clean rooms, a row a step."""
+    return [
+        {
+            "task": result.task_name,
+            "step": step.step.name,
+            "rewards": step.verify.rewards if step.verify is not None else None,
+            "clean_room": step.verify.metadata.get("clean_room") if step.verify is not None else None,
+        }
+        for result in results
+        for step in result.steps
+    ]
+
+
+def show_fidelity(results: Sequence[RolloutResult], screen: Screen) -> None:
+    """Show, a line a step, whether a clean room tells the same as the sandbox in which the oracle worked."""
+    from benchflow.cli.terminal import line
+
+    for row in fidelity_rows(results):
+        known, name = row["clean_room"], "/".join(filter(None, (row["task"], row["step"])))
+        if known is None:
+            text, style = "it is not tried whether a clean room scores the same", "dim"
+        elif known["is_faithful"]:
+            text, style = "a clean room scores the same", "green"
+        else:
+            there = known["error"] or f"worth {known['separate']}"
+            text, style = f"worth {known['shared']}; in a clean room: {there}", "yellow"
+        screen.print(line((name, "bold"), "  ", (text, style)), soft_wrap=True)
