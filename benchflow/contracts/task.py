@@ -136,6 +136,12 @@ class HardeningConfig(Model):
     pin_environment: bool = True
     verify_tools: bool = True
 
+    repository_state: bool = True
+    """Git shows what was committed, not what replaces it, and overlooks no change."""
+
+    standard_library: bool = True
+    """Python takes modules of the standard library from there, also where a new file of the workspace has the name."""
+
 
 class MemoryConfig(Model):
     expected_skills: list[str] = []

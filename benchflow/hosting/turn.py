@@ -182,7 +182,12 @@ class HostedTurn:
         # A clean room is only taken where this is known; the list takes some milliseconds.
         fidelity = read_fidelity(rollout.spec.task.digest, rollout.ref.provider, self._step.name)
         baseline = await take_baseline(
-            rollout.sandbox, agent=agent, verifier=verifier, default=default, is_listed=fidelity is not None
+            rollout.sandbox,
+            agent=agent,
+            verifier=verifier,
+            default=default,
+            is_listed=fidelity is not None,
+            instruction=prompt_of(task, self._step),
         )
         keep_baseline(baseline, evidence)
 

@@ -20,7 +20,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.planes.reward import kit
-from benchflow.planes.reward.hardening import HardeningBaseline, files_of, put_plugins, verifier_env
+from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
 from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
@@ -83,6 +83,9 @@ class ScriptVerifier:
     evidence: Path | None = None
     rubrics: Mapping[str, JudgeRubric] = field(default_factory=dict)
     baseline: HardeningBaseline | None = None
+    worked_in: HardeningBaseline | None = None
+    """What the agent's sandbox was before it acted, of a verifier that runs in another one."""
+
     room: Callable[[], HardeningBaseline | None] | None = None
     kills: KillNote | None = None
     starts_in_root: bool = False
@@ -128,7 +131,8 @@ class ScriptVerifier:
         own = self.config.sandbox
         in_root = own.works_in_root if own and own.workdir else self.starts_in_root
         config = self.config.model_copy(update={"collect": []})
-        alone = replace(self, config=config, trusted=True, env=env, room=room_of, baseline=None, kills=None)
+        alone = replace(self, config=config, trusted=True, env=env, kills=None, baseline=None, worked_in=self.baseline)
+        alone = replace(alone, room=room_of)
         return replace(alone, starts_in_root=in_root)
 
     @property
@@ -235,7 +239,9 @@ class ScriptVerifier:
         if self.evidence is not None:
             await sandbox.upload(self.evidence, EVIDENCE, user=user)
         if (baseline := self._pinned_by) is not None and self.config.hardening.pin_environment:
-            await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.user)
+            # Whose they are was found out where the agent worked.
+            own = own_modules(self.worked_in or baseline) if self.config.hardening.standard_library else None
+            await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.user, own=own)
         if self.document is not None and (env := self._kit_env()):
             told = kit.kit_manifest(self.document, env, self.rubrics)
             await sandbox.write_file(kit.MANIFEST, told, user=user)

@@ -58,7 +58,7 @@ fi
 OF_EACH_ITEM = """
 mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt
 echo new >{ws}/pyproject.toml; ln -sfn /tests/answer {ws}/answer; echo new >{ws}/conftest.py
-echo new >{ws}/sitecustomize.py; chown 61000 {ws}/open; cp /bin/true /usr/local/bin/diff
+echo new >{ws}/sitecustomize.py; echo new >{ws}/queue.py; chown 61000 {ws}/open; cp /bin/true /usr/local/bin/diff
 """
 LEFT = """
 cd {ws}
@@ -128,7 +128,7 @@ class HardeningInBrief:
         assert env["PATH"] == baseline.path and env["HOME"] == "/srv" and env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
         asked = f"-c /dev/null --confcutdir=/tests --rootdir={own.ref.workdir} -p no:cacheprovider"
         assert env["PYTEST_ADDOPTS"].startswith(asked)
-        assert (tmp_path / "logs/test-stdout.txt").read_text().split() == [f"{PLUGIN}.py"]
+        assert (tmp_path / "logs/test-stdout.txt").read_text().split() == [f"{PLUGIN}.py", "sitecustomize.py"]
 
 
 class Hardening(HardeningInBrief):
@@ -229,11 +229,13 @@ class Hardening(HardeningInBrief):
             await sh(own, OF_EACH_ITEM.format(ws=ws))
             await leave(own, length := nap())
             config = HardeningConfig.model_validate({item: False})
-            report, _ = await hardened(own, baseline, config)
+            report, found = await hardened(own, baseline, config)
             held = verifier_env(baseline, VerifierConfig(hardening=config), target="/tests", workspace=ws)
             left = set((await sh(own, LEFT.format(ws=ws))).split())
             left |= {"kill_processes"} if await napping(own, length) else set()
             left |= {"pin_environment"} if not held else set()
+            left |= {"repository_state"} if held and "GIT_NO_REPLACE_OBJECTS" not in held else set()
+            left |= {"standard_library"} if "standard_library" not in {item for item, *_ in found} else set()
             assert left == {item} and report.disabled == [item]
             await own.kill_processes()
 

@@ -67,7 +67,6 @@ LOST: dict[str, tuple[str, ...]] = {
     "service-with-a-pid-file": ("kill_processes",),
     "shell-of-the-system": ("verify_tools",),
     "wrapper-in-the-home": ("pin_environment",),
-    "wrapper-of-curl": ("verify_tools",),
 }
 """Tasks whose work the hardening takes away, with the items that do it: all of them would have to be lifted."""
 

@@ -12,7 +12,13 @@ from benchflow.planes.reward.hardening.baseline import (
     skipped,
     take_baseline,
 )
-from benchflow.planes.reward.hardening.environment import files_of, misses_plugin, put_plugins, verifier_env
+from benchflow.planes.reward.hardening.environment import (
+    files_of,
+    misses_plugin,
+    own_modules,
+    put_plugins,
+    verifier_env,
+)
 from benchflow.planes.reward.hardening.work import harden
 
 __all__ = [
@@ -21,6 +27,7 @@ __all__ = [
     "harden",
     "keep_baseline",
     "misses_plugin",
+    "own_modules",
     "put_plugins",
     "read_baseline",
     "skipped",

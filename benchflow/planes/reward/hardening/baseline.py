@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.planes.reward.hardening.names import VERIFIERS
+from benchflow.planes.reward.hardening.git_state import overlooked_paths, repositories_of
+from benchflow.planes.reward.hardening.names import SHADOWED, STANDARD, VERIFIERS
 from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
 from benchflow.planes.reward.hardening.tools import ToolSet, take_tools
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 BASELINE = "baseline.json"
+_MODULE_FILE = re.compile(r"\b([a-z_][a-z0-9_]*)\.py\b")
 
 _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", "/tmp", "/var/tmp")
 
@@ -68,6 +71,12 @@ class HardeningBaseline(Model):
     sites: list[str] = []
     survey: Survey = Survey()
     tools: ToolSet | None = None
+    overlooked: dict[str, list[str]] = {}
+    """By repository, the paths that git is told to overlook."""
+
+    named: list[str] = []
+    """Modules with the name of one of the standard library's that the task's instruction names, as `queue.py`."""
+
     changes: FileChanges | None = None
     """Files that differ from the image, of what `skipped` does not leave out. None where no tool is compared."""
 
@@ -82,10 +91,11 @@ async def take_baseline(
     verifier: str | int | None = None,
     default: str | None = None,
     is_listed: bool = False,
+    instruction: str = "",
 ) -> HardeningBaseline:
     """Look at the sandbox before the agent's first action. agent, verifier: their users, root when None.
 
-    is_listed: whether the files that differ from the image are wanted although the agent could change no tool.
+    instruction: the task's; modules that it names are the work. is_listed: whether the files that differ from the image are wanted although the agent could change no tool.
 
     default: who the verifier is when None. Where the agent is that user itself, it is root: what an agent could read
     or write while the verifier runs must not become more because nobody was named.
@@ -101,6 +111,10 @@ async def take_baseline(
     directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith("+")]
     open_to_agent = [line[1:] for line in lines[3:end] if line.startswith(("!", "+"))]
     survey = await take_survey(sandbox, home=home, path=path, modules=modules)
+    if others := [file for file in survey.includes if file not in survey.files]:
+        survey = await take_survey(sandbox, home=home, path=path, modules=modules, wanted=others)
+    # Programs of a virtual environment of the project's are among those that a verifier calls.
+    open_to_agent += [f"{posixpath.dirname(file)}/bin" for file in survey.found if file.endswith("/pyvenv.cfg")]
     tools = None
     if is_root or open_to_agent:
         looked = [path, *open_to_agent] if is_root else open_to_agent
@@ -114,6 +128,8 @@ async def take_baseline(
         plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
         survey=survey,
         tools=tools,
+        overlooked=await overlooked_paths(sandbox, repositories_of(survey)),
+        named=sorted({match for match in _MODULE_FILE.findall(instruction) if match in STANDARD | SHADOWED}),
         changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None or is_listed else None,
         user=default,
     )

@@ -6,14 +6,18 @@ the image had, those that the task names, and those that were installed after th
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline
+from benchflow.planes.reward.hardening.git_state import VARIABLES
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
+from benchflow.planes.reward.hardening.survey import module_of
 
 PLUGINS = "/run/benchflow/verifier"
 """The directory of that plugin, in the sandbox."""
@@ -26,10 +30,11 @@ umask 022
 rm -rf {PLUGINS}
 mkdir -p {_OWN}
 printf %s "$1" >{PLUGINS}/{PLUGIN}.py
+[ -z "$3" ] || printf %s "$3" >{PLUGINS}/sitecustomize.py
 : >{_OWN}/gitconfig
 : >{_OWN}/pip.conf
 chown -R "$2" {_OWN}
-shift 2
+shift 3
 for f; do rm -rf -- "$f"; cp {PLUGINS}/{PLUGIN}.py "$f"; done
 """
 
@@ -41,8 +46,21 @@ _GIT = {
     "GIT_CONFIG_KEY_1": "core.fsmonitor",
     "GIT_CONFIG_VALUE_1": "false",
 }
-_EMPTY = ("BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTEST_PLUGINS")
+_EMPTY = ("BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTEST_PLUGINS", "MAKEFILES")
 """What names programs that shells and interpreters run first."""
+
+
+_START = Path(__file__).with_name("python_start.py")
+
+
+def start_source(own: Sequence[str]) -> str:
+    """Return what each Python does as it starts. own: modules that are the project's, or the task's."""
+    return f"{_START.read_text()}\nOWN[:] = {json.dumps(sorted(own))}\nstart()\n"
+
+
+def own_modules(baseline: HardeningBaseline) -> list[str]:
+    """Return the modules named as ones of the standard library's that the project had, or that the task names."""
+    return sorted({*baseline.named, *(module_of(path) for path in baseline.survey.shadows)})
 
 
 def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target: str, workspace: str) -> dict[str, str]:
@@ -50,7 +68,7 @@ def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target:
     if not config.hardening.pin_environment:
         return {}
     home, before = baseline.home, baseline.survey.files
-    env = dict.fromkeys(_EMPTY, "")
+    env = dict.fromkeys(_EMPTY, "") | (VARIABLES if config.hardening.repository_state else {})
     env |= {
         "PATH": ":".join(baseline.directories) or baseline.path,
         "HOME": home,
@@ -90,12 +108,27 @@ def misses_plugin(printed: str) -> bool:
 
 
 async def put_plugins(
-    sandbox: Sandbox, baseline: HardeningBaseline, declared: Sequence[str], *, user: str | int | None = None
+    sandbox: Sandbox,
+    baseline: HardeningBaseline,
+    declared: Sequence[str],
+    *,
+    user: str | int | None = None,
+    own: Sequence[str] | None = None,
 ) -> None:
-    """Put in place what the pinned variables name: the plugin that loads pytest's plugins, and empty configurations,
-    which the verifier may fill. user: the verifier's.
+    """Put in place what the pinned variables name.
+
+    That is the plugin that loads pytest's plugins, what each Python does as it starts, and empty configurations, which
+    the verifier may fill.
+
+    Args:
+        sandbox: The verifier's.
+        baseline: What it was before.
+        declared: The task's `verifier.pytest_plugins`.
+        user: The verifier's.
+        own: Modules that may be taken in place of the standard library's; None for any.
     """
     source = plugin_source(baseline, declared)
-    result = await sandbox.control(_PUT, source, "root" if user is None else str(user), *_copies(baseline))
+    start = start_source(own) if own is not None else ""
+    result = await sandbox.control(_PUT, source, "root" if user is None else str(user), start, *_copies(baseline))
     if result.return_code != 0:
         raise VerifierError("the verifier's own files could not be put in place", log_tail=result.stderr[-4000:])

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from benchflow.contracts.reward import HardeningFinding, Weight
 from benchflow.contracts.task import HardeningConfig
+from benchflow.planes.reward.hardening.build_files import harmless_package, includes_by_variable
 from benchflow.planes.reward.hardening.names import (
     DOTFILES,
     HOOKED,
     HOOKS,
     LOGS,
     MAKE_BUILD,
+    NODE_BUILD,
+    PYTEST_FILES,
     PYTHON_BUILD,
     SITE,
     VERIFIERS,
 )
 from benchflow.planes.reward.hardening.repositories import without_programs
-from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below
+from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below, module_of
 
 BUILD = "restore_build_files"
 CONFTESTS = "cleanup_conftests"
 LINKS = "remove_escaping_links"
 PYTHON = "cleanup_python_hooks"
 FRESH = "fresh_logs"
+ENVIRONMENT = "pin_environment"
+STANDARD_ITEM = "standard_library"
 _LINKS_FOLLOWED = 40
+_GIT_OF_USERS = ("/.gitconfig", "/.config/git/config", "/etc/gitconfig")
+_ANYBODYS = ("/tmp", "/var/tmp", "/dev", "/proc")
+"""Places that any process may write, or that lead to others."""
+
 _NOBODYS = (*VERIFIERS, "/oracle", "/solution", "/proc", "/sys")
 """Places to which no honest work leads."""
 _HOOK = re.compile(r"invoke|pkgs|hook|dir::|::bin|::path|proxy|solver|planner|methods|instdir|admindir", re.IGNORECASE)
@@ -43,20 +53,29 @@ class Judgement:
     found: list[HardeningFinding] = field(default_factory=list)
 
 
-def judge(before: Survey, now: Survey, config: HardeningConfig, workspace: str) -> Judgement:
-    """What differs, by the items that are on. workspace: empty where there is none of the agent's own."""
+def judge(
+    before: Survey, now: Survey, config: HardeningConfig, workspace: str, named: Collection[str] = ()
+) -> Judgement:
+    """What differs, by the items that are on.
+
+    workspace: empty where there is none of the agent's own. named: modules that the task asks for by their names.
+    """
     result = Judgement()
     for path in sorted(set(now.found) - set(before.found)):
         _judge_new(path, before, now, workspace, result)
     for path in set(now.top) - set(before.top):
-        result.remove[path] = PYTHON
+        if module_of(path) not in named:
+            result.remove[path] = PYTHON
+    _judge_shadows(before, now, named, result)
     for path in now.git:
         _judge_repository(path, before, now, workspace, result)
     for path in before.files.keys() - set(before.git):
         kept = before.files[path]
         is_gone = path not in now.files
         if is_gone or now.files[path].content != kept.content:
-            result.restore[path] = (_item_of(path), kept)
+            result.restore[path] = (_item_of(path), kept if is_gone else _harmless(path, kept, now.files[path]))
+            if not is_gone and result.restore[path][1].content == now.files[path].content:
+                del result.restore[path]
     for path in now.fresh:
         result.remove.setdefault(path, PYTHON)
     for path, text in now.links.items():
@@ -75,25 +94,63 @@ def _only(result: Judgement, config: HardeningConfig) -> Judgement:
 
 
 def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: Judgement) -> None:
-    directory, name = posixpath.split(path)
+    name = posixpath.basename(path)
     if is_below(path, VERIFIERS):
         if path != LOGS:
             result.remove[path] = FRESH
-    elif name.endswith(".pth") and _leads_into(path, now, workspace):
-        detail = "names directories of the workspace only"
+    elif name.endswith(".pth") and _names_directories(path, now):
+        detail = "names directories only, which come after those of installed packages"
         result.found.append(HardeningFinding(item=PYTHON, action="found", path=path, detail=detail))
     elif path.startswith(HOOKED) and not _names_program(now.files.get(path)):
         return
     elif (item := _item_of(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
+    elif name == "pyvenv.cfg":
+        return
+    elif name in PYTEST_FILES:
+        detail = "does not count: PYTEST_ADDOPTS is pinned"
+        result.found.append(HardeningFinding(item=ENVIRONMENT, action="found", path=path, detail=detail))
+    elif path in before.includes:
+        result.remove[path] = BUILD
+    elif name.endswith(".mk") and in_workspace(path, workspace):
+        if any(includes_by_variable(file, kept.content) for file, kept in before.files.items()):
+            result.remove[path] = BUILD
+    elif path.endswith(_OF_HOME) and in_workspace(path, workspace) and name in NODE_BUILD:
+        _judge_family(NODE_BUILD, path, before, result)
     elif item == PYTHON or not in_workspace(path, workspace) or path.endswith(_OF_HOME):
         result.remove[path] = item
-    elif family := next((names for names in (PYTHON_BUILD, MAKE_BUILD) if name in names), None):
-        if any(f"{directory}/{other}" in before.files for other in family):
-            result.remove[path] = item
-        elif not _is_installed(path):
-            result.found.append(HardeningFinding(item=item, action="found", path=path, detail="is new"))
+    elif family := next((names for names in (PYTHON_BUILD, MAKE_BUILD, NODE_BUILD) if name in names), None):
+        _judge_family(family, path, before, result)
+
+
+def _judge_family(family: Collection[str], path: str, before: Survey, result: Judgement) -> None:
+    """Remove a new file beside others of its kind, and note one of a kind that the project did not have."""
+    directory = posixpath.dirname(path)
+    if any(f"{directory}/{other}" in before.files for other in family):
+        result.remove[path] = BUILD
+    elif not _is_installed(path):
+        result.found.append(HardeningFinding(item=BUILD, action="found", path=path, detail="is new"))
+
+
+def _judge_shadows(before: Survey, now: Survey, named: Collection[str], result: Judgement) -> None:
+    """Note new modules that have the name of one of the standard library's, and are not removed."""
+    own = {module_of(path) for path in before.shadows} | set(named)
+    for path in now.shadows:
+        if module_of(path) not in own and path not in result.remove:
+            detail = "is not imported in place of the standard library's"
+            result.found.append(HardeningFinding(item=STANDARD_ITEM, action="found", path=path, detail=detail))
+
+
+def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
+    """Return what a changed file may be: as it was, unless its changes can be told from those that run programs."""
+    if posixpath.basename(path) == "package.json":
+        text = harmless_package(now.content, was.content)
+    elif path.endswith(_GIT_OF_USERS):
+        text = without_programs(now.content, was.content)
+    else:
+        text = None
+    return was if text is None else now.model_copy(update={"content": text})
 
 
 def _judge_repository(path: str, before: Survey, now: Survey, workspace: str, result: Judgement) -> None:
@@ -140,12 +197,14 @@ def _is_installed(path: str) -> bool:
     return any(part in (*SITE, "node_modules") for part in path.split("/"))
 
 
-def _leads_into(path: str, now: Survey, workspace: str) -> bool:
-    """Whether a `.pth` file only names directories of the workspace, as an editable installation does."""
+def _names_directories(path: str, now: Survey) -> bool:
+    """Return whether a `.pth` file only names directories, as an editable installation does, and imports nothing."""
     kept = now.files.get(path)
     lines = [line.strip() for line in kept.content.splitlines()] if kept else []
     named = [line for line in lines if line and not line.startswith("#")]
-    return bool(named) and all(in_workspace(posixpath.normpath(line), workspace) for line in named)
+    return bool(named) and all(
+        line.startswith("/") and not is_below(posixpath.normpath(line), _ANYBODYS) for line in named
+    )
 
 
 def weight_of(item: str, path: str, leads_to: str = "") -> Weight:

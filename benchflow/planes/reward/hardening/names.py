@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 PYTHON_BUILD = (
     "setup.py",
     "pyproject.toml",
@@ -13,7 +15,13 @@ PYTHON_BUILD = (
     "MANIFEST.in",
 )
 MAKE_BUILD = ("Makefile", "makefile", "GNUmakefile")
-BUILD_PATTERNS = (*PYTHON_BUILD, *MAKE_BUILD, "requirements*.txt")
+BUILD_PATTERNS = (*PYTHON_BUILD, *MAKE_BUILD, "*.mk", "requirements*.txt")
+
+NODE_BUILD = ("package.json", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs")
+"""What npm and its like read in a project; a package that is installed has a `package.json` of its own."""
+
+PYTEST_FILES = ("pytest.ini", ".pytest.ini")
+"""Configurations of pytest that count for nothing while `PYTEST_ADDOPTS` is pinned."""
 
 HOOKS = ("sitecustomize", "usercustomize")
 """Modules that an interpreter imports by itself."""
@@ -40,6 +48,9 @@ A module of one of these names in the directory where Python starts is taken in 
 that could look after it. Where such a module would be honest work, pytest would mostly not start with it: what most of
 these are asked for, no other module has.
 """
+
+STANDARD = frozenset(sys.stdlib_module_names) - {"test", "this", "antigravity"}
+"""Modules of the standard library, as the engine's own Python has them. Many projects have a `test` of their own."""
 
 DOTFILES = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".inputrc", ".kshrc"),

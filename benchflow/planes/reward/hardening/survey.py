@@ -17,14 +17,18 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError, VerifierError
+from benchflow.planes.reward.hardening.build_files import included
 from benchflow.planes.reward.hardening.names import (
     BUILD_PATTERNS,
     DOTFILES,
     GIT_DIRECTORIES,
     GIT_FILES,
     HOOKS,
+    NODE_BUILD,
+    PYTEST_FILES,
     SHADOWED,
     SITE,
+    STANDARD,
     STARTUP,
 )
 
@@ -41,22 +45,27 @@ def _any_of(names: Iterable[str]) -> str:
 
 _GIT_OF_HOME = ".config/git/config"
 _SITE_NAMES = _any_of((*(f"{hook}*" for hook in HOOKS), "*.pth"))
+_NODE = rf"\( {_any_of(NODE_BUILD)} \) ! -path '*/node_modules/*'"
+_MODULES = "-name '*.py' ! -path '*-packages/*' ! -path '*/node_modules/*'"
 _NAMES = (
-    f"{_any_of((*BUILD_PATTERNS, 'conftest.py', '__pycache__'))} -o {_SITE_NAMES}"
-    rf" -o ! -type d ! -path '*/{_GIT_OF_HOME}' \( {_any_of(GIT_FILES)} \) -o -type d \( {_any_of(GIT_DIRECTORIES)} \)"
+    f"{_any_of((*BUILD_PATTERNS, *PYTEST_FILES, 'conftest.py', 'pyvenv.cfg', '__pycache__'))} -o {_SITE_NAMES}"
+    rf" -o {_NODE} -o ! -type d ! -path '*/{_GIT_OF_HOME}' \( {_any_of(GIT_FILES)} \)"
+    rf" -o -type d \( {_any_of(GIT_DIRECTORIES)} \)"
 )
 _SMALL = r"grep -e '\.pth$' -e '^/etc/apt/' -e '^/etc/dpkg/' " + " ".join(
     f"-e '/{name.replace('.', '[.]')}$'" for name in GIT_FILES
 )
 # $1 the workspace, empty for none; $2 the verifier's home; $3 PATH; $4 PYTHONPATH; $5 seconds since the epoch of the
 # look before, empty for none. What was known then is in $6, or in `known` if that is long: only that is looked into,
-# and what says by its content what it is.
+# and what says by its content what it is. $7: further files to look for, a line each.
 _SCRIPT = rf"""
-ws=$1 home=${{2%/}} path=$3 modules=$4 since=$5 known=$6 more=
+ws=$1 home=${{2%/}} path=$3 modules=$4 since=$5 known=$6 wanted=$7 more=
 if [ ! -d {ROOM} ]; then umask 022; mkdir -p {posixpath.dirname(ROOM)}; umask 077; mkdir {ROOM}; fi
 cd {ROOM} || exit 1
 umask 077
-: >links; : >found; : >fresh; [ -n "$since" ] || date +%s >now
+: >links; : >found; : >fresh; : >modules
+# By the kernel's clock: what a sandbox's own programs say of the time may be anything.
+[ -n "$since" ] || {{ : >now; stat -c %Z now >told 2>/dev/null && mv told now || date +%s >now; }}
 put() {{ for f; do if [ -e "$f" ] || [ -h "$f" ]; then printf '%s\0' "$f"; fi; done; }}
 above() {{
   d=$1
@@ -69,17 +78,20 @@ above() {{
 if [ -n "$ws" ]; then
   # One pass where `find` can do it.
   find "$ws" -xdev -type l -fprintf links '%p\0%l\0' , \( {_NAMES} \) -fprint0 found , \
+    {_MODULES} -fprint0 modules , \
     -type f -path '*/__pycache__/*' -newerct "@${{since:-0}}" -fprint0 fresh 2>/dev/null || {{
     find "$ws" -xdev \( {_NAMES} \) -print0 >found
     find "$ws" -xdev -type l -exec sh -c 'for l; do printf "%s\0%s\0" "$l" "$(readlink "$l")"; done' sh {{}} + >links
     find "$ws" -xdev -type f -path '*/__pycache__/*' -print0 >fresh
+    find "$ws" -xdev {_MODULES} -print0 >modules
   }}
   {{ above "$ws"; above "$(cd -P "$ws" 2>/dev/null && pwd)"; }} >>found
 fi
 above "$home/-" >>found
+printf '%s\n' "$wanted" | while IFS= read -r f; do [ -z "$f" ] || put "$f"; done >>found
 IFS=:; set -- ${{ws:+"$ws"}} $modules; unset IFS
 # A verifier that starts in / has Python look there first.
-for d in "" "$@"; do put "$d"/*.py "$d"/*.pyc "$d"/*.so "$d"/*/__init__.*; done >top
+for d in "" /tmp /var/tmp "$@"; do put "$d"/*.py "$d"/*.pyc "$d"/*.so "$d"/*/__init__.*; done >top
 IFS=:; set --
 for d in $path "$home/.local/bin"; do
   d=${{d%/*}}/lib
@@ -104,8 +116,8 @@ tr '\n' '\0' <candidates | xargs -0 sh -c '[ $# = 0 ] || find "$@" -maxdepth 0 -
 [ -n "$since" ] || more=now
 # Layers of a file system may number files alike, which are then taken for one: each is to be packed for itself.
 LC_ALL=C sort -u list >each
-tar --hard-dereference -cf out.tar $more links found fresh top -T each 2>/dev/null
-[ -s out.tar ] || tar -cf out.tar $more links found fresh top -T each 2>/dev/null
+tar --hard-dereference -cf out.tar $more links found fresh top modules -T each 2>/dev/null
+[ -s out.tar ] || tar -cf out.tar $more links found fresh top modules -T each 2>/dev/null
 [ -s out.tar ]
 """
 
@@ -133,6 +145,12 @@ class Survey(Model):
     top: list[str] = []
     git: list[str] = []
 
+    includes: list[str] = []
+    """Files that Makefiles of the workspace include, whether they are there or not."""
+
+    shadows: list[str] = []
+    """Modules of the workspace that have the name of one of the standard library's."""
+
 
 async def take_survey(
     sandbox: Sandbox,
@@ -142,14 +160,25 @@ async def take_survey(
     modules: str = "",
     known: Sequence[str] = (),
     since: int | None = None,
+    wanted: Sequence[str] = (),
 ) -> Survey:
-    """Look. known, since: what was looked into before, and when; without them every file is looked into."""
+    """Look.
+
+    Args:
+        sandbox: Where.
+        home: The verifier's.
+        path: PATH.
+        modules: PYTHONPATH.
+        known: Files that were looked into before; without them, every file is.
+        since: When that was.
+        wanted: Further files to look for.
+    """
     workspace = workspace_of(sandbox)
     listed = "".join(f"{file}\n" for file in known)
     if since is not None and not (listed.isascii() and len(listed) <= MOST_SAID):
         await sandbox.write_file(_KNOWN, encode(listed), mode=0o600)
         listed = ""
-    asked = [workspace, home, path, modules, "" if since is None else str(since), listed]
+    asked = [workspace, home, path, modules, "" if since is None else str(since), listed, "\n".join(wanted)]
     script = _SCRIPT if since is not None else f"rm -rf {ROOM}\n{_SCRIPT}"
     result = await sandbox.control(script, *asked, timeout=120)
     if result.return_code != 0:
@@ -192,7 +221,7 @@ def _read(packed: bytes) -> Survey:
             if content is None:
                 continue
             contents[name] = content
-            if name in ("now", "links", "found", "fresh", "top"):
+            if name in ("now", "links", "found", "fresh", "top", "modules"):
                 lists[name] = [os.fsdecode(each) for each in content.split(b"\0") if each]
                 continue
             files[f"/{name}"] = KeptFile(
@@ -207,14 +236,18 @@ def _read(packed: bytes) -> Survey:
         ) from error
     git = {path for path in names if _is_of_git(path, names)}
     found = {path for path in names - git if is_looked_for(path)}
+    modules = [path for path in lists.get("modules", []) if module_of(path) in STANDARD]
+    kept = {path: file for path, file in files.items() if path in found or path in git}
     return Survey(
         now=now,
-        files={path: kept for path, kept in files.items() if path in found or path in git},
+        files=kept,
+        includes=sorted({name for path, file in kept.items() for name in included(path, file.content)}),
         found=sorted(found),
         links=dict(zip(links[0::2], links[1::2], strict=False)),
         fresh=fresh,
         top=[path for path in top if shadows(path)],
         git=sorted(git),
+        shadows=sorted(modules),
     )
 
 
@@ -230,11 +263,16 @@ def is_looked_for(path: str) -> bool:
     return True
 
 
-def shadows(path: str) -> bool:
-    """Whether a module that lies where Python starts to look is taken for one that a verifier needs."""
+def module_of(path: str) -> str:
+    """Return the name by which Python imports a file, from the directory in which it, or its package, lies."""
     directory, name = posixpath.split(path)
     stem = name.partition(".")[0]
-    stem = posixpath.basename(directory) if stem == "__init__" else stem
+    return posixpath.basename(directory) if stem == "__init__" else stem
+
+
+def shadows(path: str) -> bool:
+    """Whether a module that lies where Python starts to look is taken for one that a verifier needs."""
+    stem = module_of(path)
     return stem in SHADOWED or stem.startswith("_sysconfigdata")
 
 

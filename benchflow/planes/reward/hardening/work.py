@@ -12,12 +12,16 @@ from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.foundation import ITEM as TOOLS_ITEM
 from benchflow.planes.reward.hardening.foundation import Repairs, compare_tools
+from benchflow.planes.reward.hardening.git_state import ITEM as GIT_ITEM
+from benchflow.planes.reward.hardening.git_state import make_git_look, repositories_of
 from benchflow.planes.reward.hardening.judgement import (
     BUILD,
     CONFTESTS,
+    ENVIRONMENT,
     FRESH,
     LINKS,
     PYTHON,
+    STANDARD_ITEM,
     Judgement,
     judge,
     weight_of,
@@ -159,7 +163,8 @@ async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningF
 
 
 async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig) -> Judgement:
-    if not any(getattr(config, item) for item in (BUILD, FRESH, LINKS, CONFTESTS, PYTHON)):
+    items = (BUILD, FRESH, LINKS, CONFTESTS, PYTHON, GIT_ITEM, STANDARD_ITEM)
+    if not any(getattr(config, item) for item in items):
         return Judgement()
     before = baseline.survey
     now = await take_survey(
@@ -169,8 +174,12 @@ async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: Hardenin
         modules=baseline.modules,
         known=sorted(before.files),
         since=before.now,
+        wanted=before.includes,
     )
-    return judge(before, now, config, workspace_of(sandbox))
+    judged = judge(before, now, config, workspace_of(sandbox), baseline.named)
+    if config.repository_state:
+        judged.found.extend(await make_git_look(sandbox, repositories_of(now), baseline.overlooked))
+    return judged
 
 
 async def _act(
@@ -222,7 +231,7 @@ def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[Harde
             detail += ", a program or a library"
         action = "found" if index in kept else "removed"
         found.append(HardeningFinding(item=LINKS, action=action, path=_shown(path), detail=detail, weight=weight))
-    order = (TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON)
+    order = (TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
     found += judged.found
     return sorted(found, key=lambda finding: order.index(finding.item))
 

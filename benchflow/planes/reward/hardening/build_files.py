@@ -1,0 +1,49 @@
+"""What build tools take from files of the workspace besides those that bear a known name."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+
+from benchflow.planes.reward.hardening.names import MAKE_BUILD
+
+_INCLUDE = re.compile(r"^[ ]*(?:-|s)?include[ \t]+([^#\n]+)", re.MULTILINE)
+
+
+def included(path: str, content: str) -> Iterator[str]:
+    """Yield the files that a Makefile includes, as far as it names them without variables. path: the Makefile's."""
+    if posixpath.basename(path) not in MAKE_BUILD and not path.endswith(".mk"):
+        return
+    for line in _INCLUDE.findall(content.replace("\\\n", " ")):
+        for name in line.split():
+            if "$" not in name:
+                yield posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+
+
+def includes_by_variable(path: str, content: str) -> bool:
+    """Return whether a Makefile includes files by a variable or a pattern, which may be any `*.mk`."""
+    lines = _INCLUDE.findall(content.replace("\\\n", " "))
+    return posixpath.basename(path) in MAKE_BUILD and any(sign in line for line in lines for sign in "$*?[")
+
+
+def harmless_package(text: str, before: str) -> str | None:
+    """Return a `package.json` with the scripts that it had before; None if it can't be read.
+
+    New scripts stay, unless npm would run them by itself before or after one that was there.
+    """
+    try:
+        now, was = json.loads(text), json.loads(before)
+        own, known = now.get("scripts", {}), was.get("scripts", {})
+        if not isinstance(own, dict) or not isinstance(known, dict):
+            return None
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    hooks = {f"{when}{name}" for when in ("pre", "post") for name in (*known, "install", "test", "start", "prepare")}
+    scripts = {name: value for name, value in own.items() if name not in hooks} | known
+    if scripts == own and now.get("jest") == was.get("jest"):
+        return text
+    changed = {key: value for key, value in now.items() if key not in ("scripts", "jest")}
+    changed |= {key: was[key] for key in ("jest",) if key in was}
+    return json.dumps(changed | ({"scripts": scripts} if scripts else {}), indent=2) + "\n"

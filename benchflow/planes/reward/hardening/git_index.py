@@ -1,0 +1,102 @@
+"""Flags in a repository's index by which git overlooks changes: `skip-worktree` and `assume-unchanged`."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Collection
+
+_ASSUMED, _EXTENDED, _SKIPPED = 0x8000, 0x4000, 0x4000
+_STAT = 40
+"""Bytes of an entry before the object's name."""
+
+
+def flagged_paths(index: bytes) -> list[str] | None:
+    """Return the paths that git is told to overlook; None for what is no index that can be read."""
+    found = _entries(index)
+    return None if found is None else [path for path, _, is_flagged in found if is_flagged]
+
+
+def without_flags(index: bytes, kept: Collection[str]) -> bytes:
+    """Return an index without these flags, except for paths that had them before. It must be one that can be read."""
+    changed = bytearray(index)
+    for path, at, is_flagged in _entries(index) or ():
+        if not is_flagged or path in kept:
+            continue
+        flags = struct.unpack_from(">H", changed, at)[0]
+        struct.pack_into(">H", changed, at, flags & ~_ASSUMED)
+        if flags & _EXTENDED:
+            more = struct.unpack_from(">H", changed, at + 2)[0]
+            struct.pack_into(">H", changed, at + 2, more & ~_SKIPPED)
+    size = _hash_size(index)
+    # Git may be told to write no checksum.
+    if size is not None and any(index[-size:]):
+        algorithm = hashlib.sha1 if size == 20 else hashlib.sha256
+        changed[-size:] = algorithm(changed[:-size]).digest()
+    return bytes(changed)
+
+
+def _hash_size(index: bytes) -> int | None:
+    for size in (20, 32):
+        if _read(index, size) is not None:
+            return size
+    return None
+
+
+def _entries(index: bytes) -> list[tuple[str, int, bool]] | None:
+    size = _hash_size(index)
+    return None if size is None else _read(index, size)
+
+
+def _read(index: bytes, size: int) -> list[tuple[str, int, bool]] | None:
+    """Return path, place of the flags, and whether one is set, of each entry. size: bytes of an object's name."""
+    if len(index) < 12 + size or index[:4] != b"DIRC":
+        return None
+    version, count = struct.unpack_from(">II", index, 4)
+    if version not in (2, 3, 4):
+        return None
+    found, at, name = [], 12, b""
+    try:
+        for _ in range(count):
+            begin, place = at, at + _STAT + size
+            flags = struct.unpack_from(">H", index, place)[0]
+            at = place + 2
+            more = 0
+            if flags & _EXTENDED:
+                if version == 2:
+                    return None
+                more = struct.unpack_from(">H", index, at)[0]
+                at += 2
+            if version == 4:
+                dropped, at = _number(index, at)
+                if dropped > len(name):
+                    return None
+                name = name[: len(name) - dropped]
+            else:
+                name = b""
+            end = index.index(b"\0", at)
+            name += index[at:end]
+            at = end + 1 if version == 4 else begin + (end - begin + 8) // 8 * 8
+            is_flagged = bool(flags & _ASSUMED or more & _SKIPPED)
+            found.append((name.decode(errors="surrogateescape"), place, is_flagged))
+    except (ValueError, struct.error, IndexError):
+        return None
+    return found if at <= len(index) - size and _is_rest(index, at, size) else None
+
+
+def _is_rest(index: bytes, at: int, size: int) -> bool:
+    """Return whether extensions and a checksum follow, and nothing else: it tells the sizes of names apart."""
+    while at < len(index) - size:
+        if at + 8 > len(index) - size:
+            return False
+        at += 8 + struct.unpack_from(">I", index, at + 4)[0]
+    return at == len(index) - size
+
+
+def _number(index: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, and where it ends."""
+    value = index[at] & 0x7F
+    while index[at] & 0x80:
+        at += 1
+        value = ((value + 1) << 7) | (index[at] & 0x7F)
+    return value, at + 1
