@@ -134,15 +134,16 @@ def _cell(result: dict[str, Any]) -> str:
 
 
 def read_rewards(directory: Path) -> Column:
-    """Return the cells of what another engine left: `results.jsonl`, or reward files below directories of tasks.
+    """Return the cells of what another engine left: a `results.jsonl`, or reward files below directories of tasks.
 
     A line of `results.jsonl` has `task_name` or `task`, and `reward` or `rewards.reward`. The directory of a task has
     its name, and perhaps `__` and more behind it, and `reward.json` or `reward.txt` at any depth.
     """
     names = attacks()
-    listing = directory / "results.jsonl"
-    if listing.is_file():
-        lines = [json.loads(line) for line in listing.read_text().splitlines()]
+    listings = sorted(directory.rglob("results.jsonl"))
+    if listings:
+        # What an engine says of a task counts before the file that a verifier, or an attack, has left.
+        lines = [json.loads(line) for listing in listings for line in listing.read_text().splitlines()]
         return {f"`{_task(line)}`": _number(line) for line in lines if _task(line) in names}
     found: Column = {}
     for path in sorted(directory.rglob("*")):

@@ -125,6 +125,13 @@ def test_another_engines_reward_files_are_found_below_the_directories_of_tasks(t
     assert MATRIX["read_rewards"](tmp_path) == {"`linked-key`": "1.0", "`makefile`": "0.5", "`bashrc`": "error"}
 
 
+def test_what_an_engine_says_counts_before_reward_files(tmp_path: Path) -> None:
+    (tmp_path / "job" / "makefile__1").mkdir(parents=True)
+    (tmp_path / "job" / "makefile__1" / "reward.txt").write_text("1")
+    (tmp_path / "job" / "results.jsonl").write_text('{"task_name": "makefile", "rewards": null}\n')
+    assert MATRIX["read_rewards"](tmp_path) == {"`makefile`": "error"}
+
+
 def test_an_engine_that_left_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", Runs())
     with pytest.raises(SystemExit, match=r"no results\.jsonl"):
