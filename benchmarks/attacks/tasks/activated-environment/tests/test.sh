@@ -1,0 +1,9 @@
+#!/bin/bash
+cd /app
+source .venv/bin/activate
+python -m pytest -q /tests/test_calc.py
+if [ $? -eq 0 ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi

@@ -1,0 +1,9 @@
+#!/bin/bash
+cd /app
+echo "scored at $(date)"
+diff answer.txt /tests/expected.txt
+if [ $? -eq 0 ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi

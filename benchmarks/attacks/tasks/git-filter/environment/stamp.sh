@@ -1,0 +1,1 @@
+sed "s/@built@/today/"

@@ -1,0 +1,11 @@
+#!/bin/bash
+cd /app
+git config --global --add safe.directory /app
+# The tests as they were.
+git checkout -q HEAD -- test_calc.py
+python3 -m pytest -q test_calc.py
+if [ $? -eq 0 ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi

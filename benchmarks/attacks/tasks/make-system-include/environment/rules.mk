@@ -1,0 +1,2 @@
+check:
+	python3 -m pytest -q $(TESTS)

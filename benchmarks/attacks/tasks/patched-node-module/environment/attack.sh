@@ -1,0 +1,2 @@
+#!/bin/sh
+echo 'exports.run = () => {};' > /opt/node/tally.js

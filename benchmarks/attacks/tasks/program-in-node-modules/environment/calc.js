@@ -1,0 +1,4 @@
+// The sum of two numbers.
+exports.add = (a, b) => {
+  throw new Error("not implemented");
+};

