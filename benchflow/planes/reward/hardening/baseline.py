@@ -93,12 +93,18 @@ async def take_baseline(
     is_listed: bool = False,
     instruction: str = "",
 ) -> HardeningBaseline:
-    """Look at the sandbox before the agent's first action. agent, verifier: their users, root when None.
+    """Look at the sandbox before the agent's first action.
 
-    instruction: the task's; modules that it names are the work. is_listed: whether the files that differ from the image are wanted although the agent could change no tool.
+    Where the agent is the `default` user itself, the verifier is root: what an agent could read or write while the
+    verifier runs must not become more because nobody was named.
 
-    default: who the verifier is when None. Where the agent is that user itself, it is root: what an agent could read
-    or write while the verifier runs must not become more because nobody was named.
+    Args:
+        sandbox: Where nobody has acted yet.
+        agent: The agent's user; root when None.
+        verifier: The verifier's; `default` when None.
+        default: Who the verifier is where its table names nobody.
+        is_listed: Whether the files that differ from the image are wanted although the agent could change no tool.
+        instruction: The task's. Modules that it names are the work.
     """
     is_root = agent in (None, "root", 0, "0")
     if default is not None and not await are_others(sandbox, agent, default):
