@@ -22,6 +22,7 @@ from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
+from benchflow.planes.reward.hardening.work import signal_schedulers
 from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
@@ -248,7 +249,7 @@ class ScriptVerifier:
 
     async def leave(self, sandbox: Sandbox) -> None:
         """Take out of the sandbox what the verifier brought and has written, before another step's agent acts."""
-        script = 'rm -rf -- "$@"; if [ -h /tests ]; then rm -f /tests; fi'
+        script = f'rm -rf -- "$@"; if [ -h /tests ]; then rm -f /tests; fi\n{signal_schedulers("CONT")}'
         await sandbox.control(script, self.target, LOGS, *self._own_files())
 
     # --- it ----------------------------------------------------------------------------------------------

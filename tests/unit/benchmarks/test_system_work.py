@@ -45,7 +45,7 @@ def test_there_are_forty_tasks_and_more_and_two_of_each_kind() -> None:
 def test_a_task_lifts_nothing_declares_nothing_and_needs_no_network(name: str) -> None:
     task = TASKS[name]
     assert task.verifier.hardening == HardeningConfig()
-    assert task.verifier.sandbox_mode == "shared"
+    assert task.verifier.sandbox_mode == "auto"
     assert (task.artifacts, task.verifier.pytest_plugins, task.steps) == ([], [], [])
     assert 'network_mode = "no-network"' in (PACKAGE / "tasks" / name / "task.toml").read_text()
 

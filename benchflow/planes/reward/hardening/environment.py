@@ -70,7 +70,7 @@ def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target:
     home, before = baseline.home, baseline.survey.files
     env = dict.fromkeys(_EMPTY, "") | (VARIABLES if config.hardening.repository_state else {})
     env |= {
-        "PATH": ":".join(baseline.directories) or baseline.path,
+        "PATH": ":".join(_searched(baseline)) or baseline.path,
         "HOME": home,
         "PYTHONPATH": ":".join(part for part in (PLUGINS, baseline.modules) if part),
         "PYTHONNOUSERSITE": "1",
@@ -90,6 +90,14 @@ def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target:
         # It takes settings, the address of its index among them, from the directory in which it starts.
         env["UV_NO_CONFIG"] = "1"
     return env
+
+
+def _searched(baseline: HardeningBaseline) -> list[str]:
+    """Return the directories of PATH: those that were not there last, where they hide no program of another one."""
+    others = [
+        place for place in baseline.path.split(":") if place.startswith("/") and place not in baseline.directories
+    ]
+    return [*baseline.directories, *others]
 
 
 def files_of(baseline: HardeningBaseline) -> list[str]:

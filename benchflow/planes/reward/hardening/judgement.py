@@ -31,9 +31,11 @@ LINKS = "remove_escaping_links"
 PYTHON = "cleanup_python_hooks"
 FRESH = "fresh_logs"
 ENVIRONMENT = "pin_environment"
+PROCESSES = "kill_processes"
 STANDARD_ITEM = "standard_library"
 _LINKS_FOLLOWED = 40
 _GIT_OF_USERS = ("/.gitconfig", "/.config/git/config", "/etc/gitconfig")
+CRON_PLACES = ("/etc/cron", "/var/spool/cron/")
 _ANYBODYS = ("/tmp", "/var/tmp", "/dev", "/proc")
 """Places that any process may write, or that lead to others."""
 
@@ -72,7 +74,10 @@ def judge(
     for path in before.files.keys() - set(before.git):
         kept = before.files[path]
         is_gone = path not in now.files
-        if is_gone or now.files[path].content != kept.content:
+        if path.startswith(CRON_PLACES):
+            if is_gone or now.files[path].content != kept.content:
+                result.found.append(_cron(path))
+        elif is_gone or now.files[path].content != kept.content:
             result.restore[path] = (_item_of(path), kept if is_gone else _harmless(path, kept, now.files[path]))
             if not is_gone and result.restore[path][1].content == now.files[path].content:
                 del result.restore[path]
@@ -101,6 +106,8 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
     elif name.endswith(".pth") and _names_directories(path, now):
         detail = "names directories only, which come after those of installed packages"
         result.found.append(HardeningFinding(item=PYTHON, action="found", path=path, detail=detail))
+    elif path.startswith(CRON_PLACES):
+        result.found.append(_cron(path))
     elif path.startswith(HOOKED) and not _names_program(now.files.get(path)):
         return
     elif (item := _item_of(path)) == CONFTESTS:
@@ -122,6 +129,11 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         result.remove[path] = item
     elif family := next((names for names in (PYTHON_BUILD, MAKE_BUILD, NODE_BUILD) if name in names), None):
         _judge_family(family, path, before, result)
+
+
+def _cron(path: str) -> HardeningFinding:
+    detail = "is a job, and nothing starts it while the verifier runs"
+    return HardeningFinding(item=PROCESSES, action="found", path=path, detail=detail)
 
 
 def _judge_family(family: Collection[str], path: str, before: Survey, result: Judgement) -> None:

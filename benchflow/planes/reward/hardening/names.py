@@ -60,6 +60,12 @@ DOTFILES = (
 )
 """Below the verifier's home: read by shells and tools without being asked."""
 
+CRON = ("/etc/crontab", "/etc/cron.*/*", "/var/spool/cron/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/atjobs/*")
+"""Jobs of cron and at, which stay as they are: their daemons stand still while a verifier runs."""
+
+SCHEDULERS = ("cron", "crond", "anacron", "atd", "fcron")
+"""Names of these daemons."""
+
 STARTUP = (
     *("/etc/profile", "/etc/profile.d/*", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zsh/*", "/etc/environment"),
     *(
@@ -71,9 +77,6 @@ STARTUP = (
         "/etc/uv/uv.toml",
         "/etc/ld.so.conf",
         "/etc/ld.so.conf.d/*",
-        "/etc/crontab",
-        "/etc/cron.*/*",
-        "/var/spool/cron/*",
         "/etc/nsswitch.conf",
         "/etc/ssl/openssl.cnf",
         "/usr/lib/ssl/openssl.cnf",
@@ -95,7 +98,7 @@ STARTUP = (
         "/etc/psqlrc",
         "/etc/postgresql-common/psqlrc",
     ),
-    *("/var/spool/cron/crontabs/*", "/tmp/conftest.py"),
+    *(*CRON, "/tmp/conftest.py"),
 )
 
 HOOKED = ("/etc/apt/", "/etc/dpkg/")
@@ -158,7 +161,8 @@ TOOLS = (
 )
 """Programs that a verifier's script stands on. What tasks ask to be upgraded (git, pip, compilers) is not here."""
 
-LOADER_FILES = ("/etc/ld.so.preload", "/etc/ld.so.cache")
+LOADER_CACHE = "/etc/ld.so.cache"
+LOADER_FILES = ("/etc/ld.so.preload", LOADER_CACHE)
 """What tells the loader to load other libraries."""
 
 TEST_PACKAGES = ("pytest", "_pytest", "pytest.py", "pluggy", "iniconfig")

@@ -35,7 +35,7 @@ from benchflow.planes.reward.hardening.names import (
 ROOM = "/run/benchflow/hardening"
 MOST_SAID = 32 * 1024
 """Characters that a command may be; what is longer goes by way of a file, which is one more round trip."""
-_KNOWN = f"{ROOM}/known"
+_KNOWN = f"{ROOM}.known"
 _OUT = f"{ROOM}/out.tar"
 
 
@@ -60,9 +60,10 @@ _SMALL = r"grep -e '\.pth$' -e '^/etc/apt/' -e '^/etc/dpkg/' " + " ".join(
 # and what says by its content what it is. $7: further files to look for, a line each.
 _SCRIPT = rf"""
 ws=$1 home=${{2%/}} path=$3 modules=$4 since=$5 known=$6 wanted=$7 more=
-if [ ! -d {ROOM} ]; then umask 022; mkdir -p {posixpath.dirname(ROOM)}; umask 077; mkdir {ROOM}; fi
-cd {ROOM} || exit 1
-umask 077
+rm -rf {ROOM}
+umask 022; mkdir -p {posixpath.dirname(ROOM)} || exit 1
+umask 077; mkdir {ROOM} && cd {ROOM} || exit 1
+if [ -f {_KNOWN} ]; then mv {_KNOWN} known; fi
 : >links; : >found; : >fresh; : >modules
 # By the kernel's clock: what a sandbox's own programs say of the time may be anything.
 [ -n "$since" ] || {{ : >now; stat -c %Z now >told 2>/dev/null && mv told now || date +%s >now; }}
@@ -179,8 +180,7 @@ async def take_survey(
         await sandbox.write_file(_KNOWN, encode(listed), mode=0o600)
         listed = ""
     asked = [workspace, home, path, modules, "" if since is None else str(since), listed, "\n".join(wanted)]
-    script = _SCRIPT if since is not None else f"rm -rf {ROOM}\n{_SCRIPT}"
-    result = await sandbox.control(script, *asked, timeout=120)
+    result = await sandbox.control(_SCRIPT, *asked, timeout=120)
     if result.return_code != 0:
         raise VerifierError(
             "the sandbox could not be looked through",
@@ -228,7 +228,7 @@ def _read(packed: bytes) -> Survey:
                 content=content.decode("latin-1"), mode=info.mode & 0o7777, uid=info.uid, gid=info.gid
             )
         now = int(lists.get("now", ["0"])[0])
-        links, names, fresh, top = lists.get("links", []), set(lists["found"]), lists["fresh"], lists["top"]
+        links, names, fresh, top = lists["links"], set(lists["found"]), lists["fresh"], lists["top"]
     except (tarfile.TarError, ValueError, LookupError) as error:
         raise VerifierError(
             f"the sandbox could not be looked through: its answer is garbled: {error}",
@@ -236,7 +236,7 @@ def _read(packed: bytes) -> Survey:
         ) from error
     git = {path for path in names if _is_of_git(path, names)}
     found = {path for path in names - git if is_looked_for(path)}
-    modules = [path for path in lists.get("modules", []) if module_of(path) in STANDARD]
+    modules = [path for path in lists["modules"] if module_of(path) in STANDARD]
     kept = {path: file for path, file in files.items() if path in found or path in git}
     return Survey(
         now=now,

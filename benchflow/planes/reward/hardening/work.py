@@ -17,16 +17,18 @@ from benchflow.planes.reward.hardening.git_state import make_git_look, repositor
 from benchflow.planes.reward.hardening.judgement import (
     BUILD,
     CONFTESTS,
+    CRON_PLACES,
     ENVIRONMENT,
     FRESH,
     LINKS,
+    PROCESSES,
     PYTHON,
     STANDARD_ITEM,
     Judgement,
     judge,
     weight_of,
 )
-from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOGS
+from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOADER_CACHE, LOGS, SCHEDULERS
 from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
 
 MOST = 200
@@ -104,7 +106,13 @@ async def harden(
     if not trusted:
         found += await _secure(sandbox, baseline, config)
     judged = await _judge(sandbox, baseline, config)
-    found += await _act(sandbox, judged, config, verifier, trusted)
+    lines = []
+    if config.kill_processes and not trusted and any(finding.path.startswith(CRON_PLACES) for finding in judged.found):
+        lines.append(signal_schedulers("STOP"))
+    if any(finding.path == LOADER_CACHE for finding in found):
+        # What the agent has installed is found again, now that nothing stands in the way of what was there.
+        lines.append("ldconfig 2>/dev/null || :")
+    found += await _act(sandbox, judged, config, verifier, trusted, lines)
     # Of very many, those that count are told.
     found.sort(key=lambda finding: not finding.is_tampering)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
@@ -183,9 +191,14 @@ async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: Hardenin
 
 
 async def _act(
-    sandbox: Sandbox, judged: Judgement, config: HardeningConfig, verifier: str | int | None, trusted: bool
+    sandbox: Sandbox,
+    judged: Judgement,
+    config: HardeningConfig,
+    verifier: str | int | None,
+    trusted: bool,
+    more: Sequence[str],
 ) -> list[HardeningFinding]:
-    """Carry it out, by one script."""
+    """Carry it out, by one script. more: its last lines."""
     lines = [f"ws={_word(workspace_of(sandbox))}", _BEGIN, _LOGS if config.fresh_logs else ""]
     links = list(judged.links)
     lines += [f"link {index} {_word(path)}" for index, path in enumerate(links)]
@@ -200,7 +213,7 @@ async def _act(
     if config.own_workspace and workspace and not trusted:
         user = "0" if verifier in (None, "root") else str(verifier)
         lines.append(_OWN.format(workspace=_word(workspace), user=_word(user)))
-    script = "\n".join(lines)
+    script = "\n".join([*lines, *more])
     if len(script) > MOST_SAID:
         await sandbox.write_file(_ACT, script, mode=0o600)
         script = f". {_ACT}"
@@ -231,9 +244,17 @@ def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[Harde
             detail += ", a program or a library"
         action = "found" if index in kept else "removed"
         found.append(HardeningFinding(item=LINKS, action=action, path=_shown(path), detail=detail, weight=weight))
-    order = (TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
+    order = (PROCESSES, TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
     found += judged.found
     return sorted(found, key=lambda finding: order.index(finding.item))
+
+
+def signal_schedulers(name: str) -> str:
+    """Return a script that sends a signal to the daemons that start jobs."""
+    return (
+        "for p in /proc/[0-9]*; do c=; { read -r c <$p/comm; } 2>/dev/null; "
+        f"case $c in {'|'.join(SCHEDULERS)}) kill -{name} ${{p#/proc/}};; esac; done"
+    )
 
 
 def _shown(path: str) -> str:
