@@ -17,6 +17,7 @@ from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 BASELINE = "baseline.json"
+_OF_ENVIRONMENTS = ("pyvenv.cfg", "bin/activate", "bin/activate.csh", "bin/activate.fish", "bin/activate_this.py")
 _MODULE_FILE = re.compile(r"\b([a-z_][a-z0-9_]*)\.py\b")
 
 _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", "/tmp", "/var/tmp")
@@ -120,11 +121,14 @@ async def take_baseline(
     if others := [file for file in survey.includes if file not in survey.files]:
         survey = await take_survey(sandbox, home=home, path=path, modules=modules, wanted=others)
     # Programs of a virtual environment of the project's are among those that a verifier calls.
-    open_to_agent += [f"{posixpath.dirname(file)}/bin" for file in survey.found if file.endswith("/pyvenv.cfg")]
+    venvs = [posixpath.dirname(file) for file in survey.found if file.endswith("/pyvenv.cfg")]
+    open_to_agent += [f"{venv}/bin" for venv in venvs]
     tools = None
     if is_root or open_to_agent:
         looked = [path, *open_to_agent] if is_root else open_to_agent
         tools = await take_tools(sandbox, ":".join(looked), is_whole=is_root)
+        starts = [f"{venv}/{name}" for venv in venvs for name in _OF_ENVIRONMENTS]
+        tools = tools.model_copy(update={"files": starts})
     return HardeningBaseline(
         path=path,
         modules=modules,

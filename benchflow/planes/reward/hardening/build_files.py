@@ -9,17 +9,36 @@ from collections.abc import Iterator
 
 from benchflow.planes.reward.hardening.names import MAKE_BUILD
 
+_GIT_INCLUDE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE | re.IGNORECASE)
+_DRIVER = re.compile(r"\s(?:filter|diff|merge)=(?!lfs\b)")
+"""Large files of git's are kept by a program of its own."""
+
 _INCLUDE = re.compile(r"^[ ]*(?:-|s)?include[ \t]+([^#\n]+)", re.MULTILINE)
 
 
 def included(path: str, content: str) -> Iterator[str]:
-    """Yield the files that a Makefile includes, as far as it names them without variables. path: the Makefile's."""
+    """Yield the files that a Makefile, or a configuration of git, includes and names without variables.
+
+    path: of the file that includes.
+    """
+    if path.endswith(("/config", "gitconfig")):
+        for name in _GIT_INCLUDE.findall(content):
+            # Git knows the home of its user; a file there is the image's, or looked at by its own name.
+            if not name.startswith(("~", "%")):
+                yield posixpath.normpath(posixpath.join(posixpath.dirname(path), name.strip('"')))
     if posixpath.basename(path) not in MAKE_BUILD and not path.endswith(".mk"):
         return
     for line in _INCLUDE.findall(content.replace("\\\n", " ")):
         for name in line.split():
             if "$" not in name:
                 yield posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+
+
+def harmless_attributes(text: str, before: str) -> str:
+    """Return attributes of git without lines that are new and have a program of a configuration run for files."""
+    known = set(before.splitlines())
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if line.rstrip("\n") in known or not _DRIVER.search(line))
 
 
 def includes_by_variable(path: str, content: str) -> bool:

@@ -19,6 +19,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.names import (
     CODE,
+    FIRST_SEARCHED,
     LOADER_FILES,
     PACKAGE_RECORDS,
     SITE,
@@ -27,7 +28,7 @@ from benchflow.planes.reward.hardening.names import (
     TEST_PACKAGES,
     TOOLS,
 )
-from benchflow.planes.reward.hardening.tools import ToolSet
+from benchflow.planes.reward.hardening.tools import ACCOUNTS, ToolSet
 
 ITEM = "verify_tools"
 
@@ -86,14 +87,16 @@ class _Comparison:
         await self._load(changed)
         changed = [path for path in changed if not _is_same(self._was(path), self._is(path))]
         used = [*self._tools.programs, *self._tools.libraries, *self._tools.pythons]
-        hops, real = await self._follow([*used, *self._tools.path.split(":"), "/bin/sh", "/etc/passwd"])
+        hops, real = await self._follow([*used, *self._tools.files, *self._tools.path.split(":"), "/bin/sh"])
         directories = {real.get(directory, directory) for directory in self._tools.path.split(":")}
         loaded_from = {posixpath.dirname(real[library]) for library in self._tools.libraries if library in real}
         pythons = {real[python] for python in self._tools.pythons if python in real}
         packages = {f"{python}/{site}/{name}" for python in pythons for site in SITE for name in TEST_PACKAGES}
         await self._load(packages - self._image.keys())
         for path in changed:
-            if path in LOADER_FILES:
+            if path == ACCOUNTS:
+                await self._restore_accounts()
+            elif path in LOADER_FILES:
                 await self._restore_loader(path)
             elif path in hops and self._is_in_the_way(path):
                 self._remove(path, "tampering")
@@ -164,6 +167,26 @@ class _Comparison:
         # The list of libraries that a package manager writes anew is no sign of anything.
         weight: Weight = "note" if path.endswith(".cache") else "tampering"
         self._note("restored", path, weight)
+
+    async def _restore_accounts(self) -> None:
+        """Put back accounts that have become root's. What else was changed, or added, is left."""
+        now, was = self._is(ACCOUNTS), self._tools.accounts
+        if now is None or now.kind != "file" or not was:
+            return
+        content = (await self._sandbox.read_outside(ACCOUNTS) or b"").decode("latin-1")
+        known = {line.partition(":")[0]: line for line in was.splitlines()}
+        lines = []
+        for line in content.splitlines():
+            before = known.get(line.partition(":")[0])
+            if _is_root(line) and before is not None and not _is_root(before):
+                lines.append(before)
+            else:
+                lines.append(line)
+                if _is_root(line) and before is None:
+                    self._note("found", ACCOUNTS, "tampering", f"{line.partition(':')[0]} is new, and is root")
+        if lines != content.splitlines():
+            self.repairs.put[ACCOUNTS] = (now, "".join(f"{line}\n" for line in lines).encode("latin-1"))
+            self._note("restored", ACCOUNTS, "tampering", "an account that had become root's")
 
     async def _restore(self, path: str, *, is_python: bool) -> None:
         was, now = self._was(path), self._is(path)
@@ -258,6 +281,8 @@ class _Comparison:
                 self._remove(path, "tampering")
         elif name in self._sonames and state.kind != "directory" and _is_loaded_from(directory, loaded_from):
             self._replace(path, self._sonames[name])
+        elif path.startswith(FIRST_SEARCHED) and self._tools.is_whole:
+            self._note("found", path, "tampering", "is new where an interpreter, or make, looks first")
         elif self._is_taken_by_python(path, pythons):
             self._remove(path, "note" if _is_bytecode(path) else "tampering")
 
@@ -293,6 +318,12 @@ class _Comparison:
 
 def _is_same(one: FileState | None, other: FileState | None) -> bool:
     return one is other or (one is not None and one.is_same(other))
+
+
+def _is_root(line: str) -> bool:
+    """Return whether a line of /etc/passwd is of an account of root's."""
+    fields = line.split(":")
+    return len(fields) > 2 and fields[2].strip().lstrip("0") == ""
 
 
 def _is_bytecode(path: str) -> bool:

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 
 from benchflow.contracts.reward import HardeningFinding, Weight
 from benchflow.contracts.task import HardeningConfig
-from benchflow.planes.reward.hardening.build_files import harmless_package, includes_by_variable
+from benchflow.planes.reward.hardening.build_files import harmless_attributes, harmless_package, includes_by_variable
 from benchflow.planes.reward.hardening.names import (
     DOTFILES,
     HOOKED,
     HOOKS,
     LOGS,
     MAKE_BUILD,
+    MAKE_SOURCES,
     NODE_BUILD,
     PYTEST_FILES,
     PYTHON_BUILD,
+    RAKE_BUILD,
+    RUNNER_FILES,
     SITE,
     VERIFIERS,
 )
@@ -33,6 +36,7 @@ FRESH = "fresh_logs"
 ENVIRONMENT = "pin_environment"
 PROCESSES = "kill_processes"
 STANDARD_ITEM = "standard_library"
+_FAMILIES = (PYTHON_BUILD, MAKE_BUILD, NODE_BUILD, RAKE_BUILD)
 _LINKS_FOLLOWED = 40
 _GIT_OF_USERS = ("/.gitconfig", "/.config/git/config", "/etc/gitconfig")
 CRON_PLACES = ("/etc/cron", "/var/spool/cron/")
@@ -115,6 +119,17 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
             result.remove[path] = item
     elif name == "pyvenv.cfg":
         return
+    elif name in RUNNER_FILES:
+        result.remove[path] = BUILD
+    elif name in MAKE_SOURCES:
+        _judge_family(MAKE_BUILD, path, before, result)
+    elif name == ".gitattributes":
+        kept = now.files.get(path)
+        if kept is None or (harmless := harmless_attributes(kept.content, "")) != kept.content:
+            if kept is None:
+                result.remove[path] = BUILD
+            else:
+                result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
     elif name in PYTEST_FILES:
         detail = "does not count: PYTEST_ADDOPTS is pinned"
         result.found.append(HardeningFinding(item=ENVIRONMENT, action="found", path=path, detail=detail))
@@ -127,7 +142,7 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         _judge_family(NODE_BUILD, path, before, result)
     elif item == PYTHON or not in_workspace(path, workspace) or path.endswith(_OF_HOME):
         result.remove[path] = item
-    elif family := next((names for names in (PYTHON_BUILD, MAKE_BUILD, NODE_BUILD) if name in names), None):
+    elif family := next((names for names in _FAMILIES if name in names), None):
         _judge_family(family, path, before, result)
 
 
@@ -158,6 +173,8 @@ def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
     """Return what a changed file may be: as it was, unless its changes can be told from those that run programs."""
     if posixpath.basename(path) == "package.json":
         text = harmless_package(now.content, was.content)
+    elif path.endswith(".gitattributes"):
+        text = harmless_attributes(now.content, was.content)
     elif path.endswith(_GIT_OF_USERS):
         text = without_programs(now.content, was.content)
     else:
@@ -225,7 +242,8 @@ def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
     if item == FRESH:
         return "tampering" if path.startswith(f"{LOGS}/reward") else "note"
     if item == LINKS:
-        return "tampering" if is_below(posixpath.normpath(leads_to), _NOBODYS) else "note"
+        # An archive that leads out has no text of a link.
+        return "tampering" if not leads_to or is_below(posixpath.normpath(leads_to), _NOBODYS) else "note"
     if item == PYTHON:
         return "tampering" if name.partition(".")[0] in HOOKS else "note"
     return "note"

@@ -20,6 +20,14 @@ BUILD_PATTERNS = (*PYTHON_BUILD, *MAKE_BUILD, "*.mk", "requirements*.txt")
 NODE_BUILD = ("package.json", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs")
 """What npm and its like read in a project; a package that is installed has a `package.json` of its own."""
 
+RAKE_BUILD = ("Rakefile", "rakefile", "Rakefile.rb", "rakefile.rb")
+
+MAKE_SOURCES = tuple(f"{name}.{ending}" for name in MAKE_BUILD for ending in ("sh", "c", "cc", "S", "o", "p", "f", "r"))
+"""Files of which make would make a Makefile, by rules of its own."""
+
+RUNNER_FILES = (".proverc", ".rspec", ".perltidyrc")
+"""What runners of tests read where they start."""
+
 PYTEST_FILES = ("pytest.ini", ".pytest.ini")
 """Configurations of pytest that count for nothing while `PYTEST_ADDOPTS` is pinned."""
 
@@ -179,3 +187,6 @@ SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
 
 PACKAGE_RECORDS = ("/var/lib/dpkg/status", "/lib/apk/db/", "/var/lib/rpm/", "/usr/lib/sysimage/rpm/")
 """What package managers change whenever they install something."""
+
+FIRST_SEARCHED = ("/etc/perl/", "/usr/local/lib/site_ruby/", "/usr/local/include/")
+"""Places outside of projects where interpreters and make look before they look where a system's packages lie."""

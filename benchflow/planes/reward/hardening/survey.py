@@ -17,6 +17,7 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError, VerifierError
+from benchflow.planes.reward.hardening.archives import PATTERNS as ARCHIVES
 from benchflow.planes.reward.hardening.build_files import included
 from benchflow.planes.reward.hardening.names import (
     BUILD_PATTERNS,
@@ -24,8 +25,11 @@ from benchflow.planes.reward.hardening.names import (
     GIT_DIRECTORIES,
     GIT_FILES,
     HOOKS,
+    MAKE_SOURCES,
     NODE_BUILD,
     PYTEST_FILES,
+    RAKE_BUILD,
+    RUNNER_FILES,
     SHADOWED,
     SITE,
     STANDARD,
@@ -48,11 +52,13 @@ _SITE_NAMES = _any_of((*(f"{hook}*" for hook in HOOKS), "*.pth"))
 _NODE = rf"\( {_any_of(NODE_BUILD)} \) ! -path '*/node_modules/*'"
 _MODULES = "-name '*.py' ! -path '*-packages/*' ! -path '*/node_modules/*'"
 _NAMES = (
-    f"{_any_of((*BUILD_PATTERNS, *PYTEST_FILES, 'conftest.py', 'pyvenv.cfg', '__pycache__'))} -o {_SITE_NAMES}"
+    f"{_any_of((*BUILD_PATTERNS, *MAKE_SOURCES, *RAKE_BUILD, *RUNNER_FILES, *PYTEST_FILES))} -o {_SITE_NAMES}"
+    f" -o {_any_of(('.gitattributes', 'conftest.py', 'pyvenv.cfg', '__pycache__'))}"
     rf" -o {_NODE} -o ! -type d ! -path '*/{_GIT_OF_HOME}' \( {_any_of(GIT_FILES)} \)"
     rf" -o -type d \( {_any_of(GIT_DIRECTORIES)} \)"
 )
-_SMALL = r"grep -e '\.pth$' -e '^/etc/apt/' -e '^/etc/dpkg/' " + " ".join(
+_PACKED = _any_of(ARCHIVES)
+_SMALL = r"grep -e '\.pth$' -e '/[.]gitattributes$' -e '^/etc/apt/' -e '^/etc/dpkg/' " + " ".join(
     f"-e '/{name.replace('.', '[.]')}$'" for name in GIT_FILES
 )
 # $1 the workspace, empty for none; $2 the verifier's home; $3 PATH; $4 PYTHONPATH; $5 seconds since the epoch of the
@@ -64,7 +70,7 @@ rm -rf {ROOM}
 umask 022; mkdir -p {posixpath.dirname(ROOM)} || exit 1
 umask 077; mkdir {ROOM} && cd {ROOM} || exit 1
 if [ -f {_KNOWN} ]; then mv {_KNOWN} known; fi
-: >links; : >found; : >fresh; : >modules
+: >links; : >found; : >fresh; : >modules; : >packed
 # By the kernel's clock: what a sandbox's own programs say of the time may be anything.
 [ -n "$since" ] || {{ : >now; stat -c %Z now >told 2>/dev/null && mv told now || date +%s >now; }}
 put() {{ for f; do if [ -e "$f" ] || [ -h "$f" ]; then printf '%s\0' "$f"; fi; done; }}
@@ -80,11 +86,13 @@ if [ -n "$ws" ]; then
   # One pass where `find` can do it.
   find "$ws" -xdev -type l -fprintf links '%p\0%l\0' , \( {_NAMES} \) -fprint0 found , \
     {_MODULES} -fprint0 modules , \
+    -type f \( {_PACKED} \) -newerct "@${{since:-0}}" -fprint0 packed , \
     -type f -path '*/__pycache__/*' -newerct "@${{since:-0}}" -fprint0 fresh 2>/dev/null || {{
     find "$ws" -xdev \( {_NAMES} \) -print0 >found
     find "$ws" -xdev -type l -exec sh -c 'for l; do printf "%s\0%s\0" "$l" "$(readlink "$l")"; done' sh {{}} + >links
     find "$ws" -xdev -type f -path '*/__pycache__/*' -print0 >fresh
     find "$ws" -xdev {_MODULES} -print0 >modules
+    find "$ws" -xdev -type f \( {_PACKED} \) -print0 >packed
   }}
   {{ above "$ws"; above "$(cd -P "$ws" 2>/dev/null && pwd)"; }} >>found
 fi
@@ -117,8 +125,8 @@ tr '\n' '\0' <candidates | xargs -0 sh -c '[ $# = 0 ] || find "$@" -maxdepth 0 -
 [ -n "$since" ] || more=now
 # Layers of a file system may number files alike, which are then taken for one: each is to be packed for itself.
 LC_ALL=C sort -u list >each
-tar --hard-dereference -cf out.tar $more links found fresh top modules -T each 2>/dev/null
-[ -s out.tar ] || tar -cf out.tar $more links found fresh top modules -T each 2>/dev/null
+tar --hard-dereference -cf out.tar $more links found fresh top modules packed -T each 2>/dev/null
+[ -s out.tar ] || tar -cf out.tar $more links found fresh top modules packed -T each 2>/dev/null
 [ -s out.tar ]
 """
 
@@ -148,6 +156,9 @@ class Survey(Model):
 
     includes: list[str] = []
     """Files that Makefiles of the workspace include, whether they are there or not."""
+
+    packed: list[str] = []
+    """Archives of the workspace that have changed since the look before."""
 
     shadows: list[str] = []
     """Modules of the workspace that have the name of one of the standard library's."""
@@ -221,7 +232,7 @@ def _read(packed: bytes) -> Survey:
             if content is None:
                 continue
             contents[name] = content
-            if name in ("now", "links", "found", "fresh", "top", "modules"):
+            if name in ("now", "links", "found", "fresh", "top", "modules", "packed"):
                 lists[name] = [os.fsdecode(each) for each in content.split(b"\0") if each]
                 continue
             files[f"/{name}"] = KeptFile(
@@ -248,6 +259,7 @@ def _read(packed: bytes) -> Survey:
         top=[path for path in top if shadows(path)],
         git=sorted(git),
         shadows=sorted(modules),
+        packed=sorted(lists["packed"]),
     )
 
 

@@ -12,6 +12,8 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.names import LOADER_FILES, TOOLS
 
+ACCOUNTS = "/etc/passwd"
+
 # $1 PATH. Parts with a line `==` after each: programs; libraries as they are loaded; directories of Pythons.
 _SCRIPT = rf"""
 path=$1
@@ -45,11 +47,17 @@ class ToolSet(Model):
     libraries: list[str] = []
     """Places in which the loader finds the libraries of these programs, and itself."""
 
+    files: list[str] = []
+    """Other files that programs start with: of virtual environments."""
+
     pythons: list[str] = []
     """Directories of standard libraries (`/usr/lib/python3.11`), and of packages beside them."""
 
     loader: dict[str, str] = {}
     """Contents of the loader's own files, in base64."""
+
+    accounts: str = ""
+    """Content of `/etc/passwd`."""
 
     is_whole: bool = False
     """True if the agent could change any file, and not only those of the directories of `path`."""
@@ -69,7 +77,9 @@ async def take_tools(sandbox: Sandbox, path: str, *, is_whole: bool) -> ToolSet:
         raise VerifierError("the sandbox's programs could not be listed", log_tail=result.stderr[-2000:])
     programs, loaded, pythons = parts[:3]
     loader: dict[str, str] = {}
+    accounts = b""
     if is_whole:
+        accounts = await sandbox.read_outside(ACCOUNTS) or b""
         for file in LOADER_FILES:
             if (content := await sandbox.read_outside(file)) is not None:
                 loader[file] = base64.b64encode(content).decode()
@@ -79,6 +89,7 @@ async def take_tools(sandbox: Sandbox, path: str, *, is_whole: bool) -> ToolSet:
         libraries=sorted(set(_places(loaded))),
         pythons=[posixpath.normpath(directory) for directory in pythons],
         loader=loader,
+        accounts=accounts.decode("latin-1"),
         is_whole=is_whole,
     )
 

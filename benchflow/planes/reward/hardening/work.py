@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import HardeningConfig
-from benchflow.errors import VerifierError
+from benchflow.errors import SandboxError, VerifierError
+from benchflow.planes.reward.hardening.archives import MAX_ARCHIVES, MAX_BYTES, leads_out
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.foundation import ITEM as TOOLS_ITEM
 from benchflow.planes.reward.hardening.foundation import Repairs, compare_tools
@@ -185,6 +187,8 @@ async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: Hardenin
         wanted=before.includes,
     )
     judged = judge(before, now, config, workspace_of(sandbox), baseline.named)
+    if config.remove_escaping_links:
+        judged.remove.update(dict.fromkeys(await _archives_that_lead_out(sandbox, now.packed), LINKS))
     if config.repository_state:
         judged.found.extend(await make_git_look(sandbox, repositories_of(now), baseline.overlooked))
     return judged
@@ -247,6 +251,20 @@ def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[Harde
     order = (PROCESSES, TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
     found += judged.found
     return sorted(found, key=lambda finding: order.index(finding.item))
+
+
+async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> list[str]:
+    """Return the archives that would be unpacked over files elsewhere. packed: those that are new."""
+    found = []
+    for path in packed[:MAX_ARCHIVES]:
+        try:
+            content = await sandbox.read_bytes(path)
+        except (FileNotFoundError, SandboxError):
+            # Larger than what can be read at once.
+            continue
+        if len(content) <= MAX_BYTES and await asyncio.to_thread(leads_out, content) is not None:
+            found.append(path)
+    return found
 
 
 def signal_schedulers(name: str) -> str:
