@@ -90,10 +90,10 @@ OnTampering = Annotated[
 VerifyIn = Annotated[
     str | None,
     typer.Option(
-        metavar="shared|separate",
-        help="Where verifiers run: where the agent worked, or in a fresh sandbox that receives the workspace and "
-        "declared artifacts only. Not a fresh one by default, because a verifier may read more than that. "
-        "[dim]\\[default: as each task says][/dim]",
+        metavar="auto|shared|separate",
+        help="Where verifiers run: shared, where the agent worked; separate, in a fresh sandbox that receives the "
+        "workspace and declared artifacts only. auto: as each task says, else in a fresh one if the oracle is known "
+        "to score the same there and nothing else was changed. [dim]\\[default: auto][/dim]",
         rich_help_panel=SCORE,
     ),
 ]

@@ -29,8 +29,8 @@ class Fidelity(Model):
 
     @property
     def is_faithful(self) -> bool:
-        """True if the clean room tells the same."""
-        return self.separate == self.shared
+        """True if the clean room tells the same of work that is worth something."""
+        return self.separate == self.shared and any(value > 0 for value in self.shared.values())
 
     @property
     def difference(self) -> str:

@@ -23,7 +23,8 @@ _MODULE_FILE = re.compile(r"\b([a-z_][a-z0-9_]*)\.py\b")
 _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", "/tmp", "/var/tmp")
 
 # $1: who the agent is. PATH, PYTHONPATH, HOME; PATH's directories, with a `!` before those that the agent may write;
-# with a `+`, the home's own, which verifiers put on PATH, if the agent may write there.
+# with a `+`, the home's own, which verifiers put on PATH, if the agent may write there. With a `~`, those of
+# LD_LIBRARY_PATH.
 _ASK = r"""
 printf '%s\n%s\n%s\n' "$PATH" "$PYTHONPATH" "$HOME"
 open() { find "$@" -maxdepth 0 \( -user "$agent" -o -perm -002 \) 2>/dev/null; }
@@ -35,6 +36,7 @@ for d in $PATH; do
   w=$(open "$d/")
   echo "${w:+!}$d"
 done
+for d in $LD_LIBRARY_PATH; do case $d in /*) echo "~$d";; esac; done
 w=$(open "$HOME" "$HOME/.local" "$HOME/.local/bin")
 [ -z "$w" ] || echo "+$HOME/.local/bin"
 echo
@@ -115,7 +117,7 @@ async def take_baseline(
     lines = asked.stdout.split("\n") + [""] * 3
     path, modules, home = lines[0], lines[1], lines[2] or "/root"
     end = lines.index("", 3)
-    directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith("+")]
+    directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith(("+", "~"))]
     open_to_agent = [line[1:] for line in lines[3:end] if line.startswith(("!", "+"))]
     survey = await take_survey(sandbox, home=home, path=path, modules=modules)
     if others := [file for file in survey.includes if file not in survey.files]:
@@ -124,11 +126,12 @@ async def take_baseline(
     venvs = [posixpath.dirname(file) for file in survey.found if file.endswith("/pyvenv.cfg")]
     open_to_agent += [f"{venv}/bin" for venv in venvs]
     tools = None
-    if is_root or open_to_agent:
-        looked = [path, *open_to_agent] if is_root else open_to_agent
+    loaded_from = [line[1:] for line in lines[3:end] if line.startswith("~")]
+    if is_root or open_to_agent or loaded_from:
+        looked = [path, *open_to_agent] if is_root or loaded_from else open_to_agent
         tools = await take_tools(sandbox, ":".join(looked), is_whole=is_root)
         starts = [f"{venv}/{name}" for venv in venvs for name in _OF_ENVIRONMENTS]
-        tools = tools.model_copy(update={"files": starts})
+        tools = tools.model_copy(update={"files": starts, "loaded_from": loaded_from})
     return HardeningBaseline(
         path=path,
         modules=modules,
@@ -147,7 +150,7 @@ async def take_baseline(
 
 def skipped(sandbox: Sandbox, tools: ToolSet | None) -> list[str]:
     """Return the places that are not compared from outside: the work, and what is made anew for each verifier."""
-    searched = tools.path.split(":") if tools is not None else []
+    searched = [*tools.path.split(":"), *tools.loaded_from] if tools is not None else []
     places = [workspace_of(sandbox), *_NOT_COMPARED]
     return [place for place in places if place and not any(is_below(directory, [place]) for directory in searched)]
 

@@ -87,9 +87,11 @@ class _Comparison:
         await self._load(changed)
         changed = [path for path in changed if not _is_same(self._was(path), self._is(path))]
         used = [*self._tools.programs, *self._tools.libraries, *self._tools.pythons]
-        hops, real = await self._follow([*used, *self._tools.files, *self._tools.path.split(":"), "/bin/sh"])
+        searched = [*self._tools.loaded_from, *self._tools.path.split(":")]
+        hops, real = await self._follow([*used, *self._tools.files, *searched, "/bin/sh"])
         directories = {real.get(directory, directory) for directory in self._tools.path.split(":")}
         loaded_from = {posixpath.dirname(real[library]) for library in self._tools.libraries if library in real}
+        loaded_from |= {real.get(directory, directory) for directory in self._tools.loaded_from}
         pythons = {real[python] for python in self._tools.pythons if python in real}
         packages = {f"{python}/{site}/{name}" for python in pythons for site in SITE for name in TEST_PACKAGES}
         await self._load(packages - self._image.keys())

@@ -50,6 +50,9 @@ class ToolSet(Model):
     files: list[str] = []
     """Other files that programs start with: of virtual environments."""
 
+    loaded_from: list[str] = []
+    """Directories of LD_LIBRARY_PATH, where the loader looks first."""
+
     pythons: list[str] = []
     """Directories of standard libraries (`/usr/lib/python3.11`), and of packages beside them."""
 
