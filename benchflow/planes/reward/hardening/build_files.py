@@ -30,7 +30,7 @@ def included(path: str, content: str) -> Iterator[str]:
         return
     for line in _INCLUDE.findall(content.replace("\\\n", " ")):
         for name in line.split():
-            if "$" not in name:
+            if not any(sign in name for sign in "$()*?["):
                 yield posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
 
 
