@@ -63,7 +63,7 @@ async def put_work(sandbox: Sandbox, workspace: Path, evidence: Path) -> None:
     beside = {path: without for path, without in declared.items() if path not in around}
     await put_artifacts(sandbox, evidence, around)
     inside = [posixpath.relpath(path, own or ".") for path in beside if _is_in(path, own)]
-    await put_workspace(sandbox, workspace, without=inside)
+    await put_workspace(sandbox, workspace, without=inside, is_data=True)
     await put_artifacts(sandbox, evidence, beside)
 
 
@@ -72,19 +72,24 @@ def _is_in(path: str, directory: str) -> bool:
     return not directory or f"{path}/".startswith(f"{directory}/")
 
 
-async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str] = ()) -> None:
+async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str] = (), is_data: bool = False) -> None:
     """Make the workspace of a fresh sandbox what `tar` holds, and nothing else: owners, modes, times, links.
 
-    without: paths in it whose content comes from elsewhere. No member of the archive decides where these lead.
+    Args:
+        sandbox: The fresh one.
+        tar: What was kept.
+        without: Paths in it whose content comes from elsewhere. No member of the archive decides where these lead.
+        is_data: Whether set-user-id bits of files are left out, for a verifier that no agent is to reach.
 
-    Raises `VerifierError` when the archive cannot be read or the sandbox cannot take it.
+    Raises:
+        VerifierError: The archive cannot be read, or the sandbox cannot take it.
     """
     above = {str(parent) for path in without for parent in PurePosixPath(path).parents} - {"."}
 
     def wanted(name: str) -> bool:
         return name not in above and not any(_is_in(name, "" if path == "." else path) for path in without)
 
-    await _stage(sandbox, tar, wanted)
+    await _stage(sandbox, tar, wanted, is_data)
     await _put(sandbox, tar, _PUT, sandbox.ref.workdir, _STAGED, _REST)
 
 
@@ -108,15 +113,15 @@ async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str,
         roots = [path for path in declared if path in above]
         return any(not excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
 
-    await _stage(sandbox, tar, wanted)
+    await _stage(sandbox, tar, wanted, is_data=True)
     await _put(sandbox, tar, _PUT_EACH, _STAGED, _REST, *declared)
 
 
-async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool]) -> None:
+async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool], is_data: bool) -> None:
     """Bring the wanted members of an archive into the sandbox, with the script that completes them."""
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
-            rest = await asyncio.to_thread(_retell, tar, file, wanted)
+            rest = await asyncio.to_thread(_retell, tar, file, wanted, is_data)
         except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
             # Values: of times and owners that no archive can hold.
             raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
@@ -135,7 +140,7 @@ async def _put(sandbox: Sandbox, tar: Path, script: str, *args: str) -> None:
         )
 
 
-def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool]) -> str:
+def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: bool) -> str:
     """Write an archive of the wanted content that leads nowhere else, and that every `tar` unpacks alike.
 
     Returns a script, to be run in the workspace afterwards.
@@ -160,7 +165,7 @@ def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool]) -> str:
             is_directory = member.info.isdir()
             if not is_directory and name in parents:
                 continue
-            info = _entry(member.info, name)
+            info = _entry(member.info, name, is_data)
             if info is None or (info.islnk() and (info.linkname not in seen or seen[info.linkname])):
                 continue
             seen[name] = is_directory
@@ -191,10 +196,12 @@ def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInf
     return "\n".join(["set -e", *lines, ""])
 
 
-def _entry(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo | None:
-    """The header of a file, directory, link or pipe; None for anything else."""
+def _entry(member: tarfile.TarInfo, name: str, is_data: bool) -> tarfile.TarInfo | None:
+    """The header of a file, directory, link or pipe; None for anything else. is_data: without set-user-id bits."""
     info = tarfile.TarInfo(name)
-    info.mode, info.uid, info.gid, info.mtime = member.mode & 0o7777, member.uid, member.gid, member.mtime
+    # A program that its caller executes as its owner is no data: whoever runs tested code there could become that.
+    mode = member.mode & (0o1777 if is_data and not member.isdir() else 0o7777)
+    info.mode, info.uid, info.gid, info.mtime = mode, member.uid, member.gid, member.mtime
     if member.isreg():
         info.size = member.size
     elif member.issym():

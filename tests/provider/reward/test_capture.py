@@ -159,7 +159,9 @@ class TestKeeping(Moving, InLocal):
     ) -> None:
         first, second = await start(workdir="/srv/work"), await start(workdir="/opt/room")
         # What the agent has made of its workspace does not lead an artifact elsewhere, nor stand in its place.
-        await sh(first, "cd /srv/work && echo w >kept && echo w >lone && ln -s /srv deep")
+        await sh(
+            first, "cd /srv/work && echo w >kept && echo w >lone && ln -s /srv deep; chmod 6755 kept; chmod 2755 ."
+        )
         await sh(first, "mkdir -p /opt/room/deep /opt/other && echo a | tee /opt/room/lone >/opt/room/deep/in")
         declared = [ArtifactSpec(source=path) for path in ("/opt/room/lone", "/opt/room/deep/in", "/opt/other")]
         assert await keep_workspace(first, tmp_path, limit_bytes=MIB) == []
@@ -169,6 +171,8 @@ class TestKeeping(Moving, InLocal):
         found = await sh(second, "cd /opt && find room other ! -type d | sort; cat room/kept room/lone room/deep/in")
         assert found.split() == ["room/deep/in", "room/kept", "room/lone", "w", "a", "a"]
         assert await sh(second, "ls -d /opt/other; ls /srv/in 2>/dev/null || true") == "/opt/other\n"
+        # A file comes as data: nobody becomes its owner by running it.
+        assert await sh(second, "stat -c %a /opt/room/kept /opt/room") == "755\n2755\n"
 
     async def test_an_artifact_around_the_workspace_of_the_room_leaves_it_the_workspace(
         self, start: Start, tmp_path: Path
