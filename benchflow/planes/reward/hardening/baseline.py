@@ -24,7 +24,7 @@ _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", 
 
 # $1: who the agent is. PATH, PYTHONPATH, HOME; PATH's directories, with a `!` before those that the agent may write;
 # with a `+`, the home's own, which verifiers put on PATH, if the agent may write there. With a `~`, those of
-# LD_LIBRARY_PATH.
+# LD_LIBRARY_PATH; with a `^`, programs of packages of the workspace. $2: that.
 _ASK = r"""
 printf '%s\n%s\n%s\n' "$PATH" "$PYTHONPATH" "$HOME"
 open() { find "$@" -maxdepth 0 \( -user "$agent" -o -perm -002 \) 2>/dev/null; }
@@ -36,6 +36,8 @@ for d in $PATH; do
   w=$(open "$d/")
   echo "${w:+!}$d"
 done
+set -- "$2"/node_modules/.bin/*
+[ $# -gt 200 ] || for f; do [ ! -e "$f" ] || echo "^$f"; done
 for d in $LD_LIBRARY_PATH; do case $d in /*) echo "~$d";; esac; done
 w=$(open "$HOME" "$HOME/.local" "$HOME/.local/bin")
 [ -z "$w" ] || echo "+$HOME/.local/bin"
@@ -113,25 +115,28 @@ async def take_baseline(
     if default is not None and not await are_others(sandbox, agent, default):
         default = None
     verifier = default if verifier is None else verifier
-    asked = await sandbox.exec(["sh", "-c", _ASK, "sh", str(agent or 0)], user=verifier, cwd="/", timeout=60)
+    asked = await sandbox.exec(
+        ["sh", "-c", _ASK, "sh", str(agent or 0), workspace_of(sandbox)], user=verifier, cwd="/", timeout=60
+    )
     lines = asked.stdout.split("\n") + [""] * 3
     path, modules, home = lines[0], lines[1], lines[2] or "/root"
     end = lines.index("", 3)
-    directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith(("+", "~"))]
+    directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith(("+", "~", "^"))]
     open_to_agent = [line[1:] for line in lines[3:end] if line.startswith(("!", "+"))]
     survey = await take_survey(sandbox, home=home, path=path, modules=modules)
-    if others := [file for file in survey.includes if file not in survey.files]:
+    if others := [file for file in (*survey.includes, *survey.targets) if file not in survey.files]:
         survey = await take_survey(sandbox, home=home, path=path, modules=modules, wanted=others)
     # Programs of a virtual environment of the project's are among those that a verifier calls.
     venvs = [posixpath.dirname(file) for file in survey.found if file.endswith("/pyvenv.cfg")]
     open_to_agent += [f"{venv}/bin" for venv in venvs]
     tools = None
+    packaged = [line[1:] for line in lines[3:end] if line.startswith("^")]
     loaded_from = [line[1:] for line in lines[3:end] if line.startswith("~")]
-    if is_root or open_to_agent or loaded_from:
+    if is_root or open_to_agent or loaded_from or packaged:
         looked = [path, *open_to_agent] if is_root or loaded_from else open_to_agent
         tools = await take_tools(sandbox, ":".join(looked), is_whole=is_root)
         starts = [f"{venv}/{name}" for venv in venvs for name in _OF_ENVIRONMENTS]
-        tools = tools.model_copy(update={"files": starts, "loaded_from": loaded_from})
+        tools = tools.model_copy(update={"files": [*starts, *packaged], "loaded_from": loaded_from})
     return HardeningBaseline(
         path=path,
         modules=modules,
@@ -150,7 +155,7 @@ async def take_baseline(
 
 def skipped(sandbox: Sandbox, tools: ToolSet | None) -> list[str]:
     """Return the places that are not compared from outside: the work, and what is made anew for each verifier."""
-    searched = [*tools.path.split(":"), *tools.loaded_from] if tools is not None else []
+    searched = [*tools.path.split(":"), *tools.loaded_from, *tools.files] if tools is not None else []
     places = [workspace_of(sandbox), *_NOT_COMPARED]
     return [place for place in places if place and not any(is_below(directory, [place]) for directory in searched)]
 

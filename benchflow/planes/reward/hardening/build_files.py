@@ -9,6 +9,10 @@ from collections.abc import Iterator
 
 from benchflow.planes.reward.hardening.names import MAKE_BUILD
 
+_PHONY = re.compile(r"^\.PHONY\s*:(.*)$", re.MULTILINE)
+_RULE = re.compile(r"^(?P<targets>[\w -]+?)\s*:(?![=:])[^\n]*\n(?P<recipe>(?:\t[^\n]*(?:\n|\Z))*)", re.MULTILINE)
+_PLAIN = re.compile(r"[\w-]+")
+
 _GIT_INCLUDE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE | re.IGNORECASE)
 _DRIVER = re.compile(r"\s(?:filter|diff|merge)=(?!lfs\b)")
 """Large files of git's are kept by a program of its own."""
@@ -39,6 +43,23 @@ def harmless_attributes(text: str, before: str) -> str:
     known = set(before.splitlines())
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if line.rstrip("\n") in known or not _DRIVER.search(line))
+
+
+def targets_without_files(path: str, content: str) -> Iterator[str]:
+    """Yield the files that would keep make from running a rule that makes no file. path: of the Makefile.
+
+    These are targets like `check` that the Makefile does not declare as phony: with a file of that name, make finds
+    nothing to be done.
+    """
+    if posixpath.basename(path) not in MAKE_BUILD:
+        return
+    declared = {name for line in _PHONY.findall(content) for name in line.split()}
+    for rule in _RULE.finditer(content):
+        recipe = rule["recipe"]
+        for name in rule["targets"].split():
+            makes_it = "$@" in recipe or "-o" in recipe.split() or re.search(rf"\b{re.escape(name)}\b", recipe)
+            if name not in declared and recipe.strip() and not makes_it and _PLAIN.fullmatch(name):
+                yield posixpath.join(posixpath.dirname(path), name)
 
 
 def includes_by_variable(path: str, content: str) -> bool:

@@ -133,7 +133,7 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
     elif name in PYTEST_FILES:
         detail = "does not count: PYTEST_ADDOPTS is pinned"
         result.found.append(HardeningFinding(item=ENVIRONMENT, action="found", path=path, detail=detail))
-    elif path in before.includes:
+    elif path in before.includes or path in before.targets:
         result.remove[path] = BUILD
     elif name.endswith(".mk") and in_workspace(path, workspace):
         if any(includes_by_variable(file, kept.content) for file, kept in before.files.items()):

@@ -18,7 +18,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError, VerifierError
 from benchflow.planes.reward.hardening.archives import PATTERNS as ARCHIVES
-from benchflow.planes.reward.hardening.build_files import included
+from benchflow.planes.reward.hardening.build_files import included, targets_without_files
 from benchflow.planes.reward.hardening.names import (
     BUILD_PATTERNS,
     DOTFILES,
@@ -157,6 +157,9 @@ class Survey(Model):
     includes: list[str] = []
     """Files that Makefiles of the workspace include, whether they are there or not."""
 
+    targets: list[str] = []
+    """Files that would keep make from running a rule which makes none."""
+
     packed: list[str] = []
     """Archives of the workspace that have changed since the look before."""
 
@@ -253,6 +256,7 @@ def _read(packed: bytes) -> Survey:
         now=now,
         files=kept,
         includes=sorted({name for path, file in kept.items() for name in included(path, file.content)}),
+        targets=sorted({name for path, file in kept.items() for name in targets_without_files(path, file.content)}),
         found=sorted(found),
         links=dict(zip(links[0::2], links[1::2], strict=False)),
         fresh=fresh,

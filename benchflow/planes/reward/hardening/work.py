@@ -73,6 +73,11 @@ clear_away {LOGS} && mkdir -p {LOGS} && chown 0:0 /logs {LOGS} && chmod 755 /log
 _MAKE = """
 if [ ! -d {workspace} ]; then rm -rf -- {workspace} && mkdir -p -- {workspace} && echo made workspace || exit 1; fi
 """
+# A verifier that writes a file of its own over one name would change the agent's answer under another one.
+_PART = r"""
+find {workspace} -xdev -type f -links +1 ! -path '*/.git/*' ! -path '*/node_modules/*' -exec sh -c '
+  for f; do cp -p -- "$f" "$f.benchflow" && mv -f -- "$f.benchflow" "$f"; done' sh {{}} + 2>/dev/null
+"""
 _OWN = r"""
 find {workspace} -xdev ! -user {user} -exec chown -h {user} {{}} + 2>/dev/null
 find {workspace} -xdev ! -type l \( -perm -020 -o -perm -002 \) -exec chmod go-w {{}} + 2>/dev/null
@@ -184,7 +189,7 @@ async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: Hardenin
         modules=baseline.modules,
         known=sorted(before.files),
         since=before.now,
-        wanted=before.includes,
+        wanted=[*before.includes, *before.targets],
     )
     judged = judge(before, now, config, workspace_of(sandbox), baseline.named)
     if config.remove_escaping_links:
@@ -214,6 +219,8 @@ async def _act(
     for path, (_, kept) in judged.restore.items():
         content = _printed([kept.content], as_bytes=True)
         lines.append(f"{content} | put {_word(path)} {kept.mode:o} {kept.uid}:{kept.gid} || exit 1")
+    if config.remove_escaping_links and workspace and not trusted:
+        lines.append(_PART.format(workspace=_word(workspace)))
     if config.own_workspace and workspace and not trusted:
         user = "0" if verifier in (None, "root") else str(verifier)
         lines.append(_OWN.format(workspace=_word(workspace), user=_word(user)))

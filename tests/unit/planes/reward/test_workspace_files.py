@@ -17,6 +17,7 @@ from benchflow.planes.reward.hardening.build_files import (
     harmless_package,
     included,
     includes_by_variable,
+    targets_without_files,
 )
 from benchflow.planes.reward.hardening.git_index import flagged_paths, without_flags
 
@@ -115,3 +116,10 @@ def test_flags_by_which_git_overlooks_changes_are_taken_out_of_an_index() -> Non
 @pytest.mark.parametrize("content", [b"", b"DIRC", index(("a", 0, None))[:-1], index(("a", 0x4000, 0), version=2)])
 def test_what_is_no_index_is_told_from_one(content: bytes) -> None:
     assert flagged_paths(content) is None
+
+
+def test_files_that_would_keep_make_from_a_rule_are_those_that_no_rule_makes() -> None:
+    text = "app: main.c\n\tcc main.c -o app\ncheck lint:\n\tpytest\n.PHONY: lint\n"
+    text += "out:\n\ttouch $@\nempty: app\nA := b\n"
+    assert list(targets_without_files("/app/Makefile", text)) == ["/app/check"]
+    assert list(targets_without_files("/app/rules.mk", text)) == []
