@@ -32,6 +32,7 @@ def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, s
     from benchflow.tasks import digest_tree, ignored_files
 
     options: dict[str, Any] = {"agents": ["oracle"], "sandbox": sandbox, "context_root": context_root}
+    options["try_clean_room"] = True
     request, _ = job_config(paths=[path], config=None, model=None, max_retries=None, **options)
     plan = plan_job(request)
     for root, _ in plan.tasks:
@@ -66,7 +67,7 @@ def show_fidelity(results: Sequence[RolloutResult], screen: Screen) -> None:
 
     for row in fidelity_rows(results):
         known, name = row["clean_room"], "/".join(filter(None, (row["task"], row["step"])))
-        if known is None:
+        if known is None or (known["separate"] is None and not known["error"]):
             text, style = "it is not tried whether a clean room scores the same", "dim"
         elif known["is_faithful"]:
             text, style = "a clean room scores the same", "green"

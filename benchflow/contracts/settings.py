@@ -69,6 +69,9 @@ class RunSettings(Model):
     (a file in /var, a service that must still answer).
     """
 
+    try_clean_room: bool = False
+    """Whether an oracle's work is scored in a clean room as well, to learn whether that tells the same."""
+
     reward_key: str | None = Field(default=None, min_length=1)
     """Key of `reward.json` that is the scalar where there is no `reward`, instead of the one that each task names."""
 

@@ -16,26 +16,31 @@ from benchflow.store import storage_errors, write_atomic
 
 
 class Fidelity(Model):
-    """What an oracle's work was worth in one step."""
+    """What an oracle's work was worth in one step, as far as it is known."""
 
-    shared: dict[str, float]
+    shared: dict[str, float] | None = None
     """What the verifier reported where the oracle worked."""
 
     separate: dict[str, float] | None = None
-    """What it reported in a clean room; None if it could not measure anything there."""
+    """What it reported in a clean room."""
 
     error: str = ""
-    """Why it could not."""
+    """Why it could measure nothing in a clean room."""
+
+    @property
+    def is_known(self) -> bool:
+        """True if both are."""
+        return self.shared is not None and (self.separate is not None or bool(self.error))
 
     @property
     def is_faithful(self) -> bool:
         """True if the clean room tells the same of work that is worth something."""
-        return self.separate == self.shared and any(value > 0 for value in self.shared.values())
+        return self.shared is not None and self.separate == self.shared and any(self.shared.values())
 
     @property
     def difference(self) -> str:
         """Return what the two are, for people."""
-        there = self.error or _shown(self.separate or {})
+        there = self.error or _shown(self.separate)
         return f"the oracle's work is worth {_shown(self.shared)}, and in a clean room {there}"
 
 
@@ -48,8 +53,15 @@ def read_fidelity(digest: str, provider: str, step: str | None) -> Fidelity | No
 
 
 def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity) -> None:
-    """Keep what an oracle has shown."""
-    file = _file(digest, provider, step)
+    """Keep what an oracle has shown, beside what is known from another one."""
+    file, known = _file(digest, provider, step), read_fidelity(digest, provider, step)
+    if known is not None:
+        is_tried = found.separate is not None or bool(found.error)
+        found = Fidelity(
+            shared=known.shared if found.shared is None else found.shared,
+            separate=found.separate if is_tried else known.separate,
+            error=found.error if is_tried else known.error,
+        )
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, found.model_dump_json().encode(), durable=False)
@@ -69,7 +81,9 @@ def _file(digest: str, provider: str, step: str | None) -> Path:
     return directory / f"{provider}.json" if step is None else directory / provider / f"{step}.json"
 
 
-def _shown(rewards: dict[str, float]) -> str:
+def _shown(rewards: dict[str, float] | None) -> str:
+    if rewards is None:
+        return "something unknown"
     if list(rewards) == ["reward"]:
         return f"{rewards['reward']:g}"
     return ", ".join(f"{name} {value:g}" for name, value in rewards.items()) or "nothing"

@@ -33,14 +33,13 @@ class RoomTrial:
         except BenchFlowError as error:
             await asyncio.to_thread(shutil.rmtree, self._evidence, ignore_errors=True)
             if not error.retryable:
-                keep_fidelity(*self._task, Fidelity(shared={}, error=error.message))
+                keep_fidelity(*self._task, Fidelity(error=error.message))
 
     async def run(
         self,
         room: CleanRoom,
         alone: ScriptVerifier,
         measure: Callable[[CleanRoom, ScriptVerifier], Awaitable[VerifyResult]],
-        shared: VerifyResult,
     ) -> None:
         """Score in the room, and keep what that shows.
 
@@ -48,18 +47,17 @@ class RoomTrial:
             room: The clean room.
             alone: The verifier as it runs there.
             measure: Runs the verifier in the room.
-            shared: What it reported where the oracle worked.
         """
         if not self._evidence.is_dir():
             return
         try:
             result = await room.once(lambda: measure(room, alone))
-            found = Fidelity(shared=shared.rewards, separate=result.rewards)
+            found = Fidelity(separate=result.rewards)
         except BenchFlowError as error:
             if error.retryable:
                 # Nothing is known: the next oracle may find out.
                 return
-            found = Fidelity(shared=shared.rewards, error=error.message)
+            found = Fidelity(error=error.message)
         finally:
             await asyncio.to_thread(shutil.rmtree, self._evidence, ignore_errors=True)
         keep_fidelity(*self._task, found)

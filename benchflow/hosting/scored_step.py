@@ -114,11 +114,11 @@ class ScoredStep:
 
     @property
     def trial(self) -> RoomTrial | None:
-        """Trial of a clean room that this rollout is to make: of an oracle's, if nothing is known of the task's yet."""
+        """Trial of a clean room that this rollout is to make: an oracle's, if its job asks for it."""
         config, spec = self.config, self.rollout.spec
         task = spec.task.digest, self.rollout.ref.provider, self.step.name
-        is_wanted = self.is_trusted and config.sandbox_mode == "auto" and config.type == "test-script"
-        if not is_wanted or spec.branch is not None or not self.has_rooms or read_fidelity(*task) is not None:
+        is_wanted = spec.run.try_clean_room and self.is_trusted and config.type == "test-script"
+        if not is_wanted or spec.branch is not None or not self.has_rooms:
             return None
         return RoomTrial(self.evidence / "trial", task)
 

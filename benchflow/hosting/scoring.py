@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from benchflow.contracts.activities import SoftVerifyInput, VerifyInput
 from benchflow.contracts.reward import VerifyResult
 from benchflow.errors import RewardFuncError
+from benchflow.hosting.fidelity import Fidelity, keep_fidelity
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.out_of_memory import explaining_losses
@@ -59,12 +60,13 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         settled = await scored.settle(work)
         verifier = scored.verifier(settled.state)
         result = await scored.score(verifier, work.run_id, scored.evidence, scorers, settled.place)
-        if measured and (trial := scored.trial) is not None:
-            await trial.run(
-                *scored.room(replace(verifier, key=f"{verifier.key}-trial"), work.run_id, scored.evidence / "trial"),
-                scored.measure_alone,
-                measured[0],
-            )
+        if measured and scored.is_trusted and rollout.spec.branch is None:
+            rewards, task = measured[0].rewards, rollout.spec.task.digest
+            found = Fidelity(separate=rewards) if settled.place.is_separate else Fidelity(shared=rewards)
+            keep_fidelity(task, rollout.ref.provider, step.name, found)
+            if not settled.place.is_separate and (trial := scored.trial) is not None:
+                alone = replace(verifier, key=f"{verifier.key}-trial")
+                await trial.run(*scored.room(alone, work.run_id, scored.evidence / "trial"), scored.measure_alone)
     if rollout.spec.run.branch is not None:
         require_scalar(result, "a rollout that branches")
     if isinstance(step.min_reward, int | float):

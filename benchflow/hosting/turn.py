@@ -186,7 +186,7 @@ class HostedTurn:
             agent=agent,
             verifier=verifier,
             default=default,
-            is_listed=fidelity is not None,
+            is_listed=fidelity is not None and fidelity.is_faithful,
             instruction=prompt_of(task, self._step),
         )
         keep_baseline(baseline, evidence)

@@ -67,7 +67,7 @@ async def choose_place(
 
     if not has_rooms:
         return shared("these sandboxes have no clean room")
-    if fidelity is None:
+    if fidelity is None or not fidelity.is_known:
         return shared("no oracle has shown that a clean room scores the same (bench tasks check --run)")
     if not fidelity.is_faithful:
         return shared(fidelity.difference)

@@ -54,7 +54,9 @@ async def test_a_clean_room_is_taken_once_an_oracle_has_shown_that_it_tells_the_
     assert (before.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
     assert "no oracle has shown" in str(said["verified_in_why"])
     oracle, said = await run(theatre, task, "oracle", "oracle")
-    assert (oracle.reward, said["verified_in"]) == (1.0, "shared")
+    assert (oracle.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
+    same, said = await run(theatre, task, "oracle-there", "oracle", verify_in="separate")
+    assert (same.reward, said["verified_in"], said["weaker"]) == (1.0, "separate", False)
     after, said = await run(theatre, task, "after", "attacker-root")
     assert (after.reward, said["verified_in"], said["weaker"]) == (1.0, "separate", False)
     shared, said = await run(theatre, task, "asked", "attacker-root", verify_in="shared")
@@ -63,7 +65,7 @@ async def test_a_clean_room_is_taken_once_an_oracle_has_shown_that_it_tells_the_
 
 async def test_work_that_a_clean_room_would_not_have_is_verified_where_it_is(theatre: Theatre, tmp_path: Path) -> None:
     task = make(tmp_path, works="echo more >/var/lib/more", oracle=":")
-    await run(theatre, task, "oracle", "oracle")
+    await run(theatre, task, "oracle", "oracle", try_clean_room=True)
     left, said = await run(theatre, task, "left", "attacker-root")
     assert (left.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
     assert said["verified_in_why"] == "/var/lib/more was changed, which a clean room would not have"
@@ -73,8 +75,14 @@ async def test_a_verifier_that_reads_more_than_travels_stays_where_the_agent_wor
     theatre: Theatre, tmp_path: Path
 ) -> None:
     task = make(tmp_path, works="echo 1 >/root/one", expects="[ -e /root/one ]")
-    oracle, _ = await run(theatre, task, "oracle", "oracle")
+    oracle, said = await run(theatre, task, "oracle", "oracle", try_clean_room=True)
     assert oracle.reward == 1.0
+    assert said["clean_room"] == {
+        "shared": {"reward": 1.0},
+        "separate": {"reward": 0.0},
+        "error": "",
+        "is_faithful": False,
+    }
     result, said = await run(theatre, task, "one", "attacker-root")
     assert (result.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
     assert said["verified_in_why"] == "the oracle's work is worth 1, and in a clean room 0"

@@ -102,7 +102,11 @@ class _Comparison:
                 await self._restore_loader(path)
             elif path in hops and self._is_in_the_way(path):
                 self._remove(path, "tampering")
-            elif (path in hops and self._was(path) is not None) or self._is_python(path, pythons):
+            elif (
+                (path in hops and self._was(path) is not None)
+                or self._is_converter(path)
+                or self._is_python(path, pythons)
+            ):
                 await self._restore(path, is_python=path not in hops)
             elif self._was(path) is None:
                 self._judge_new(path, directories, loaded_from, pythons)
@@ -234,6 +238,11 @@ class _Comparison:
             is_code = path.endswith(CODE) or self._is_link(path) or self._is_directory(path)
             return is_code and parts[0] not in ("test", "tests")
         return False
+
+    @staticmethod
+    def _is_converter(path: str) -> bool:
+        """Return whether a file says, or is, how the C library converts texts: any program may load it."""
+        return "/gconv/" in path and path.startswith(SYSTEM)
 
     def _is_in_the_way(self, path: str) -> bool:
         """Return whether a path that led nowhere leads to another place now."""

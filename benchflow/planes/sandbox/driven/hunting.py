@@ -169,7 +169,9 @@ class Hunter:
         """Return who is to stay, and who is to be killed."""
         spared = self._spared(table, shell, keep_services)
         victims = {pid for pid, process in table.items() if pid not in spared and process.state != "Z"}
-        return spared, victims - (self._world.left_alone(table, victims, spared) if keep_services else set())
+        # Whoever takes in orphans has not started them.
+        services = spared - self._main(table) - {1}
+        return spared, victims - (self._world.left_alone(table, victims, services) if keep_services else set())
 
     async def _look(self) -> tuple[int, dict[int, RunningProcess]]:
         """Return the shell that looks (0 for none), and the table: of the driver, if that sees processes."""
