@@ -95,6 +95,8 @@ class _Comparison:
         pythons = {real[python] for python in self._tools.pythons if python in real}
         packages = {f"{python}/{site}/{name}" for python in pythons for site in SITE for name in TEST_PACKAGES}
         await self._load(packages - self._image.keys())
+        added = [posixpath.basename(path) for path in changed if posixpath.dirname(path) in directories]
+        await self._load({f"{directory}/{name}" for directory in directories for name in added} - self._image.keys())
         for path in changed:
             if path == ACCOUNTS:
                 await self._restore_accounts()
@@ -290,6 +292,8 @@ class _Comparison:
                 self._replace(path, self._names[name])
             elif (name in TOOLS and not self._tools.is_whole) or name.endswith("._pth") or name == "pyvenv.cfg":
                 self._remove(path, "tampering")
+            elif any(self._was(f"{other}/{name}") is not None for other in directories if other != directory):
+                self._note("found", path, "tampering", "is new, and has the name of another program")
         elif name in self._sonames and state.kind != "directory" and _is_loaded_from(directory, loaded_from):
             self._replace(path, self._sonames[name])
         elif path.startswith(FIRST_SEARCHED) and self._tools.is_whole:
