@@ -108,7 +108,7 @@ def test_a_workspace_of_terabytes_is_not_expanded(tmp_path: Path) -> None:
     with pytest.raises(VerifierError, match="cannot be read"):
         _lay_out(workspace, tmp_path)
     with pytest.raises(tarfile.TarError), (tmp_path / "sink").open("wb") as sink:
-        _retell(workspace, sink, lambda name: True)
+        _retell(workspace, sink, lambda name: True, False)
     assert (tmp_path / "sink").stat().st_size < 1_000_000
 
 
