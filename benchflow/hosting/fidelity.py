@@ -1,6 +1,6 @@
-"""What is known of clean rooms: whether the oracle's work is worth the same there as where the oracle worked.
+"""Record what oracles have scored in shared sandboxes and in clean rooms, by task, provider and step.
 
-Only an oracle that somebody has run tells. A record is kept per task, as its files are, and provider.
+Only oracles that somebody has run are recorded. Equal scores say that a clean room is faithful to the task.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from benchflow.store import storage_errors, write_atomic
 
 
 class Fidelity(Model):
-    """What an oracle's work was worth in one step, as far as it is known."""
+    """Rewards of an oracle's work in one step, as far as they are known."""
 
     shared: dict[str, float] | None = None
-    """What the verifier reported where the oracle worked."""
+    """Rewards where the oracle worked."""
 
     separate: dict[str, float] | None = None
-    """What it reported in a clean room."""
+    """Rewards in a clean room."""
 
     error: str = ""
-    """Why it could measure nothing in a clean room."""
+    """Reason why nothing could be measured in a clean room."""
 
     @property
     def is_known(self) -> bool:

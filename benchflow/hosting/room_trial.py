@@ -1,4 +1,4 @@
-"""Whether a clean room is faithful: the oracle's work is scored there too, once per task, beside its real score."""
+"""Score an oracle's work in a clean room too, beside its real score, to learn whether a clean room is faithful."""
 
 from __future__ import annotations
 

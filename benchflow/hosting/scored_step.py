@@ -61,7 +61,7 @@ Scorers = Callable[[Open, ScriptVerifier], Awaitable[VerifyResult]]
 
 
 class Settled(Model):
-    """What a verifier finds once the agent has ended."""
+    """State of a step whose agent has ended, and whose verifier is to begin."""
 
     state: Path | None = None
     """The world's state that it is shown."""
@@ -131,7 +131,7 @@ class ScoredStep:
 
     @property
     def has_rooms(self) -> bool:
-        """Whether the provider has clean rooms."""
+        """True if the provider has clean rooms."""
         return self.provider.capabilities().lockdown == "clean_room"
 
     # --- what it leaves to be scored --------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class ScoredStep:
 
     @property
     def _travelling(self) -> list[ArtifactSpec]:
-        """What goes into a clean room beside the workspace."""
+        """Artifacts that go into a clean room beside the workspace."""
         task = self.rollout.task
         own = [artifact for step in task.steps if step.name == self.step.name for artifact in step.artifacts]
         return [*task.artifacts, *own, *(ArtifactSpec(source=path) for path in self.inputs)]

@@ -1,4 +1,4 @@
-"""What build tools take from files of the workspace besides those that bear a known name."""
+"""Read build files of the workspace: the files that they include, and settings that run no program."""
 
 from __future__ import annotations
 

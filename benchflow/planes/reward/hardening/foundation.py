@@ -1,4 +1,4 @@
-"""What an agent has changed of the programs and libraries that a verifier stands on, and what is to be done about it.
+"""Compare the programs and libraries that a verifier stands on with what they were, and plan how to put them back.
 
 Two lists of changed files are compared, which the host has made without any program of the sandbox. What was changed of
 the tools is put back as the image has it, and what is new and would be taken in place of one is removed. Of what else
@@ -38,7 +38,7 @@ _CLEAN_ROOM = 'verify in a sandbox of its own: sandbox_mode "separate"'
 
 @dataclass
 class Repairs:
-    """What puts the foundation back."""
+    """Steps that put the foundation back."""
 
     put: dict[str, tuple[FileState, bytes]] = field(default_factory=dict)
     """Files and links to put in place from outside. What is new gets a link to what it stands in the way of."""
