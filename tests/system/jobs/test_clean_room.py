@@ -44,7 +44,8 @@ chown 55:66 /srv/out/keep/a && chmod 600 /srv/out/keep/a
 echo left-there > /logs/artifacts/note
 """
 ARRIVED = (
-    '[ "$(stat -c %u:%g:%a /app/bin/tool)" = 1234:4321:4751 ] && [ "$(readlink /app/bin/link)" = tool ]'
+    # As data: nobody becomes its owner by running it.
+    '[ "$(stat -c %u:%g:%a /app/bin/tool)" = 1234:4321:751 ] && [ "$(readlink /app/bin/link)" = tool ]'
     ' && [ "$(stat -c %u:%g:%a /srv/out/keep/a)" = 55:66:600 ] && [ ! -e /srv/out/cache ]'
     ' && [ "$(cat /logs/artifacts/note)" = left-there ] && [ "$(cat /srv/collected)" = collected ] && [ -e /app/made ]'
 )
