@@ -117,6 +117,9 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
     elif (item := _item_of(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
+    elif path.endswith(_GIT_OF_USERS) and (kept := now.files.get(path)) is not None:
+        if (harmless := without_programs(kept.content, "")) != kept.content:
+            result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
     elif name == "pyvenv.cfg":
         return
     elif name in RUNNER_FILES:

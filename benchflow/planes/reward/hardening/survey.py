@@ -58,8 +58,14 @@ _NAMES = (
     rf" -o -type d \( {_any_of(GIT_DIRECTORIES)} \)"
 )
 _PACKED = _any_of(ARCHIVES)
-_SMALL = r"grep -e '\.pth$' -e '/[.]gitattributes$' -e '^/etc/apt/' -e '^/etc/dpkg/' " + " ".join(
-    f"-e '/{name.replace('.', '[.]')}$'" for name in GIT_FILES
+_READ = (
+    *("[.]pth$", "/[.]gitattributes$", "/[.]gitconfig$", "/git/config$"),
+    *("^/etc/gitconfig$", "^/etc/apt/", "^/etc/dpkg/"),
+)
+"""New files that are read, by patterns: their content decides what becomes of them."""
+
+_SMALL = "grep " + " ".join(
+    f"-e '{pattern}'" for pattern in (*_READ, *(f"/{name.replace('.', '[.]')}$" for name in GIT_FILES))
 )
 # $1 the workspace, empty for none; $2 the verifier's home; $3 PATH; $4 PYTHONPATH; $5 seconds since the epoch of the
 # look before, empty for none. What was known then is in $6, or in `known` if that is long: only that is looked into,
