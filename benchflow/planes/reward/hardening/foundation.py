@@ -21,6 +21,7 @@ from benchflow.planes.reward.hardening.names import (
     CODE,
     FIRST_SEARCHED,
     LOADER_FILES,
+    LOCAL,
     PACKAGE_RECORDS,
     SITE,
     SYSTEM,
@@ -267,7 +268,8 @@ class _Comparison:
         if was.kind == "directory" or not path.startswith(SYSTEM) or _is_bytecode(path) or not self._tools.is_whole:
             return
         if was.is_program or was.kind == "link" or path.endswith(CODE) or ".so." in path:
-            weight: Weight = "note" if self._is_packaged(path, changed) else "tampering"
+            is_work = path.startswith(LOCAL) or self._is_packaged(path, changed)
+            weight: Weight = "note" if is_work else "tampering"
             detail = "was removed" if self._is(path) is None else "was changed"
             self._note("found", path, weight, f"{detail}; no tool that is put back")
 
@@ -292,8 +294,9 @@ class _Comparison:
                 self._replace(path, self._names[name])
             elif (name in TOOLS and not self._tools.is_whole) or name.endswith("._pth") or name == "pyvenv.cfg":
                 self._remove(path, "tampering")
-            elif any(self._was(f"{other}/{name}") is not None for other in directories if other != directory):
-                self._note("found", path, "tampering", "is new, and has the name of another program")
+            elif hidden := [f"{other}/{name}" for other in directories if self._was(f"{other}/{name}") is not None]:
+                weight: Weight = "note" if all(other.startswith(LOCAL) for other in hidden) else "tampering"
+                self._note("found", path, weight, f"is new, and has the name of {hidden[0]}")
         elif name in self._sonames and state.kind != "directory" and _is_loaded_from(directory, loaded_from):
             self._replace(path, self._sonames[name])
         elif path.startswith(FIRST_SEARCHED) and self._tools.is_whole:

@@ -185,6 +185,9 @@ CODE = (".py", ".pyc", ".so", ".pth", "._pth", ".zip", ".pl", ".pm", ".rb", ".js
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
 """Where programs of the system lie."""
 
+LOCAL = ("/opt/", "/usr/local/", "/root/", "/home/")
+"""Where programs lie that no package of the system's has brought. To change one is often the work."""
+
 PACKAGE_RECORDS = ("/var/lib/dpkg/status", "/lib/apk/db/", "/var/lib/rpm/", "/usr/lib/sysimage/rpm/")
 """What package managers change whenever they install something."""
 
