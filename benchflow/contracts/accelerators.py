@@ -122,6 +122,10 @@ class SeesProcesses(Protocol):
         """Send a signal to processes, by these numbers. One that has ended is success."""
         ...
 
+    def standing_still(self, handle: str) -> AbstractAsyncContextManager[None]:
+        """While this is held, no process of a sandbox runs, so that none can start another."""
+        ...
+
     def without_scripts(self, handle: str) -> AbstractAsyncContextManager[None]:
         """While this is held, no script of the engine's runs, nor a shell for them: all that is there is to be seen."""
         ...

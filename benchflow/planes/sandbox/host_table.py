@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchflow.contracts.process_table import RunningProcess
@@ -17,6 +17,9 @@ END_SEC = 60.0
 """How long the kernel may take to end what is killed: a process that waits for the disk does so first."""
 
 _POLL_SEC = 0.001
+
+_EXITING = 0x4
+"""The kernel's mark of a process that is on its way out."""
 
 
 def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningProcess | None:
@@ -32,7 +35,7 @@ def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningP
             parent=parent,
             session=int(fields[3]),
             start=int(fields[19]),
-            state=fields[0].decode(),
+            state=_state_of(fields),
             name=head.partition(b" (")[2],
             user="",
             marked=None,
@@ -43,6 +46,24 @@ def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningP
         )
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def _state_of(fields: Sequence[bytes]) -> str:
+    """Return the state of a process. fields: of its `stat`, behind the name.
+
+    What is on its way out counts as ended. A process whose first thread has ended has not, as long as others run.
+    """
+    is_over = fields[0] in b"ZX" or int(fields[6]) & _EXITING
+    if int(fields[17]) > 1:
+        return "S" if is_over else fields[0].decode()
+    return "Z" if is_over else fields[0].decode()
+
+
+def unseen(pid: int) -> RunningProcess:
+    """Return the row of a process that had ended, or become another one, before it could be read."""
+    return RunningProcess(
+        pid=-pid, parent=0, session=0, start=0, state="?", name=b"", user="", marked=None, entered=True
+    )
 
 
 def kill_processes(processes: Iterable[RunningProcess]) -> None:

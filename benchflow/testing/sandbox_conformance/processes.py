@@ -33,6 +33,16 @@ while True:
     time.sleep(0.02)
 """
 
+RABBIT = """
+import os, time
+os.setsid()
+while True:
+    with open('/tmp/alive.part', 'w') as file: file.write(str(time.time()) + chr(10))
+    os.replace('/tmp/alive.part', '/tmp/alive')
+    time.sleep(0.002)
+    if os.fork(): os._exit(0)
+"""
+
 BOMB = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -209,6 +219,21 @@ class Processes(Fixtures):
         assert await still.kill_processes() >= 32
         # By their arguments, which one that has ended has no more, though its end may still be under way.
         assert (await still.exec(["sh", "-c", "ps -eo args= | grep -c ^python3"])).stdout == "0\n"
+
+    async def test_what_goes_on_as_another_process_all_the_time_is_killed(self, still: Sandbox) -> None:
+        service = nap()
+        await leave(still, service)
+        await still.mark_baseline()
+        await still.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", RABBIT])
+
+        async def running() -> bool:
+            return (await still.exec(["test", "-s", "/tmp/alive"])).return_code == 0
+
+        await until(running)
+        assert await still.kill_processes() >= 1
+        said = await still.control("for i in 1 2 3 4 5 6 7 8; do cat /tmp/alive; done | sort -u | wc -l")
+        assert said.stdout.strip() == "1"
+        assert await napping(still, service) == [service]
 
     async def test_a_command_under_way_is_the_agents_and_ends_with_its_status(self, still: Sandbox) -> None:
         length = nap()

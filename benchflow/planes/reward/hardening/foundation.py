@@ -20,6 +20,7 @@ from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.names import (
     CODE,
     FIRST_SEARCHED,
+    INTERPRETED,
     LOADER_FILES,
     LOCAL,
     PACKAGE_RECORDS,
@@ -34,6 +35,7 @@ from benchflow.planes.reward.hardening.tools import ACCOUNTS, ToolSet
 ITEM = "verify_tools"
 
 _MAX_LINKS = 40
+_LOADED_FROM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
 _CLEAN_ROOM = 'verify in a sandbox of its own: sandbox_mode "separate"'
 
 
@@ -98,6 +100,9 @@ class _Comparison:
         await self._load(packages - self._image.keys())
         added = [posixpath.basename(path) for path in changed if posixpath.dirname(path) in directories]
         await self._load({f"{directory}/{name}" for directory in directories for name in added} - self._image.keys())
+        libraries = [posixpath.basename(path) for path in changed if ".so" in posixpath.basename(path)]
+        places = {*loaded_from, *_LOADED_FROM}
+        await self._load({f"{place}/{name}" for place in places for name in libraries} - self._image.keys())
         for path in changed:
             if path == ACCOUNTS:
                 await self._restore_accounts()
@@ -299,10 +304,19 @@ class _Comparison:
                 self._note("found", path, weight, f"is new, and has the name of {hidden[0]}")
         elif name in self._sonames and state.kind != "directory" and _is_loaded_from(directory, loaded_from):
             self._replace(path, self._sonames[name])
+        elif (path.startswith(INTERPRETED) and path.endswith(CODE) and self._tools.is_whole) or (
+            ".so" in name and _is_loaded_from(directory, loaded_from) and self._hides(name, directory, loaded_from)
+        ):
+            self._remove(path, "tampering")
         elif path.startswith(FIRST_SEARCHED) and self._tools.is_whole:
             self._note("found", path, "tampering", "is new where an interpreter, or make, looks first")
         elif self._is_taken_by_python(path, pythons):
             self._remove(path, "note" if _is_bytecode(path) else "tampering")
+
+    def _hides(self, name: str, directory: str, loaded_from: Collection[str]) -> bool:
+        """Return whether a library of this name was in another directory of the loader's."""
+        places = {*loaded_from, *_LOADED_FROM} - {directory}
+        return any(self._was(f"{place}/{name}") is not None for place in places)
 
     def _is_taken_by_python(self, path: str, pythons: Collection[str]) -> bool:
         """Return whether a new file decides what a Python finds: an archive, a configuration, another pytest."""
@@ -350,6 +364,5 @@ def _is_bytecode(path: str) -> bool:
 
 def _is_loaded_from(directory: str, places: Collection[str]) -> bool:
     """Return whether the loader looks into a directory: one that it has found something in, or of the same kind."""
-    standard = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
     above = directory.partition("/glibc-hwcaps")[0]
-    return any(at in places or at in standard or posixpath.dirname(at) in standard for at in (directory, above))
+    return any(at in places or at in _LOADED_FROM or posixpath.dirname(at) in _LOADED_FROM for at in (directory, above))

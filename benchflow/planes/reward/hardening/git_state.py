@@ -17,8 +17,8 @@ from benchflow.planes.reward.hardening.survey import Survey
 
 ITEM = "repository_state"
 
-VARIABLES = {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": "/dev/null"}
-"""Have git show what was committed."""
+VARIABLES = {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": "/run/benchflow/no-grafts"}
+"""Have git show what was committed. Of a file with grafts that is there, git says that it is out of fashion."""
 
 _MOST = 20
 """Repositories that are looked into."""

@@ -193,3 +193,6 @@ PACKAGE_RECORDS = ("/var/lib/dpkg/status", "/lib/apk/db/", "/var/lib/rpm/", "/us
 
 FIRST_SEARCHED = ("/etc/perl/", "/usr/local/lib/site_ruby/", "/usr/local/include/")
 """Places outside of projects where interpreters and make look before they look where a system's packages lie."""
+
+INTERPRETED = ("/etc/perl/", "/usr/local/lib/site_ruby/")
+"""Those of them that no package puts code into."""

@@ -73,6 +73,14 @@ clear_away {LOGS} && mkdir -p {LOGS} && chown 0:0 /logs {LOGS} && chmod 755 /log
 _MAKE = """
 if [ ! -d {workspace} ]; then rm -rf -- {workspace} && mkdir -p -- {workspace} && echo made workspace || exit 1; fi
 """
+# What a verifier writes to a name that everybody knows would go over its own files.
+_TEMPORARY = r"""
+find /tmp /var/tmp -xdev -type l 2>/dev/null | while IFS= read -r f; do
+  case $(readlink "$f") in
+  /tests*|/verifier*|/logs/verifier*|*/../tests*|*/../logs/verifier*|/proc/*) rm -f -- "$f" && echo "temporary $f";;
+  esac
+done
+"""
 # A verifier that writes a file of its own over one name would change the agent's answer under another one.
 _PART = r"""
 find {workspace} -xdev -type f -links +1 ! -path '*/.git/*' ! -path '*/node_modules/*' -exec sh -c '
@@ -219,6 +227,8 @@ async def _act(
     for path, (_, kept) in judged.restore.items():
         content = _printed([kept.content], as_bytes=True)
         lines.append(f"{content} | put {_word(path)} {kept.mode:o} {kept.uid}:{kept.gid} || exit 1")
+    if config.remove_escaping_links:
+        lines.append(_TEMPORARY)
     if config.remove_escaping_links and workspace and not trusted:
         lines.append(_PART.format(workspace=_word(workspace)))
     if config.own_workspace and workspace and not trusted:
@@ -234,6 +244,10 @@ async def _act(
         raise VerifierError("what the agent left could not be cleared away", log_tail=result.stderr[-2000:])
     kept_links = {int(index) for word, index, *_ in said if word == "kept"}
     found = _told(judged, links, kept_links)
+    for word, *rest in said:
+        if word == "temporary":
+            path = " ".join(rest)
+            found.append(HardeningFinding(item=LINKS, action="removed", path=path, weight="tampering"))
     if ["made", "workspace"] in said:
         detail = "was no directory any more"
         found.append(HardeningFinding(item="own_workspace", action="replaced", path=workspace, detail=detail))

@@ -212,6 +212,9 @@ class DockerDriver(SandboxDriver):
     async def signal_running(self, handle: str, numbers: Sequence[int], sent: signal.Signals) -> None:
         await asyncio.to_thread(host_processes.send, self._container(handle), numbers, sent)
 
+    def standing_still(self, handle: str) -> AbstractAsyncContextManager[None]:
+        return freezer.standing_still(self._engine, self._container(handle))
+
     def without_scripts(self, handle: str) -> AbstractAsyncContextManager[None]:
         return self._shell(handle).closed()
 

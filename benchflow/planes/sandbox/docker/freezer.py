@@ -6,7 +6,8 @@ as anybody finds them.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from benchflow.errors import SandboxError, SandboxLostError
@@ -35,6 +36,17 @@ async def thaw(engine: Engine, container: str, handle: str) -> None:
         if found["State"]["Paused"]:
             await see_through(engine.about(container, lambda client: client.unpause(container)))
         mark_frozen(handle, False)
+
+
+@asynccontextmanager
+async def standing_still(engine: Engine, container: str) -> AsyncIterator[None]:
+    """Pause a container for a moment."""
+    async with capturing(container):
+        try:
+            await see_through(engine.about(container, lambda client: pause(client, container)))
+            yield
+        finally:
+            await see_through(engine.about(container, lambda client: client.unpause(container)))
 
 
 async def go_on(engine: Engine, container: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.planes.sandbox.host_table import read_process
+from benchflow.planes.sandbox.host_table import read_process, unseen
 
 _RUNTIMES = (b"runc", b"crun", b"youki")
 """Beginnings of the names of the processes by which runtimes enter a container, like `runc:[2:INIT]`."""
@@ -77,7 +77,11 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
     inside: dict[int, int] = {0: 0}
     sessions: dict[int, int] = {}
     try:
-        for pid in _pids():
+        members = _members(container, first)
+        for pid in members if members is not None else _pids():
+            if members is not None:
+                # What goes on as another process all the time is never there when it is looked at.
+                found[pid], inside[pid], sessions[pid] = unseen(pid), -pid, 0
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if not _is_in(container, pid) or (process := read_process(pid)) is None:
                     continue
@@ -96,6 +100,17 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
         pid: replace(process, pid=inside[pid], parent=inside.get(process.parent, 0), session=sessions[pid])
         for pid, process in found.items()
     }
+
+
+def _members(container: str, first: int) -> list[int] | None:
+    """Return the numbers of a container's processes as of one moment; None if its control group is not seen here."""
+    for line in Path(f"/proc/{first}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for mount in (controllers, *controllers.split(","), "unified"):
+            members = Path("/sys/fs/cgroup", mount, path.lstrip("/"), "cgroup.procs")
+            if container in path and members.is_file():
+                return [int(pid) for pid in members.read_text().split()]
+    return None
 
 
 def send(container: str, pids: Iterable[int], sent: signal.Signals) -> None:

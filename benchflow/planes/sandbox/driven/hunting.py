@@ -153,17 +153,29 @@ class Hunter:
         """Do the same with no program of the sandbox taking part; None if that can't be done here."""
         hunt = self._hunt("what runs in the sandbox")
         while (running := await driver.running(self._handle)) is not None:
-            table = {process.pid: process for process in running.values()}
-            _, victims = self._sort(table, 0, keep_services)
+            victims, idle = await self._strike(driver, running, hunt, keep_services)
+            if victims and ((hunt.is_outrun and not idle) or all(pid < 0 for pid in victims)):
+                # Who starts others all the time, or goes on as another, can do neither while all stand still.
+                async with driver.standing_still(self._handle):
+                    if (running := await driver.running(self._handle)) is not None:
+                        victims, _ = await self._strike(driver, running, hunt, keep_services)
             if not victims:
-                return len(hunt.met - self._shells)
-            self._shells |= {table[pid].identity for pid in victims if _is_shell(table[pid])}
-            idle = await hunt.meet({table[pid].identity for pid in victims})
-            # What multiplies is stopped, until nobody is new.
-            sent = signal.SIGSTOP if hunt.is_outrun and not idle else signal.SIGKILL
-            numbers = [number for number, process in running.items() if process.pid in victims]
-            await driver.signal_running(self._handle, numbers, sent)
+                return len({identity for identity in hunt.met - self._shells if identity[1]})
         return None
+
+    async def _strike(
+        self, driver: SeesProcesses, running: dict[int, RunningProcess], hunt: Hunt, keep_services: bool
+    ) -> tuple[set[int], int]:
+        """Kill who is to be killed of these. Returns them, and for how many rounds nobody was new."""
+        table = {process.pid: process for process in running.values()}
+        _, victims = self._sort(table, 0, keep_services)
+        if not victims:
+            return victims, 0
+        self._shells |= {table[pid].identity for pid in victims if _is_shell(table[pid])}
+        idle = await hunt.meet({table[pid].identity for pid in victims})
+        numbers = [number for number, process in running.items() if process.pid in victims]
+        await driver.signal_running(self._handle, numbers, signal.SIGKILL)
+        return victims, idle
 
     def _sort(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> tuple[set[int], set[int]]:
         """Return who is to stay, and who is to be killed."""

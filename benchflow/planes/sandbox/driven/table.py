@@ -93,7 +93,9 @@ def parse(listing: bytes) -> dict[int, RunningProcess]:
         entered = limit != b"unlimited"
         try:
             parent, session, started = (int(rest[place]) for place in (1, 3, 19))
-            state, is_same = rest[0].decode(), None if same == b"?" else same == b"1"
+            # A process whose first thread has ended has not, as long as others run.
+            state = "S" if rest[0] == b"Z" and int(rest[17]) > 1 else rest[0].decode()
+            is_same = None if same == b"?" else same == b"1"
             found = RunningProcess(
                 int(pid), parent, session, started, state, name, user.decode(), marked, entered, argv, is_same
             )
