@@ -6,7 +6,6 @@ without it: the conformance suite runs the same tests over both.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import IO, Protocol, runtime_checkable
@@ -118,8 +117,8 @@ class SeesProcesses(Protocol):
         """
         ...
 
-    async def signal_running(self, handle: str, numbers: Sequence[int], sent: signal.Signals) -> None:
-        """Send a signal to processes, by these numbers. One that has ended is success."""
+    async def kill_running(self, handle: str, numbers: Sequence[int]) -> None:
+        """Kill processes, by these numbers. One that has ended is success."""
         ...
 
     def standing_still(self, handle: str) -> AbstractAsyncContextManager[None]:

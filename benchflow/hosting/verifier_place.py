@@ -15,6 +15,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
 from benchflow.hosting.fidelity import Fidelity
 from benchflow.planes.reward.hardening import HardeningBaseline, skipped
+from benchflow.planes.reward.hardening.survey import is_below
 
 _NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs")
 """Places of caches, settings and what is made anew: nothing that is there alone is a result of work."""
@@ -84,8 +85,4 @@ async def choose_place(
 def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[str]) -> list[str]:
     """Return the paths that have changed and that a clean room would not have."""
     places = [place.rstrip("/") for place in (*travelling, *_NOT_WORK) if place.rstrip("/")]
-    return [
-        path
-        for path in before.differences(after)
-        if "/__pycache__" not in path and not any(path == place or path.startswith(f"{place}/") for place in places)
-    ]
+    return [path for path in before.differences(after) if "/__pycache__" not in path and not is_below(path, places)]

@@ -31,7 +31,7 @@ _MAX_LINK = 4096
 class _Member(NamedTuple):
     name: str
     target: str | None
-    """Of a link."""
+    """Text of a link; None for other members."""
 
 
 def leads_out(content: bytes) -> str | None:

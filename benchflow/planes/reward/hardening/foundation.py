@@ -53,7 +53,7 @@ class Repairs:
     """Directories that are to have their owners and modes again."""
 
     found: list[HardeningFinding] = field(default_factory=list)
-    """What was put back, and what is left as it is."""
+    """Findings about what was put back, and what is left as it is."""
 
     @property
     def is_any(self) -> bool:
@@ -97,12 +97,12 @@ class _Comparison:
         loaded_from |= {real.get(directory, directory) for directory in self._tools.loaded_from}
         pythons = {real[python] for python in self._tools.pythons if python in real}
         packages = {f"{python}/{site}/{name}" for python in pythons for site in SITE for name in TEST_PACKAGES}
-        await self._load(packages - self._image.keys())
         added = [posixpath.basename(path) for path in changed if posixpath.dirname(path) in directories]
-        await self._load({f"{directory}/{name}" for directory in directories for name in added} - self._image.keys())
+        programs = {f"{directory}/{name}" for directory in directories for name in added}
         libraries = [posixpath.basename(path) for path in changed if ".so" in posixpath.basename(path)]
-        places = {*loaded_from, *_LOADED_FROM}
-        await self._load({f"{place}/{name}" for place in places for name in libraries} - self._image.keys())
+        loaded = {f"{place}/{name}" for place in (*loaded_from, *_LOADED_FROM) for name in libraries}
+        # What may stand in the way of each is asked for at once.
+        await self._load((packages | programs | loaded) - self._image.keys())
         for path in changed:
             if path == ACCOUNTS:
                 await self._restore_accounts()
@@ -115,7 +115,7 @@ class _Comparison:
                 or self._is_converter(path)
                 or self._is_python(path, pythons)
             ):
-                await self._restore(path, is_python=path not in hops)
+                await self._restore(path)
             elif self._was(path) is None:
                 self._judge_new(path, directories, loaded_from, pythons)
             else:
@@ -202,7 +202,7 @@ class _Comparison:
             self.repairs.put[ACCOUNTS] = (now, "".join(f"{line}\n" for line in lines).encode("latin-1"))
             self._note("restored", ACCOUNTS, "tampering", "an account that had become root's")
 
-    async def _restore(self, path: str, *, is_python: bool) -> None:
+    async def _restore(self, path: str) -> None:
         was, now = self._was(path), self._is(path)
         if was is None:
             self._remove(path, "note" if _is_bytecode(path) else "tampering")

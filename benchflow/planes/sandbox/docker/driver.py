@@ -7,7 +7,6 @@ holds (the client, one shell per container) only saves time.
 from __future__ import annotations
 
 import asyncio
-import signal
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -209,8 +208,8 @@ class DockerDriver(SandboxDriver):
         found = await self._described(handle)
         return await asyncio.to_thread(host_processes.running, found["Id"], found["State"]["Pid"])
 
-    async def signal_running(self, handle: str, numbers: Sequence[int], sent: signal.Signals) -> None:
-        await asyncio.to_thread(host_processes.send, self._container(handle), numbers, sent)
+    async def kill_running(self, handle: str, numbers: Sequence[int]) -> None:
+        await asyncio.to_thread(host_processes.kill, self._container(handle), numbers)
 
     def standing_still(self, handle: str) -> AbstractAsyncContextManager[None]:
         return freezer.standing_still(self._engine, self._container(handle))

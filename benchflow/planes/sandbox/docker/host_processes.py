@@ -92,7 +92,8 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
                 inside[pid] = int(numbers["NSpid"].split()[-1])
                 sessions[pid] = int(numbers["NSsid"].split()[-1])
                 found[pid] = replace(process, entered=resident[-2] != "unlimited")
-    except (PermissionError, StopIteration):
+    except (PermissionError, FileNotFoundError, ProcessLookupError, StopIteration):
+        # Of a daemon in another pid namespace, or of a container that has ended.
         return None
     if first not in found:
         return None
@@ -113,14 +114,14 @@ def _members(container: str, first: int) -> list[int] | None:
     return None
 
 
-def send(container: str, pids: Iterable[int], sent: signal.Signals) -> None:
-    """Send a signal to processes of a container, by their numbers on this host."""
+def kill(container: str, pids: Iterable[int]) -> None:
+    """Send SIGKILL to processes of a container, by their numbers on this host."""
     for pid in pids:
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
                 if _is_in(container, pid):
-                    signal.pidfd_send_signal(handle, sent)
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import signal
 from collections.abc import Awaitable, Callable, Iterable
 
 from benchflow.contracts.accelerators import SeesProcesses
@@ -174,7 +173,7 @@ class Hunter:
         self._shells |= {table[pid].identity for pid in victims if _is_shell(table[pid])}
         idle = await hunt.meet({table[pid].identity for pid in victims})
         numbers = [number for number, process in running.items() if process.pid in victims]
-        await driver.signal_running(self._handle, numbers, signal.SIGKILL)
+        await driver.kill_running(self._handle, numbers)
         return victims, idle
 
     def _sort(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> tuple[set[int], set[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchflow.contracts.process_table import RunningProcess
+from benchflow.planes.sandbox.docker.host_processes import running
 from benchflow.planes.sandbox.driven.records import Records
 from benchflow.planes.sandbox.driven.world import RESTARTS, World
 
@@ -84,3 +85,7 @@ def test_what_a_service_starts_again_and_again_is_left_alone_by_every_later_look
     found = table(server, process(30, 10, "sleep 1"), process(31, 30, "child"), process(32, 10, "other"))
     assert world.left_alone(found, {30, 31, 32}, {10}) == {30, 31}
     assert World(Records("handle")).left_alone(found, {30, 31, 32}, {10}) == {30, 31}
+
+
+def test_a_container_whose_processes_are_not_of_this_host_is_not_seen() -> None:
+    assert running("0" * 64, 2**22 + 1) is None
