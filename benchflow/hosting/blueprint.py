@@ -144,12 +144,23 @@ class Blueprint:
             image_user=None if self.environment is not None and self.environment.manifest.has_image else image.user,
         )
 
-    async def start_alone(self, name: str, labels: dict[str, str], limit: float, **where: Any) -> Sandbox:
-        """Find or start a sandbox where no agent will be. limit: seconds of its start; where: for `provider.start`.
+    async def start_alone(
+        self, name: str, labels: dict[str, str], limit: float, *, base: ImageRef | None = None, **where: Any
+    ) -> Sandbox:
+        """Find or start a sandbox where no agent will be.
 
         A world's services are not started: a verifier is shown the state that was kept.
+
+        Args:
+            name: The sandbox's.
+            labels: Its labels.
+            limit: Seconds of its start.
+            base: What it begins with instead of the image: a later state of that.
+            where: For `provider.start`.
         """
         spec = self.spec(name, await self.image(), labels)
+        if base is not None:
+            spec = spec.model_copy(update={"image": base})
         if self.environment is not None:
             spec = spec.model_copy(update={"entrypoint": "none"})
         return await start_within(self.provider.start(spec, **where), limit)
@@ -159,9 +170,19 @@ class Blueprint:
         commands = self.task.sandbox.setup_commands
         await run_setup_commands(sandbox, commands, env, secrets, file=self.task.config_file)
 
-    async def make_ready(self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets) -> None:
-        """Make a sandbox ready where no agent will be. env: of the task's commands."""
-        await self.set_up(sandbox, env, secrets)
+    async def make_ready(
+        self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets, *, is_set_up: bool = False
+    ) -> None:
+        """Make a sandbox ready where no agent will be.
+
+        Args:
+            sandbox: The sandbox.
+            env: Environment of the task's commands.
+            secrets: For what the commands name.
+            is_set_up: True if it began with what the setup commands have left.
+        """
+        if not is_set_up:
+            await self.set_up(sandbox, env, secrets)
         if self.task.sandbox.healthcheck is not None:
             await check_health(sandbox, self.task.sandbox.healthcheck, env)
         # The processes that run by now are the task's own and stay, as they do when an agent comes.

@@ -1,5 +1,8 @@
 """The clean room: a sandbox for a verifier alone, made afresh, which receives the agent's work and nothing else.
 
+It begins with the task's image, as the agent's sandbox did, or with what that was after the task's setup commands
+(`room_base`).
+
 What travels is the workspace, `/logs/artifacts` and what the task declares: declared artifacts, and paths that its
 scorers read. All of it goes by way of files of this host, never from one sandbox to the other. What an agent has left
 anywhere else (a tool on PATH, a library, a process, a file in /var) is not there.
@@ -25,6 +28,7 @@ from typing import Any
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.failures import error_of, failure_of
+from benchflow.contracts.images import ImageRef
 from benchflow.contracts.job import RunConfig
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Failure
@@ -51,7 +55,11 @@ _NAME = "sandbox"
 """File with the name of the room's sandbox, from before it is started."""
 
 _VERDICT = "said.json"
+_READY = "ready"
+"""File with the handle of the room's sandbox, once it is ready for the work."""
+
 _ARRIVED = "arrived"
+"""File with the handle of the room's sandbox, once the work is in it."""
 
 
 class _Verdict(Model):
@@ -144,26 +152,49 @@ class CleanRoom:
     is_clean: bool = True
     """Whether it is the verifier's alone. Otherwise it stands for the agent's sandbox, and gets the workspace only."""
 
+    base: ImageRef | None = None
+    """What the agent's sandbox was after the setup commands, which then are not run again."""
+
+    known: HardeningBaseline | None = None
+    """Baseline of the agent's sandbox, if that began with nothing else than the room does."""
+
     on_removed: Callable[[str], None] = lambda name: None
     """Called with its name after it was removed."""
 
-    async def open(self) -> Sandbox:
-        """Find the sandbox, or make it, with the agent's work in it."""
+    async def start(self) -> Sandbox:
+        """Find the sandbox, or make it, ready for the agent's work."""
         name = self.notes / _NAME
         with storage_errors(name):
             name.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(name, self.name.encode(), durable=False)
-        sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, **self.where)
-        if not await sandbox.was_started(_ARRIVED):
-            await self.blueprint.make_ready(sandbox, self.env, self.secrets)
+        sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, base=self.base, **self.where)
+        if not self._is_noted(_READY, sandbox):
+            await self.blueprint.make_ready(sandbox, self.env, self.secrets, is_set_up=self.base is not None)
             if self.is_clean:
-                keep_baseline(await self.blueprint.room_baseline(sandbox, self.user), self.notes)
+                known = self.known or await self.blueprint.room_baseline(sandbox, self.user)
+                keep_baseline(known, self.notes)
+            self._note(_READY, sandbox)
+        return sandbox
+
+    async def open(self) -> Sandbox:
+        """Find the sandbox, or make it, with the agent's work in it."""
+        sandbox = await self.start()
+        # After a crash, what the verifier has begun to do there must not be undone.
+        if not self._is_noted(_ARRIVED, sandbox):
+            if self.is_clean:
                 await put_for_room(sandbox, self.work)
             else:
                 await put_workspace(sandbox, kept_workspace(self.work))
-            # After a crash, what the verifier has begun to do there must not be undone.
-            await sandbox.exec_once(_ARRIVED, ["true"], cwd="/")
+            self._note(_ARRIVED, sandbox)
         return sandbox
+
+    def _note(self, what: str, sandbox: Sandbox) -> None:
+        write_atomic(self.notes / what, sandbox.ref.handle.encode(), durable=False)
+
+    def _is_noted(self, what: str, sandbox: Sandbox) -> bool:
+        """Return whether something was noted of this sandbox, and not of an earlier one of its name."""
+        file = self.notes / what
+        return file.is_file() and file.read_text() == sandbox.ref.handle
 
     def baseline(self) -> HardeningBaseline | None:
         """Return what the open room was before the agent's work came."""
@@ -185,8 +216,7 @@ class CleanRoom:
                         raise
                     verdict = _Verdict(failure=failure_of(error, "verify"))
                 write_atomic(file, verdict.model_dump_json().encode(), durable=False)
-        await self.remove()
-        await asyncio.to_thread(shutil.rmtree, self.notes, ignore_errors=True)
+        await self.discard()
         verdict = _Verdict.model_validate_json(file.read_bytes())
         if verdict.result is None:
             assert verdict.failure is not None
@@ -206,6 +236,11 @@ class CleanRoom:
             if not error.retryable:
                 await self.remove()
             raise
+
+    async def discard(self) -> None:
+        """Remove the sandbox, and what was noted of it."""
+        await self.remove()
+        await asyncio.to_thread(shutil.rmtree, self.notes, ignore_errors=True)
 
     async def remove(self) -> None:
         """Remove the sandbox. What can't be removed now the reaper finds, once the rollout is over."""

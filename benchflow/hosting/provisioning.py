@@ -18,6 +18,7 @@ from benchflow.hosting.agent import FROM_CHECKPOINT, prepare_for_agent
 from benchflow.hosting.blueprint import start_within
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.portable import image_of
+from benchflow.hosting.room_base import capture_for_rooms, forget_base
 from benchflow.hosting.session_files import remove_journals
 from benchflow.hosting.world import compare_copy, entrypoint_env, prepare_for_world, start_world
 from benchflow.planes.sandbox import get_provider
@@ -72,6 +73,7 @@ async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> Sand
     await _start(rollout, request, name, paths.build_log)
     if request.checkpoint is None:
         await rollout.blueprint.set_up(rollout.sandbox, rollout.env(), rollout.secrets)
+        await capture_for_rooms(rollout, request)
     else:
         await asyncio.to_thread(rollout.mark, FROM_CHECKPOINT)
         await prove(request.checkpoint, rollout.sandbox, await rollout.world())
@@ -132,6 +134,7 @@ async def tear_down(rollout: Hosted) -> None:
     if rollout.spec.job_run_id is not None:
         await _leave(rollout)
         return
+    await forget_base(rollout)
     sandbox = host.forget(ref.name)
     if sandbox is not None:
         await sandbox.stop()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -32,18 +33,19 @@ from benchflow.host import SlotOwner
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_memory import keep_step_memory
 from benchflow.hosting.clean_room import CleanRoom, keep_for_room, room_notes
-from benchflow.hosting.fidelity import read_fidelity
+from benchflow.hosting.fidelity import Fidelity, read_fidelity
 from benchflow.hosting.freezing import freeze, thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.out_of_memory import verifier_note
 from benchflow.hosting.provisioning import sandbox_labels
+from benchflow.hosting.room_base import base_of_rooms
 from benchflow.hosting.room_trial import RoomTrial
 from benchflow.hosting.verifier_files import SETTLED
-from benchflow.hosting.verifier_place import VerifierPlace, choose_place
+from benchflow.hosting.verifier_place import VerifierPlace, choose_place, may_take_room
 from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
-from benchflow.planes.reward.hardening import harden, read_baseline
+from benchflow.planes.reward.hardening import HardeningBaseline, harden, read_baseline
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
@@ -122,9 +124,13 @@ class ScoredStep:
             return None
         return RoomTrial(self.evidence / "trial", task)
 
+    @property
+    def _fidelity(self) -> Fidelity | None:
+        return read_fidelity(self.rollout.spec.task.digest, self.rollout.ref.provider, self.step.name)
+
     def fidelity(self) -> dict[str, object]:
         """Return the metadata of an oracle's result about the clean room."""
-        known = read_fidelity(self.rollout.spec.task.digest, self.rollout.ref.provider, self.step.name)
+        known = self._fidelity
         if known is None or not self.is_trusted:
             return {}
         return {"clean_room": known.model_dump(mode="json") | {"is_faithful": known.is_faithful}}
@@ -157,7 +163,7 @@ class ScoredStep:
         await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
-        place = await self._choose_place()
+        place = await choose_place(*self._for_place, has_rooms=self.has_rooms)
         notes += await self._keep(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
         with storage_errors(done):
@@ -165,16 +171,11 @@ class ScoredStep:
         write_atomic(done, settled.model_dump_json(exclude={"state"}).encode(), durable=False)
         return settled
 
-    async def _choose_place(self) -> VerifierPlace:
-        rollout = self.rollout
-        return await choose_place(
-            rollout.sandbox,
-            self.config,
-            read_fidelity(rollout.spec.task.digest, rollout.ref.provider, self.step.name),
-            read_baseline(self.evidence),
-            [artifact.source for artifact in self._travelling],
-            has_rooms=self.has_rooms,
-        )
+    @property
+    def _for_place(self) -> tuple[Sandbox, VerifierConfig, Fidelity | None, HardeningBaseline | None, list[str]]:
+        """What decides where the verifier runs."""
+        travelling = [artifact.source for artifact in self._travelling]
+        return self.rollout.sandbox, self.config, self._fidelity, read_baseline(self.evidence), travelling
 
     @property
     def _asked_place(self) -> VerifierPlace:
@@ -290,11 +291,17 @@ class ScoredStep:
 
     def room(self, verifier: ScriptVerifier, run_id: str, evidence: Path) -> tuple[CleanRoom, ScriptVerifier]:
         """Return the clean room, and a verifier as it runs there. evidence: where the work that travels was kept."""
-        rollout, ref = self.rollout, self.rollout.ref
-        blueprint = rollout.blueprint.of_verifier(self.step.name, self.config, ref.workdir)
-        room = CleanRoom(
+        room = self._room(verifier.key, run_id, evidence)
+        return room, verifier.alone(self.rollout.env(self.config.env, task=room.blueprint.task), room.baseline)
+
+    def _room(self, key: str, run_id: str, evidence: Path) -> CleanRoom:
+        rollout, ref, step = self.rollout, self.rollout.ref, self.step.name
+        blueprint = rollout.blueprint.of_verifier(step, self.config, ref.workdir)
+        # With a table or an image of its own it is another sandbox than the agent's, and so is what a child began with.
+        is_alike = self.config.sandbox is None and not rollout.task.verifier_build_of(step) and not rollout.spec.branch
+        return CleanRoom(
             blueprint,
-            ids.clean_room_name(ref.name, run_id, verifier.key),
+            ids.clean_room_name(ref.name, run_id, key),
             sandbox_labels(rollout.host.stack, rollout.spec, SlotOwner(rollout.spec.id, run_id), ref.generation),
             ref.model_dump(include={"host_id", "queue", "generation"}),
             room_notes(evidence),
@@ -303,8 +310,27 @@ class ScoredStep:
             self.config.user,
             rollout.secrets,
             rollout.spec.run.sandbox_setup_timeout,
+            base=base_of_rooms(rollout) if is_alike else None,
+            # Before a step there is what its setup, and the steps before it, have left.
+            known=read_baseline(self.evidence) if is_alike and step is None else None,
         )
-        return room, verifier.alone(rollout.env(self.config.env, task=blueprint.task), room.baseline)
+
+    @asynccontextmanager
+    async def room_ahead(self, run_id: str) -> AsyncIterator[CleanRoom | None]:
+        """Have the clean room that the verifier may get start while a block makes the work ready for it."""
+        if (self.evidence / SETTLED).is_file() or not await may_take_room(*self._for_place, has_rooms=self.has_rooms):
+            yield None
+            return
+        room = self._room(self.verifier(None).key, run_id, self.evidence)
+        starting = asyncio.create_task(room.start())
+        try:
+            yield room
+        except BaseException:
+            starting.cancel()
+            raise
+        finally:
+            # Whoever opens the room meets an error of the start again.
+            await asyncio.gather(starting, return_exceptions=True)
 
     async def _in(self, room: CleanRoom, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
         """Run a verifier in a clean room, in the slot of its rollout, whose own sandbox is frozen meanwhile.

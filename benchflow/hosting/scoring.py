@@ -57,7 +57,10 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         )
 
     async with explaining_losses(rollout.sandbox):
-        settled = await scored.settle(work)
+        async with scored.room_ahead(work.run_id) as room:
+            settled = await scored.settle(work)
+        if room is not None and not settled.place.is_separate:
+            await room.discard()
         verifier = scored.verifier(settled.state)
         result = await scored.score(verifier, work.run_id, scored.evidence, scorers, settled.place)
         if measured and scored.is_trusted and rollout.spec.branch is None:

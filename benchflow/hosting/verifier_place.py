@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
 from benchflow.hosting.fidelity import Fidelity
@@ -76,13 +75,36 @@ async def choose_place(
         return shared("the files were not listed before the agent acted")
     if running := await sandbox.strangers():
         return shared(f"a process of the agent's runs: {running[0].command}")
-    after = await sandbox.changes(baseline.changes, skip=skipped(sandbox, baseline.tools))
-    if left := left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
+    if left := await _left_behind(sandbox, baseline, travelling):
         return shared(f"{left[0]} was changed, which a clean room would not have")
     return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed")
 
 
-def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[str]) -> list[str]:
-    """Return the paths that have changed and that a clean room would not have."""
-    places = [place.rstrip("/") for place in (*travelling, *_NOT_WORK) if place.rstrip("/")]
+async def may_take_room(
+    sandbox: Sandbox,
+    config: VerifierConfig,
+    fidelity: Fidelity | None,
+    baseline: HardeningBaseline | None,
+    travelling: Sequence[str],
+    *,
+    has_rooms: bool,
+) -> bool:
+    """Return whether `choose_place` is likely to choose a clean room, before the sandbox is hardened."""
+    if not has_rooms or config.sandbox_mode != "auto":
+        return has_rooms and config.sandbox_mode == "separate"
+    if fidelity is None or not fidelity.is_faithful or baseline is None or baseline.changes is None:
+        return False
+    return not await _left_behind(sandbox, baseline, travelling)
+
+
+async def _left_behind(sandbox: Sandbox, baseline: HardeningBaseline, travelling: Sequence[str]) -> list[str]:
+    """Return the paths that have changed since a baseline with a list of files, and that a clean room would not have.
+
+    travelling: paths that go into the room besides the workspace.
+    """
+    before = baseline.changes
+    assert before is not None
+    after = await sandbox.changes(before, skip=skipped(sandbox, baseline.tools))
+    kept = (sandbox.ref.workdir, baseline.home, *travelling, *_NOT_WORK)
+    places = [place.rstrip("/") for place in kept if place.rstrip("/")]
     return [path for path in before.differences(after) if "/__pycache__" not in path and not is_below(path, places)]

@@ -49,8 +49,17 @@ _MEASURE = r"""
 size=$(du -sHb -- "$1" 2>/dev/null) && [ -n "$size" ] && { echo "${size%%[!0-9]*}"; exit; }
 size=$(du -sHk -- "$1") && echo "$((${size%%[!0-9]*} * 1024))"
 """
-# The numbers of those arguments that are there.
-_WHICH = 'n=0; for each; do if [ -e "$each" ] || [ -h "$each" ]; then echo "$n"; fi; n=$((n + 1)); done'
+# $1: a directory that counts only with something in it. The numbers of those arguments that are there.
+_WHICH = r"""
+n=0 left=$1
+holds() { for f in "$1"/* "$1"/.[!.]* "$1"/..?*; do if [ -e "$f" ] || [ -h "$f" ]; then return 0; fi; done; return 1; }
+shift
+for each; do
+  if [ "$each" = "$left" ] && [ -d "$each" ] && [ ! -h "$each" ] && ! holds "$each"; then :
+  elif [ -e "$each" ] || [ -h "$each" ]; then echo "$n"; fi
+  n=$((n + 1))
+done
+"""
 
 
 # --- what scorers read -----------------------------------------------------------------------------------
@@ -237,7 +246,7 @@ async def keep_artifacts(
         if path and not f"/{path}/".startswith(f"{workspace}/"):
             declared.setdefault(path, artifact.exclude)
     _write(evidence / _DECLARED, declared)
-    there = await sandbox.control(_WHICH, *(f"/{path}" for path in declared))
+    there = await sandbox.control(_WHICH, LEFT, *(f"/{path}" for path in declared))
     names = [list(declared)[int(number)] for number in there.stdout.split()]
     return await _keep(sandbox, evidence / ARTIFACTS, "the artifacts", "/", names, limit_bytes) if names else []
 

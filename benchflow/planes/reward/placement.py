@@ -130,7 +130,7 @@ async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool], is_
 
 
 async def _put(sandbox: Sandbox, tar: Path, script: str, *args: str) -> None:
-    result = await sandbox.exec(["sh", "-c", script, "sh", *args], cwd="/", timeout=PUT_SEC)
+    result = await sandbox.control(script, *args, timeout=PUT_SEC)
     if result.return_code != 0:
         raise VerifierError(
             "what was kept could not be put into the sandbox",

@@ -35,7 +35,7 @@ printf %s "$1" >{PLUGINS}/{PLUGIN}.py
 : >{_OWN}/pip.conf
 chown -R "$2" {_OWN}
 shift 3
-for f; do rm -rf -- "$f"; cp {PLUGINS}/{PLUGIN}.py "$f"; done
+for f; do [ ! -d "${{f%/*}}" ] || {{ rm -rf -- "$f"; cp {PLUGINS}/{PLUGIN}.py "$f"; }}; done
 """
 
 # Hooks and file system monitors are programs that the repository's owner chooses.

@@ -1,0 +1,70 @@
+"""Capture the sandbox of a rollout after its setup commands, for clean rooms to begin with.
+
+So a room has what these commands have left there, and not what another run of them would leave. What they have started
+is in no capture: where a process of theirs runs, a room starts from the image, and they are run again. Without setup
+commands the image itself is what the agent began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow.contracts.activities import ProvisionInput
+from benchflow.contracts.ids import short_hash
+from benchflow.contracts.images import ImageRef
+from benchflow.errors import BenchFlowError
+from benchflow.hosting.fidelity import read_fidelity
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.kept import Kept, remove_kept, write_kept
+from benchflow.planes.reward.verify import config_of
+from benchflow.store import write_atomic
+
+_FILE = "room-base.json"
+"""File among a sandbox's sessions: the `ImageRef` of the capture."""
+
+
+async def capture_for_rooms(rollout: Hosted, request: ProvisionInput) -> None:
+    """Capture the sandbox, if a verifier of the rollout may get a clean room that begins like it."""
+    task, can = rollout.task, rollout.provider.capabilities()
+    is_shared = rollout.spec.branch is not None or rollout.spec.job_run_id is not None
+    if is_shared or not task.sandbox.setup_commands or not can.snapshot or can.lockdown != "clean_room":
+        return
+    names: list[str | None] = [step.name for step in task.steps] or [None]
+    file = rollout.sessions / _FILE
+    if not any(_may_have_room(rollout, name) for name in names) or file.is_file() or await rollout.sandbox.strangers():
+        return
+    # Recorded first: the reaper removes what the record names once the rollout has ended.
+    kept = Kept(workflow=rollout.spec.id, run_id=request.run_id, provider=rollout.ref.provider, tries=1)
+    await asyncio.to_thread(write_kept, _record(rollout), kept)
+    image = await rollout.sandbox.snapshot(f"{_record(rollout).stem}.1-room")
+    await asyncio.to_thread(write_atomic, file, image.model_dump_json().encode())
+
+
+def base_of_rooms(rollout: Hosted) -> ImageRef | None:
+    """Return what was captured of a rollout's sandbox; None where nothing was."""
+    file = rollout.sessions / _FILE
+    return ImageRef.model_validate_json(file.read_bytes()) if file.is_file() else None
+
+
+async def forget_base(rollout: Hosted) -> None:
+    """Remove what was captured of a rollout's sandbox, if anything was. What can't be removed now the reaper finds."""
+    record = _record(rollout)
+    if record.is_file():
+        with suppress(BenchFlowError):
+            await remove_kept(record, rollout.host.store)
+
+
+def _record(rollout: Hosted) -> Path:
+    return rollout.host.paths.checkpoints / f"bf-room-{short_hash(f'{rollout.host.stack}/{rollout.ref.name}', 16)}.json"
+
+
+def _may_have_room(rollout: Hosted, step: str | None) -> bool:
+    """Return whether the verifier of a step may run in a clean room that begins like the agent's sandbox."""
+    config = config_of(rollout.task, step)
+    if config.sandbox is not None or rollout.task.verifier_build_of(step):
+        return False
+    known = read_fidelity(rollout.spec.task.digest, rollout.ref.provider, step)
+    may_choose = config.sandbox_mode == "auto" and known is not None and known.is_faithful
+    return may_choose or config.sandbox_mode == "separate" or rollout.spec.run.try_clean_room
