@@ -22,7 +22,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,8 @@ async def end_rooms(provider: str, results: Path) -> None:
         for place in results.glob(f"{evidence}/{_ROOM}"):
             name = place / _NAME
             if name.is_file():
+                if (removal := _REMOVALS.get(name.read_text())) is not None:
+                    await asyncio.wait([removal])
                 # The reaper finds what cannot be removed now.
                 with suppress(BenchFlowError):
                     await get_provider(provider).remove(name.read_text())
@@ -121,7 +123,11 @@ def _place(evidence: Path) -> Path:
     return evidence if (evidence / WORKSPACE).is_file() else evidence / _ROOM
 
 
-@dataclass(frozen=True)
+_REMOVALS: dict[str, asyncio.Task[None]] = {}
+"""Rooms that this process is removing, by the names of their sandboxes. Nobody has to wait for their end."""
+
+
+@dataclass
 class CleanRoom:
     """The clean room of one verification."""
 
@@ -161,8 +167,12 @@ class CleanRoom:
     on_removed: Callable[[str], None] = lambda name: None
     """Called with its name after it was removed."""
 
+    _started: Sandbox | None = field(default=None, init=False)
+
     async def start(self) -> Sandbox:
         """Find the sandbox, or make it, ready for the agent's work."""
+        if self._started is not None:
+            return self._started
         name = self.notes / _NAME
         with storage_errors(name):
             name.parent.mkdir(parents=True, exist_ok=True)
@@ -174,6 +184,7 @@ class CleanRoom:
                 known = self.known or await self.blueprint.room_baseline(sandbox, self.user)
                 keep_baseline(known, self.notes)
             self._note(_READY, sandbox)
+        self._started = sandbox
         return sandbox
 
     async def open(self) -> Sandbox:
@@ -201,7 +212,7 @@ class CleanRoom:
         return read_baseline(self.notes)
 
     async def once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
-        """Run a verifier in the room once; then remove the room, and what was kept for it alone.
+        """Run a verifier in the room once; then begin to remove the room, and what was kept for it alone.
 
         verify: raises `VerifierError` for what counts as an answer, too. A worker that only shuts down, or is to try
         again, leaves the room to the next one.
@@ -216,7 +227,7 @@ class CleanRoom:
                         raise
                     verdict = _Verdict(failure=failure_of(error, "verify"))
                 write_atomic(file, verdict.model_dump_json().encode(), durable=False)
-        await self.discard()
+        self.discard()
         verdict = _Verdict.model_validate_json(file.read_bytes())
         if verdict.result is None:
             assert verdict.failure is not None
@@ -237,10 +248,15 @@ class CleanRoom:
                 await self.remove()
             raise
 
-    async def discard(self) -> None:
-        """Remove the sandbox, and what was noted of it."""
-        await self.remove()
-        await asyncio.to_thread(shutil.rmtree, self.notes, ignore_errors=True)
+    def discard(self) -> None:
+        """Begin to remove the sandbox, and what was noted of it. `end_rooms` waits for the end of that."""
+
+        async def remove() -> None:
+            await self.remove()
+            await asyncio.to_thread(shutil.rmtree, self.notes, ignore_errors=True)
+
+        removal = _REMOVALS[self.name] = asyncio.create_task(remove())
+        removal.add_done_callback(lambda task: _REMOVALS.pop(self.name, None))
 
     async def remove(self) -> None:
         """Remove the sandbox. What can't be removed now the reaper finds, once the rollout is over."""

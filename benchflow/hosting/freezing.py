@@ -26,12 +26,13 @@ async def freeze(sandbox: Sandbox) -> None:
             await sandbox.freeze()
 
 
-async def thaw(sandbox: Sandbox, results: Path) -> None:
-    """Thaw a sandbox, if it is frozen, after its rollout's clean rooms have ended. results: the rollout's.
+async def thaw(sandbox: Sandbox, results: Path | None = None) -> None:
+    """Thaw a sandbox, if it is frozen. A lost one is reported by the work that comes next.
 
-    A lost one is reported by the work that comes next: what was measured in a clean room stays measured.
+    results: those of its rollout, whose clean rooms end first. None where their end was begun.
     """
     if _can_freeze(sandbox) and await sandbox.is_frozen():
-        await end_rooms(sandbox.ref.provider, results)
+        if results is not None:
+            await end_rooms(sandbox.ref.provider, results)
         with suppress(SandboxLostError):
             await sandbox.thaw()

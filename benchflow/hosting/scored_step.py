@@ -265,7 +265,13 @@ class ScoredStep:
         )
 
     async def score(
-        self, verifier: ScriptVerifier, run_id: str, evidence: Path, scorers: Scorers, place: VerifierPlace
+        self,
+        verifier: ScriptVerifier,
+        run_id: str,
+        evidence: Path,
+        scorers: Scorers,
+        place: VerifierPlace,
+        room: CleanRoom | None = None,
     ) -> VerifyResult:
         """Return what the scorers give the step, at their place, without secrets.
 
@@ -275,6 +281,7 @@ class ScoredStep:
             evidence: Where the work that travels was kept.
             scorers: What scores.
             place: Where.
+            room: The clean room, if it was started before.
         """
         rollout = self.rollout
 
@@ -283,18 +290,19 @@ class ScoredStep:
                 return rollout.redact.result(await scorers(open, verifier))
 
         if place.is_separate:
-            room, alone = self.room(verifier, run_id, evidence)
+            room = room or self.room(verifier.key, run_id, evidence)
+            alone = self.alone(verifier, room)
             result = await self._in(room, lambda: redacted(room.open, alone))
         else:
             result = await redacted(partial(_given, rollout.sandbox), verifier)
         return result.model_copy(update={"metadata": {**result.metadata, **place.metadata}})
 
-    def room(self, verifier: ScriptVerifier, run_id: str, evidence: Path) -> tuple[CleanRoom, ScriptVerifier]:
-        """Return the clean room, and a verifier as it runs there. evidence: where the work that travels was kept."""
-        room = self._room(verifier.key, run_id, evidence)
-        return room, verifier.alone(self.rollout.env(self.config.env, task=room.blueprint.task), room.baseline)
+    def alone(self, verifier: ScriptVerifier, room: CleanRoom) -> ScriptVerifier:
+        """Return a verifier as it runs in a clean room."""
+        return verifier.alone(self.rollout.env(self.config.env, task=room.blueprint.task), room.baseline)
 
-    def _room(self, key: str, run_id: str, evidence: Path) -> CleanRoom:
+    def room(self, key: str, run_id: str, evidence: Path) -> CleanRoom:
+        """Return the clean room of a verifier. key: the verifier's; evidence: where the work that travels is kept."""
         rollout, ref, step = self.rollout, self.rollout.ref, self.step.name
         blueprint = rollout.blueprint.of_verifier(step, self.config, ref.workdir)
         # With a table or an image of its own it is another sandbox than the agent's, and so is what a child began with.
@@ -321,7 +329,7 @@ class ScoredStep:
         if (self.evidence / SETTLED).is_file() or not await may_take_room(*self._for_place, has_rooms=self.has_rooms):
             yield None
             return
-        room = self._room(self.verifier(None).key, run_id, self.evidence)
+        room = self.room(self.verifier(None).key, run_id, self.evidence)
         starting = asyncio.create_task(room.start())
         try:
             yield room
@@ -337,15 +345,19 @@ class ScoredStep:
 
         Where the room stays for another attempt, that one stays frozen.
         """
-        rollout = self.rollout
-        await freeze(rollout.sandbox)
+        sandbox = self.rollout.sandbox
+        freezing = asyncio.create_task(freeze(sandbox))
         try:
             result = await room.once(verify)
         except BenchFlowError as error:
             if not error.retryable:
-                await thaw(rollout.sandbox, rollout.paths.root)
+                await freezing
+                await thaw(sandbox, self.rollout.paths.root)
             raise
-        await thaw(rollout.sandbox, rollout.paths.root)
+        finally:
+            await asyncio.gather(freezing, return_exceptions=True)
+        await freezing
+        await thaw(sandbox)
         return result
 
     async def measure_alone(self, room: CleanRoom, verifier: ScriptVerifier) -> VerifyResult:

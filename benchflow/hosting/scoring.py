@@ -60,16 +60,17 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         async with scored.room_ahead(work.run_id) as room:
             settled = await scored.settle(work)
         if room is not None and not settled.place.is_separate:
-            await room.discard()
+            room.discard()
         verifier = scored.verifier(settled.state)
-        result = await scored.score(verifier, work.run_id, scored.evidence, scorers, settled.place)
+        result = await scored.score(verifier, work.run_id, scored.evidence, scorers, settled.place, room)
         if measured and scored.is_trusted and rollout.spec.branch is None:
             rewards, task = measured[0].rewards, rollout.spec.task.digest
             found = Fidelity(separate=rewards) if settled.place.is_separate else Fidelity(shared=rewards)
             keep_fidelity(task, rollout.ref.provider, step.name, found)
             if not settled.place.is_separate and (trial := scored.trial) is not None:
                 alone = replace(verifier, key=f"{verifier.key}-trial")
-                await trial.run(*scored.room(alone, work.run_id, scored.evidence / "trial"), scored.measure_alone)
+                trial_room = scored.room(alone.key, work.run_id, scored.evidence / "trial")
+                await trial.run(trial_room, scored.alone(alone, trial_room), scored.measure_alone)
     if rollout.spec.run.branch is not None:
         require_scalar(result, "a rollout that branches")
     if isinstance(step.min_reward, int | float):
