@@ -79,8 +79,11 @@ async def keep_for_room(
     place = _place(evidence)
     try:
         async with awake_timeout(PUT_SEC):
-            notes = await keep_workspace(sandbox, place, limit_bytes=limit_bytes)
-            return notes + await keep_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes)
+            notes = await asyncio.gather(
+                keep_workspace(sandbox, place, limit_bytes=limit_bytes),
+                keep_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes),
+            )
+            return [*notes[0], *notes[1]]
     except TimeoutError as error:
         raise VerifierTimeoutError(
             f"the workspace could not be packed for the verifier's own sandbox in {PUT_SEC:g} s",

@@ -23,29 +23,29 @@ PUT_SEC = 600.0
 """For a workspace to be put in place."""
 
 _STAGED = "/var/lib/benchflow/workspace.tar"
-_REST = "/var/lib/benchflow/workspace.sh"
-# By patterns, since not every image has `find`. $3: a script, for what not every `tar` puts back.
+# $1 the archive, which is gone if the script has ended before; $2 the workspace. By patterns, since not every image has
+# `find`.
 _PUT = r"""
+[ -e "$1" ] || exit 0
 set -e
+tar=$1
+shift
 mkdir -p -- "$1"
 cd -- "$1"
 for each in * .[!.]* ..?*; do
   if [ -e "$each" ] || [ -h "$each" ]; then rm -rf -- "./$each"; fi
 done
-tar -xpf "$2"
-sh "$3"
-rm -f -- "$2" "$3"
+tar -xpf "$tar"
 """
-# $1 the archive, $2 a script as above, then what it may hold, relative to /.
+# $1 as above, then what it may hold, relative to /.
 _PUT_EACH = r"""
+[ -e "$1" ] || exit 0
 set -e
-tar=$1 rest=$2
-shift 2
+tar=$1
+shift
 cd /
 for each; do rm -rf -- "./$each"; mkdir -p -- "$(dirname -- "./$each")"; done
 tar -xpf "$tar"
-sh "$rest"
-rm -f -- "$tar" "$rest"
 """
 
 
@@ -89,8 +89,7 @@ async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str]
     def wanted(name: str) -> bool:
         return name not in above and not any(_is_in(name, "" if path == "." else path) for path in without)
 
-    await _stage(sandbox, tar, wanted, is_data)
-    await _put(sandbox, tar, _PUT, sandbox.ref.workdir, _STAGED, _REST)
+    await _put(sandbox, tar, wanted, is_data, _PUT, sandbox.ref.workdir)
 
 
 async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str, Sequence[str]]) -> None:
@@ -113,12 +112,13 @@ async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str,
         roots = [path for path in declared if path in above]
         return any(not excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
 
-    await _stage(sandbox, tar, wanted, is_data=True)
-    await _put(sandbox, tar, _PUT_EACH, _STAGED, _REST, *declared)
+    await _put(sandbox, tar, wanted, True, _PUT_EACH, *declared)
 
 
-async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool], is_data: bool) -> None:
-    """Bring the wanted members of an archive into the sandbox, with the script that completes them."""
+async def _put(
+    sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool], is_data: bool, script: str, *args: str
+) -> None:
+    """Bring the wanted members of an archive into the sandbox, and unpack them there by a script with its arguments."""
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
             rest = await asyncio.to_thread(_retell, tar, file, wanted, is_data)
@@ -126,11 +126,7 @@ async def _stage(sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool], is_
             # Values: of times and owners that no archive can hold.
             raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
         await sandbox.upload(Path(file.name), _STAGED)
-    await sandbox.write_file(_REST, rest, mode=0o600)
-
-
-async def _put(sandbox: Sandbox, tar: Path, script: str, *args: str) -> None:
-    result = await sandbox.control(script, *args, timeout=PUT_SEC)
+    result = await sandbox.control(f'{script}{rest}rm -f -- "$tar"', _STAGED, *args, timeout=PUT_SEC)
     if result.return_code != 0:
         raise VerifierError(
             "what was kept could not be put into the sandbox",
@@ -193,7 +189,7 @@ def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInf
         if link.issym() and (link.uid, link.gid) != (0, 0)
     ]
     lines += [f"touch -d @{int(d.mtime)} {shlex.quote(f'./{d.name}')}" for d in directories if d.name in changed]
-    return "\n".join(["set -e", *lines, ""])
+    return "\n".join([*lines, ""])
 
 
 def _entry(member: tarfile.TarInfo, name: str, is_data: bool) -> tarfile.TarInfo | None:
