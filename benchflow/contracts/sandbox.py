@@ -7,7 +7,7 @@ memory that it could not find again from a `SandboxRef`, because workers die.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -192,10 +192,20 @@ class Sandbox(Protocol):
         """Run a command to its end. Not repeatable: a crash in the middle leaves it running or not run."""
         ...
 
-    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
+    async def control(
+        self, script: str, *args: str, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
+    ) -> SandboxExecResult:
         """Run a short shell script of the engine's own, as root, with `args` as `$1` and so on.
 
-        For what the engine does many times a rollout: a provider makes it cheaper than `exec`.
+        For what the engine does many times a rollout: a provider makes it cheaper than `exec`. It may be run twice, but
+        not once `sink` was called.
+
+        Args:
+            script: What is run.
+            args: Its arguments.
+            sink: Gets the parts of its standard output as they come; then there is none in the result. What it raises
+                ends the script.
+            timeout: Seconds after which it is killed. None for no limit.
         """
         ...
 

@@ -63,6 +63,8 @@ async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
     if kept is not None and kept.checkpoint is not None:
         await _continue_or_wait(rollout, work)
         return kept.checkpoint
+    # After a verifier that had a clean room.
+    await thaw(rollout.sandbox, rollout.paths.root)
     root = spec.branch.root if spec.branch is not None else spec.id
     kept = kept or Kept(workflow=root, run_id=work.run_id, provider=work.sandbox.provider)
     # What an earlier attempt has left, by whichever process.

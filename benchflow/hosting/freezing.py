@@ -26,13 +26,12 @@ async def freeze(sandbox: Sandbox) -> None:
             await sandbox.freeze()
 
 
-async def thaw(sandbox: Sandbox, results: Path | None = None) -> None:
-    """Thaw a sandbox, if it is frozen. A lost one is reported by the work that comes next.
+async def thaw(sandbox: Sandbox, results: Path) -> None:
+    """Thaw a sandbox, if it is frozen, after its rollout's clean rooms have ended. results: the rollout's.
 
-    results: those of its rollout, whose clean rooms end first. None where their end was begun.
+    A lost one is reported by the work that comes next: what was measured in a clean room stays measured.
     """
     if _can_freeze(sandbox) and await sandbox.is_frozen():
-        if results is not None:
-            await end_rooms(sandbox.ref.provider, results)
+        await end_rooms(sandbox.ref.provider, results)
         with suppress(SandboxLostError):
             await sandbox.thaw()

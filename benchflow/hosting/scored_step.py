@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -41,11 +40,11 @@ from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.room_base import base_of_rooms
 from benchflow.hosting.room_trial import RoomTrial
 from benchflow.hosting.verifier_files import SETTLED
-from benchflow.hosting.verifier_place import VerifierPlace, choose_place, may_take_room
+from benchflow.hosting.verifier_place import VerifierPlace, choose_place
 from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
-from benchflow.planes.reward.hardening import HardeningBaseline, harden, read_baseline
+from benchflow.planes.reward.hardening import harden, read_baseline
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
@@ -163,7 +162,7 @@ class ScoredStep:
         await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
-        place = await choose_place(*self._for_place, has_rooms=self.has_rooms)
+        place = await self._choose_place()
         notes += await self._keep(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
         with storage_errors(done):
@@ -171,11 +170,15 @@ class ScoredStep:
         write_atomic(done, settled.model_dump_json(exclude={"state"}).encode(), durable=False)
         return settled
 
-    @property
-    def _for_place(self) -> tuple[Sandbox, VerifierConfig, Fidelity | None, HardeningBaseline | None, list[str]]:
-        """What decides where the verifier runs."""
-        travelling = [artifact.source for artifact in self._travelling]
-        return self.rollout.sandbox, self.config, self._fidelity, read_baseline(self.evidence), travelling
+    async def _choose_place(self) -> VerifierPlace:
+        return await choose_place(
+            self.rollout.sandbox,
+            self.config,
+            self._fidelity,
+            read_baseline(self.evidence),
+            [artifact.source for artifact in self._travelling],
+            has_rooms=self.has_rooms,
+        )
 
     @property
     def _asked_place(self) -> VerifierPlace:
@@ -271,7 +274,8 @@ class ScoredStep:
         evidence: Path,
         scorers: Scorers,
         place: VerifierPlace,
-        room: CleanRoom | None = None,
+        *,
+        is_last: bool = False,
     ) -> VerifyResult:
         """Return what the scorers give the step, at their place, without secrets.
 
@@ -281,7 +285,7 @@ class ScoredStep:
             evidence: Where the work that travels was kept.
             scorers: What scores.
             place: Where.
-            room: The clean room, if it was started before.
+            is_last: Whether nothing is done in the agent's sandbox afterwards.
         """
         rollout = self.rollout
 
@@ -290,9 +294,9 @@ class ScoredStep:
                 return rollout.redact.result(await scorers(open, verifier))
 
         if place.is_separate:
-            room = room or self.room(verifier.key, run_id, evidence)
+            room = self.room(verifier.key, run_id, evidence)
             alone = self.alone(verifier, room)
-            result = await self._in(room, lambda: redacted(room.open, alone))
+            result = await self._in(room, lambda: redacted(room.open, alone), is_last=is_last)
         else:
             result = await redacted(partial(_given, rollout.sandbox), verifier)
         return result.model_copy(update={"metadata": {**result.metadata, **place.metadata}})
@@ -323,41 +327,24 @@ class ScoredStep:
             known=read_baseline(self.evidence) if is_alike and step is None else None,
         )
 
-    @asynccontextmanager
-    async def room_ahead(self, run_id: str) -> AsyncIterator[CleanRoom | None]:
-        """Have the clean room that the verifier may get start while a block makes the work ready for it."""
-        if (self.evidence / SETTLED).is_file() or not await may_take_room(*self._for_place, has_rooms=self.has_rooms):
-            yield None
-            return
-        room = self.room(self.verifier(None).key, run_id, self.evidence)
-        starting = asyncio.create_task(room.start())
-        try:
-            yield room
-        except BaseException:
-            starting.cancel()
-            raise
-        finally:
-            # Whoever opens the room meets an error of the start again.
-            await asyncio.gather(starting, return_exceptions=True)
-
-    async def _in(self, room: CleanRoom, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
+    async def _in(
+        self, room: CleanRoom, verify: Callable[[], Awaitable[VerifyResult]], *, is_last: bool
+    ) -> VerifyResult:
         """Run a verifier in a clean room, in the slot of its rollout, whose own sandbox is frozen meanwhile.
 
-        Where the room stays for another attempt, that one stays frozen.
+        Where the room stays for another attempt, that one stays frozen, and where it is not used again: what collects
+        from it thaws it, once the room is gone.
         """
-        sandbox = self.rollout.sandbox
-        freezing = asyncio.create_task(freeze(sandbox))
+        sandbox, results = self.rollout.sandbox, self.rollout.paths.root
+        await freeze(sandbox)
         try:
             result = await room.once(verify)
         except BenchFlowError as error:
             if not error.retryable:
-                await freezing
-                await thaw(sandbox, self.rollout.paths.root)
+                await thaw(sandbox, results)
             raise
-        finally:
-            await asyncio.gather(freezing, return_exceptions=True)
-        await freezing
-        await thaw(sandbox)
+        if not is_last:
+            await thaw(sandbox, results)
         return result
 
     async def measure_alone(self, room: CleanRoom, verifier: ScriptVerifier) -> VerifyResult:

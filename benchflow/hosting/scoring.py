@@ -57,12 +57,12 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         )
 
     async with explaining_losses(rollout.sandbox):
-        async with scored.room_ahead(work.run_id) as room:
-            settled = await scored.settle(work)
-        if room is not None and not settled.place.is_separate:
-            room.discard()
+        settled = await scored.settle(work)
         verifier = scored.verifier(settled.state)
-        result = await scored.score(verifier, work.run_id, scored.evidence, scorers, settled.place, room)
+        # Others go on in a sandbox that a job shares, and children begin with one of a rollout that branches.
+        spec = rollout.spec
+        is_last = work.is_last and spec.job_run_id is None and spec.branch is None and spec.run.branch is None
+        result = await scored.score(verifier, work.run_id, scored.evidence, scorers, settled.place, is_last=is_last)
         if measured and scored.is_trusted and rollout.spec.branch is None:
             rewards, task = measured[0].rewards, rollout.spec.task.digest
             found = Fidelity(separate=rewards) if settled.place.is_separate else Fidelity(shared=rewards)

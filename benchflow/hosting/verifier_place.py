@@ -80,23 +80,6 @@ async def choose_place(
     return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed")
 
 
-async def may_take_room(
-    sandbox: Sandbox,
-    config: VerifierConfig,
-    fidelity: Fidelity | None,
-    baseline: HardeningBaseline | None,
-    travelling: Sequence[str],
-    *,
-    has_rooms: bool,
-) -> bool:
-    """Return whether `choose_place` is likely to choose a clean room, before the sandbox is hardened."""
-    if not has_rooms or config.sandbox_mode != "auto":
-        return has_rooms and config.sandbox_mode == "separate"
-    if fidelity is None or not fidelity.is_faithful or baseline is None or baseline.changes is None:
-        return False
-    return not await _left_behind(sandbox, baseline, travelling)
-
-
 async def _left_behind(sandbox: Sandbox, baseline: HardeningBaseline, travelling: Sequence[str]) -> list[str]:
     """Return the paths that have changed since a baseline with a list of files, and that a clean room would not have.
 

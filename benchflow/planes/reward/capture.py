@@ -8,14 +8,13 @@ nothing.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import posixpath
 import stat
 import tempfile
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -49,6 +48,12 @@ _MEASURE = r"""
 size=$(du -sHb -- "$1" 2>/dev/null) && [ -n "$size" ] && { echo "${size%%[!0-9]*}"; exit; }
 size=$(du -sHk -- "$1") && echo "$((${size%%[!0-9]*} * 1024))"
 """
+# $1: a directory, then what is packed of it.
+_PACK = r"""
+cd -- "$1" || exit 2
+shift
+exec tar -cf - -- "$@"
+"""
 # $1: a directory that counts only with something in it. The numbers of those arguments that are there.
 _WHICH = r"""
 n=0 left=$1
@@ -60,6 +65,10 @@ for each; do
   n=$((n + 1))
 done
 """
+
+
+class _TooLargeError(Exception):
+    """More is being packed than may be kept."""
 
 
 # --- what scorers read -----------------------------------------------------------------------------------
@@ -194,22 +203,22 @@ async def _pack(
     """Pack what lies below a directory; whether that is whole, and warnings."""
     if posixpath.normpath(base) == "/" and "." in members:
         return False, [f"{what} is the whole file system: it is not kept"]
-    size, end, complaint, code = 0, b"", b"", 1
-    chunks = sandbox.exec_stream(["tar", "-cf", "-", "-C", base, "--", *members], cwd="/")
-    async with aclosing(chunks) as stream:  # type: ignore[type-var]
-        async for chunk in stream:
-            if chunk.stream == "stderr":
-                complaint = (complaint + chunk.data)[-2000:]
-            elif chunk.stream == "exit":
-                code = 1 if chunk.return_code is None else chunk.return_code
-            else:
-                size += len(chunk.data)
-                if size > limit:
-                    return False, [f"{what} is larger than {limit} bytes: it is not kept"]
-                with storage_errors(sink.name):
-                    await asyncio.to_thread(sink.write, chunk.data)
-                end = (end + chunk.data)[-len(_END) :]
-    said = complaint.decode(errors="replace").strip()
+    size, end = 0, b""
+
+    def take(data: bytes) -> None:
+        nonlocal size, end
+        size += len(data)
+        if size > limit:
+            raise _TooLargeError
+        with storage_errors(sink.name):
+            sink.write(data)
+        end = (end + data)[-len(_END) :]
+
+    try:
+        result = await sandbox.control(_PACK, base, *members, sink=take, timeout=None)
+    except _TooLargeError:
+        return False, [f"{what} is larger than {limit} bytes: it is not kept"]
+    code, said = result.return_code, result.stderr.strip()[-2000:]
     # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
     if code > 1 or end != _END:
         return False, [f"{what} could not be packed, and is not kept: {said or f'exit status {code}'}"]

@@ -109,11 +109,13 @@ class DrivenSandbox:
     ) -> SandboxExecResult:
         return await self._connection.executions.run(self._command(cmd, env, cwd, user), timeout)
 
-    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
+    async def control(
+        self, script: str, *args: str, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
+    ) -> SandboxExecResult:
         line = f"set -- {shlex.join(args)}\n{script}" if args else script
         try:
             async with awake_timeout(timeout):
-                result = await self._connection.scripts.run(line, timeout=None)
+                result = await self._connection.scripts.run(line, sink=sink, timeout=None)
         except TimeoutError:
             await self._driver.ping()
             return SandboxExecResult(return_code=TIMED_OUT, timed_out=True)
