@@ -1,6 +1,7 @@
 """What hardening adds to a verification, on Docker and on local sandboxes, beside the same one with every item off.
 
 Each round verifies twice in a sandbox that an agent has worked in, once each way and in turns; medians are reported.
+`room_ms` is what a clean room adds: each round runs an oracle twice, whose verifier runs where it worked and in a room.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ import statistics
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from measured_stack import MeasuredStack, measured_stack
+from trivial_task import IMAGE, SOLVE, TEST, write_trivial_task
+
+from benchflow.contracts.config import JobConfig
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.rollout import RolloutResult
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.task import HardeningConfig, VerifierConfig
 from benchflow.errors import BenchFlowError
+from benchflow.jobs import plan_job, submit
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline
 from benchflow.planes.reward.verify import ScriptVerifier
 from benchflow.planes.sandbox import get_provider
@@ -105,18 +113,66 @@ async def _verify(sandbox: Sandbox, baseline: HardeningBaseline, directory: Path
     return time.perf_counter() - began
 
 
-async def main() -> None:
+async def measure_all(image: str, runs: int) -> dict[str, dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="benchflow-hardening-") as state:
+        os.environ["BENCHFLOW_STATE_DIR"] = state
+        found = {name: await measure(name, image, runs) for name in ("docker", "local")}
+        local = get_provider("local")
+        await local.sweep("hardening-measurement")
+        await local.close()
+    return found
+
+
+def measure_rooms(providers: Sequence[str], runs: int) -> dict[str, float]:
+    """Return the milliseconds that a clean room adds, by provider."""
+    found = {}
+    with measured_stack() as made:
+        task = _room_task(made.root)
+        for provider in providers:
+            added = []
+            for number in range(runs + 1):
+                places = ["shared", "separate"] if number % 2 == 0 else ["separate", "shared"]
+                took = {place: _verify_sec(made, task, provider, place, number) for place in places}
+                # The first round warms up.
+                if number:
+                    added.append((took["separate"] - took["shared"]) * 1000)
+            found[provider] = round(statistics.median(added), 1)
+    return found
+
+
+def _room_task(root: Path) -> Path:
+    task = write_trivial_task(root, ready_image=False)
+    (task / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nWORKDIR /app\n")
+    (task / "solution" / "solve.sh").write_text(SOLVE.replace("/root/", "/app/"))
+    (task / "tests" / "test.sh").write_text(TEST.replace("/root/", "/app/"))
+    return task
+
+
+def _verify_sec(made: MeasuredStack, task: Path, provider: str, place: str, number: int) -> float:
+    made.wait_until_quiet()
+    name = f"{provider}-{place}-{number}"
+    config = JobConfig(paths=[task], sandbox=provider, verify_in=place, jobs_dir=made.root / "jobs", job_name=name)
+    [result] = asyncio.run(_run(config))
+    if result.reward != 1.0:
+        raise RuntimeError(f"the rollout was not rewarded: {result.error or result.verifier_error}")
+    return float(result.timing["verify"])
+
+
+async def _run(config: JobConfig) -> list[RolloutResult]:
+    job = await submit(plan_job(config))
+    await job.wait()
+    return job.results()
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    image = os.environ.get("BENCHFLOW_PERF_IMAGE", "debian:bookworm-slim")
-    with tempfile.TemporaryDirectory(prefix="benchflow-hardening-") as state:
-        os.environ["BENCHFLOW_STATE_DIR"] = state
-        found = {name: await measure(name, image, options.runs) for name in ("docker", "local")}
-        local = get_provider("local")
-        await local.sweep("hardening-measurement")
-        await local.close()
+    found = asyncio.run(measure_all(IMAGE, options.runs))
+    there = [name for name, values in found.items() if "left_out" not in values]
+    for name, added in measure_rooms(there, options.runs).items():
+        found[name]["room_ms"] = added
     if options.json:
         print(json.dumps(found))
         return
@@ -125,4 +181,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

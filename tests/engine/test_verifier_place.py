@@ -86,3 +86,30 @@ async def test_a_verifier_that_reads_more_than_travels_stays_where_the_agent_wor
     result, said = await run(theatre, task, "one", "attacker-root")
     assert (result.reward, said["verified_in"], said["weaker"]) == (1.0, "shared", True)
     assert said["verified_in_why"] == "the oracle's work is worth 1, and in a clean room 0"
+
+
+async def test_a_room_begins_with_what_the_setup_commands_have_left_once(theatre: Theatre, tmp_path: Path) -> None:
+    task = make(tmp_path, works="cat /opt/setup >/app/setup", expects="diff /app/setup /opt/setup")
+    config = task / "task.toml"
+    setup = "cat /proc/sys/kernel/random/uuid >>/opt/setup"
+    config.write_text(f'{config.read_text()}\n[[environment.setup_commands]]\ncommand = "{setup}"\n')
+    oracle, said = await run(theatre, task, "oracle", "oracle", try_clean_room=True)
+    assert said["clean_room"] == {
+        "shared": {"reward": 1.0},
+        "separate": {"reward": 1.0},
+        "error": "",
+        "is_faithful": True,
+    }
+    result, said = await run(theatre, task, "there", "attacker-root")
+    assert (result.reward, said["verified_in"]) == (1.0, "separate")
+    assert not list(theatre.context.paths.checkpoints.glob("bf-room-*"))
+
+
+async def test_setup_commands_that_leave_something_running_run_in_the_room_too(
+    theatre: Theatre, tmp_path: Path
+) -> None:
+    task = make(tmp_path, works="cat /opt/setup >/app/setup", expects="pgrep -f 'sleep 4321'")
+    config = task / "task.toml"
+    config.write_text(f'{config.read_text()}\n[[environment.setup_commands]]\ncommand = "sleep 4321 & echo >/opt/setup"\n')
+    result, said = await run(theatre, task, "there", "attacker-root", verify_in="separate")
+    assert (result.reward, said["verified_in"]) == (1.0, "separate")
