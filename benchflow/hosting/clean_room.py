@@ -46,6 +46,7 @@ from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Secrets
 from benchflow.store import storage_errors, write_atomic
+from benchflow.stored_files import read_stored
 
 MAX_TRAVELLING_BYTES = 4 * 1024**3
 """Bytes of a workspace, and of the artifacts, that travel, however little may be retained for later."""
@@ -207,8 +208,10 @@ class CleanRoom:
 
     def _is_noted(self, what: str, sandbox: Sandbox) -> bool:
         """Return whether something was noted of this sandbox, and not of an earlier one of its name."""
-        file = self.notes / what
-        return file.is_file() and file.read_text() == sandbox.ref.handle
+        try:
+            return read_stored(self.notes / what).decode() == sandbox.ref.handle
+        except FileNotFoundError:
+            return False
 
     def baseline(self) -> HardeningBaseline | None:
         """Return what the open room was before the agent's work came."""

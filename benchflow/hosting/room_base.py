@@ -20,6 +20,7 @@ from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.kept import Kept, remove_kept, write_kept
 from benchflow.planes.reward.verify import config_of
 from benchflow.store import write_atomic
+from benchflow.stored_files import read_stored
 
 _FILE = "room-base.json"
 """File among a sandbox's sessions: the `ImageRef` of the capture."""
@@ -44,8 +45,10 @@ async def capture_for_rooms(rollout: Hosted, request: ProvisionInput) -> None:
 
 def base_of_rooms(rollout: Hosted) -> ImageRef | None:
     """Return what was captured of a rollout's sandbox; None where nothing was."""
-    file = rollout.sessions / _FILE
-    return ImageRef.model_validate_json(file.read_bytes()) if file.is_file() else None
+    try:
+        return ImageRef.model_validate_json(read_stored(rollout.sessions / _FILE))
+    except FileNotFoundError:
+        return None
 
 
 async def forget_base(rollout: Hosted) -> None:

@@ -93,7 +93,7 @@ async def test_a_room_begins_with_what_the_setup_commands_have_left_once(theatre
     config = task / "task.toml"
     setup = "cat /proc/sys/kernel/random/uuid >>/opt/setup"
     config.write_text(f'{config.read_text()}\n[[environment.setup_commands]]\ncommand = "{setup}"\n')
-    oracle, said = await run(theatre, task, "oracle", "oracle", try_clean_room=True)
+    _, said = await run(theatre, task, "oracle", "oracle", try_clean_room=True)
     assert said["clean_room"] == {
         "shared": {"reward": 1.0},
         "separate": {"reward": 1.0},
@@ -110,6 +110,7 @@ async def test_setup_commands_that_leave_something_running_run_in_the_room_too(
 ) -> None:
     task = make(tmp_path, works="cat /opt/setup >/app/setup", expects="pgrep -f 'sleep 4321'")
     config = task / "task.toml"
-    config.write_text(f'{config.read_text()}\n[[environment.setup_commands]]\ncommand = "sleep 4321 & echo >/opt/setup"\n')
+    setup = "sleep 4321 & echo >/opt/setup"
+    config.write_text(f'{config.read_text()}\n[[environment.setup_commands]]\ncommand = "{setup}"\n')
     result, said = await run(theatre, task, "there", "attacker-root", verify_in="separate")
     assert (result.reward, said["verified_in"]) == (1.0, "separate")
