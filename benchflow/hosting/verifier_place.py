@@ -74,7 +74,8 @@ async def choose_place(
         return shared(fidelity.difference)
     if baseline is None or baseline.changes is None:
         return shared("the files were not listed before the agent acted")
-    if running := await sandbox.strangers():
+    # Code that was put into a process of the world can't be what is scored.
+    if running := [process for process in await sandbox.strangers() if not process.is_altered]:
         return shared(f"a process of the agent's runs: {running[0].command}")
     after = await sandbox.changes(baseline.changes, skip=skipped(sandbox, baseline.tools))
     if left := left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
