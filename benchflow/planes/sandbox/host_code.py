@@ -30,8 +30,8 @@ _MAX_CHANGED = 4096
 _MANY = "many"
 """The digest of what has more pages."""
 
-_PRESENT, _SWAPPED, _OF_A_FILE = 1 << 63, 1 << 62, 1 << 61
-"""Bits of an entry of `pagemap` (Linux 3.5)."""
+_OWN = {0b010, 0b100, 0b110}
+"""Highest bits of an entry of `pagemap` (Linux 3.5): the page is present, or swapped, and not a file's."""
 
 _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ (\d+) *(.*)")
 _OF_THE_KERNEL = ("[stack]", "[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[vectors]", "[sigpage]")
@@ -85,8 +85,10 @@ def changed_code(pid: int) -> str | None:
     """
     for _ in range(_ATTEMPTS):
         try:
-            place = _place(pid)
-            return _digest(place) if place is not None else ""
+            for place in _places(pid):
+                if mappings := list(_mappings(place)):
+                    return _digest(place, mappings)
+            return ""
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             return None
         except OSError:
@@ -121,26 +123,24 @@ def idle_code(pid: int, machine: str) -> str | None:
 def init_code(pid: int) -> str | None:
     """Return what a process executes that is to be the daemon's init program: None if that is its file's.
 
-    Such a program has no thread and makes no code. The daemon mounts it alone, which nobody inside can.
+    Such a program is static, has no thread and makes no code. The daemon mounts it alone, which nobody inside can.
     """
     place = Path("/proc") / str(pid)
     try:
-        executable = [mapping for mapping in _mappings(place) if mapping.is_executable]
+        executed = {mapping.name for mapping in _mappings(place) if mapping.is_executable}
         mounts = {line.split()[4] for line in (place / "mountinfo").read_text().splitlines()}
         is_init = (path := (place / "exe").readlink()).name == _INIT and str(path) in mounts
         is_alone = len(list((place / "task").iterdir())) == 1
     except OSError:
         return None
-    return None if is_init and is_alone and all(mapping.has_file for mapping in executable) else FOREIGN_CODE
+    return None if is_init and is_alone and executed == {str(path)} else FOREIGN_CODE
 
 
-def _place(pid: int) -> Path | None:
-    """Return the directory of a thread that has memory; None if none has. The first one has none after its end."""
-    for thread in sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()):
-        place = Path("/proc") / str(thread)
-        if next(_mappings(place), None) is not None:
-            return place
-    return None
+def _places(pid: int) -> Iterator[Path]:
+    """Yield the directories of a process, and of its other threads: the first one has no memory after its end."""
+    yield Path("/proc") / str(pid)
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        yield Path("/proc") / thread.name
 
 
 def _mappings(place: Path) -> Iterator[_Mapping]:
@@ -150,17 +150,18 @@ def _mappings(place: Path) -> Iterator[_Mapping]:
             yield _Mapping(int(start, 16), int(end, 16), rights, int(offset, 16), inode != "0", name)
 
 
-def _digest(place: Path) -> str:
+def _digest(place: Path, mappings: list[_Mapping]) -> str:
     digest, is_any = hashlib.sha256(), False
     left, changed = _MAX_PAGES, 0
     with (place / "mem").open("rb", 0) as memory, (place / "pagemap").open("rb", 0) as table:
-        for mapping in _mappings(place):
+        for mapping in mappings:
             if not mapping.is_executable or not mapping.has_file or mapping.rights[1] == "w":
                 continue
             left -= mapping.size // _PAGE
             if left < 0:
                 return _MANY
-            own = list(_own_pages(mapping, table.fileno()))
+            if not (own := _own_pages(mapping, table.fileno())):
+                continue
             changed += len(own)
             if changed > _MAX_CHANGED:
                 return _MANY
@@ -170,20 +171,20 @@ def _digest(place: Path) -> str:
     return digest.hexdigest()[:16] if is_any else ""
 
 
-def _own_pages(mapping: _Mapping, table: int) -> Iterator[int]:
-    """Yield where in a mapping the pages are that the process has for itself. table: a handle of its `pagemap`."""
+def _own_pages(mapping: _Mapping, table: int) -> list[int]:
+    """Return where in a mapping the pages are that the process has for itself. table: a handle of its `pagemap`."""
+    found: list[int] = []
     first, end = mapping.start // _PAGE, mapping.end // _PAGE
     for piece in range(first, end, _PIECE):
         entries = array("Q", os.pread(table, min(_PIECE, end - piece) * 8, piece * 8))
-        for number, entry in enumerate(entries, piece - first):
-            if entry & (_PRESENT | _SWAPPED) and not entry & _OF_A_FILE:
-                yield number * _PAGE
+        found += [number * _PAGE for number, entry in enumerate(entries, piece - first) if entry >> 61 in _OWN]
+    return found
 
 
 def _changed_pages(place: Path, mapping: _Mapping, own: list[int], memory: int) -> list[tuple[int, bytes]]:
     """Return those of the pages of a mapping that differ from its file: offset in the file, and content."""
     path = place / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
-    if not own or not path.is_file():
+    if not path.is_file():
         return []
     # Not a name: the kernel opens the file that is mapped, wherever it is by now.
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

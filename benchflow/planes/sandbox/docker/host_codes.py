@@ -26,13 +26,14 @@ def codes(container: dict[str, Any], pids: Iterable[int]) -> dict[int, str]:
     """
     first, is_idle = container["State"]["Pid"], container["Config"]["Entrypoint"] == [IDLE]
 
-    is_known = any(name in container["HostConfig"]["Runtime"] for name in _RUNTIMES)
+    host = container["HostConfig"]
+    is_known = any(name in (host.get("Runtime") or "") for name in _RUNTIMES)
 
     def judge(pid: int) -> str | None:
         if pid != first or not is_known:
             return None
         if is_idle:
             return idle_code(pid, os.uname().machine)
-        return init_code(pid) if container["HostConfig"]["Init"] else None
+        return init_code(pid) if host.get("Init") else None
 
     return read_codes(pids, judge)
