@@ -34,7 +34,9 @@ _OWN = {0b010, 0b100, 0b110}
 """Highest bits of an entry of `pagemap` (Linux 3.5): the page is present, or swapped, and not a file's."""
 
 _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ (\d+) *(.*)")
-_OF_THE_KERNEL = ("[stack]", "[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[vectors]", "[sigpage]")
+_OF_A_PROGRAM = ("[anon", "[heap]")
+"""Beginnings of the names in brackets that are not the kernel's own: of memory that a program has asked for."""
+
 _INIT = "docker-init"
 _STANDING_SEC = 2.0
 """How long a process may stand still, as for a copy of its sandbox."""
@@ -59,8 +61,13 @@ class _Mapping:
         return self.end - self.start
 
     @property
+    def is_given(self) -> bool:
+        """Return whether the kernel gives it to every program, like `[vdso]` and `[stack]`."""
+        return self.name.startswith("[") and not self.name.startswith(_OF_A_PROGRAM)
+
+    @property
     def is_executable(self) -> bool:
-        return self.rights[2] == "x" and self.name not in _OF_THE_KERNEL
+        return self.rights[2] == "x" and (not self.is_given or self.name == "[stack]")
 
 
 def read_codes(pids: Iterable[int], judge: Callable[[int], str | None] | None = None) -> dict[int, str]:
@@ -206,7 +213,7 @@ def _idles(place: Path, call: list[str], content: bytes) -> bool:
         call: What it waits in: number, six arguments, stack pointer and program counter.
         content: The program.
     """
-    mappings = [mapping for mapping in _mappings(place) if mapping.name not in _OF_THE_KERNEL]
+    mappings = [mapping for mapping in _mappings(place) if not mapping.is_given]
     status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines() if ":\t" in line)
     if len(mappings) != 1 or len(call) != 9 or any(int(argument, 16) for argument in call[1:5]):
         return False
