@@ -131,6 +131,26 @@ class SeesProcesses(Protocol):
 
 
 @runtime_checkable
+class SeesCode(Protocol):
+    """A driver that sees what the processes of its sandboxes execute, with no program of theirs taking part.
+
+    For other drivers nobody looks.
+    """
+
+    async def code(self, handle: str, numbers: Sequence[int]) -> dict[int, str]:
+        """Return a digest of the code of each process that differs in memory from its file; empty if none does.
+
+        `FOREIGN_CODE` is the code of a process of which more is known, and that is not so. Processes that can't be
+        looked into are left out.
+
+        Args:
+            handle: The sandbox, which does not stand still.
+            numbers: Of `SeesProcesses.running`, or pids of `KeepsProcesses.processes`.
+        """
+        ...
+
+
+@runtime_checkable
 class AccessesFiles(Protocol):
     """A driver that reads and writes single files faster than as archives."""
 

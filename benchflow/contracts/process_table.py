@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FOREIGN_CODE = "foreign"
+"""The code of a process that is known to execute something else than it would by itself."""
+
 
 @dataclass(frozen=True)
 class RunningProcess:
@@ -36,6 +39,12 @@ class RunningProcess:
 
     group: str = ""
     """The command that it descends from, of drivers that know."""
+
+    code: str | None = None
+    """Digest of the code that differs in memory from its file: empty if none does; None if nobody has looked."""
+
+    is_altered: bool = False
+    """Whether that code was changed since the process was recorded as the world's."""
 
     @property
     def command(self) -> str:

@@ -147,6 +147,9 @@ class HardeningReport(Model):
     own_env: list[str] = []
     seconds: float = 0.0
 
+    unsafe: str = ""
+    """Why no verifier may run in the sandbox; empty if one may."""
+
     @property
     def tampering(self) -> list[HardeningFinding]:
         """Findings of that weight, in their order."""

@@ -27,7 +27,7 @@ from benchflow.contracts.rollout import Node, RolloutTree, Step
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
 from benchflow.contracts.world import Environment
-from benchflow.errors import BenchFlowError
+from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.host import SlotOwner
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_memory import keep_step_memory
@@ -156,13 +156,16 @@ class ScoredStep:
             # First of all: where it was the sandbox's own process, all else would fail for want of it.
             await world.check()
         # What has lost its parent is no part of the agent any more, whose end is no finding.
-        left = [process.command for process in await sandbox.strangers() if process.parent == 1]
+        strangers = [process for process in await sandbox.strangers() if not process.is_altered]
+        left = [process.command for process in strangers if process.parent == 1]
         if work.session is not None:
             await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
-        await self._harden(left)
+        unsafe = await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
         place = await self._choose_place()
+        if unsafe and not place.is_separate:
+            raise VerifierError(unsafe, remedy='verify in a sandbox of its own: sandbox_mode "separate"')
         notes += await self._keep(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
         with storage_errors(done):
@@ -185,14 +188,17 @@ class ScoredStep:
         """Where the verifier runs, as far as the task and the job say."""
         return VerifierPlace(is_separate=self.config.sandbox_mode == "separate")
 
-    async def _harden(self, left: Sequence[str]) -> None:
-        """Harden the sandbox for the verifier, and record what was found. left: what the agent has left running."""
+    async def _harden(self, left: Sequence[str]) -> str:
+        """Harden the sandbox for the verifier, and record what was found. left: what the agent has left running.
+
+        Returns why no verifier may run in it all the same; empty if one may.
+        """
         sandbox, config = self.rollout.sandbox, self.config
         verifier, baseline = self.verifier(None), read_baseline(self.evidence)
         if baseline is None:
             # A step whose agent had no prompt, or a rollout that began before there were baselines.
             await verifier.end_agent(sandbox)
-            return
+            return ""
         report = await harden(
             sandbox, baseline, config.hardening, verifier=verifier.user, trusted=self.is_trusted, left=left
         )
@@ -203,6 +209,7 @@ class ScoredStep:
         content = report.model_copy(update={"own_env": own, "findings": findings}).model_dump(mode="json")
         text = json.dumps(self.rollout.redact.within(content), indent=2)
         write_atomic(self.rollout.paths.hardening(self.step.name), text.encode() + b"\n", durable=False)
+        return report.unsafe
 
     async def _leave_world(self, work: VerifyInput, world: Environment) -> tuple[Path | None, list[str]]:
         rollout = self.rollout

@@ -73,7 +73,8 @@ async def choose_place(
         return shared(fidelity.difference)
     if baseline is None or baseline.changes is None:
         return shared("the files were not listed before the agent acted")
-    if running := await sandbox.strangers():
+    # Code that was put into a process of the world can't be what is scored.
+    if running := [process for process in await sandbox.strangers() if not process.is_altered]:
         return shared(f"a process of the agent's runs: {running[0].command}")
     if left := await _left_behind(sandbox, baseline, travelling):
         return shared(f"{left[0]} was changed, which a clean room would not have")

@@ -42,6 +42,11 @@ class Attack:
         return bool(self.task.metadata.get("slow"))
 
     @property
+    def is_withheld(self) -> bool:
+        """Whether what stops it is that nothing is scored where the agent worked."""
+        return bool(self.task.metadata.get("withheld"))
+
+    @property
     def stopped_by(self) -> list[str]:
         return list(self.task.metadata.get("stopped_by", []))
 

@@ -48,15 +48,28 @@ def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningP
         return None
 
 
+def has_ended_first(pid: int) -> bool:
+    """Return whether the first thread of a process has ended, or is on its way out, while others run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return _is_over(fields) and int(fields[17]) > 1
+
+
+def _is_over(fields: Sequence[bytes]) -> bool:
+    """Return whether the first thread of a process has ended, or is on its way out."""
+    return fields[0] in b"ZX" or bool(int(fields[6]) & _EXITING)
+
+
 def _state_of(fields: Sequence[bytes]) -> str:
     """Return the state of a process. fields: of its `stat`, behind the name.
 
     What is on its way out counts as ended. A process whose first thread has ended has not, as long as others run.
     """
-    is_over = fields[0] in b"ZX" or int(fields[6]) & _EXITING
-    if int(fields[17]) > 1:
-        return "S" if is_over else fields[0].decode()
-    return "Z" if is_over else fields[0].decode()
+    if not _is_over(fields):
+        return fields[0].decode()
+    return "S" if int(fields[17]) > 1 else "Z"
 
 
 def unseen(pid: int) -> RunningProcess:

@@ -43,6 +43,19 @@ while True:
     if os.fork(): os._exit(0)
 """
 
+HEADLESS = """
+import ctypes, os, sys, threading, time
+os.setsid()
+def work():
+    while True:
+        with open('/tmp/alive.part', 'w') as file: file.write(str(time.time()) + chr(10))
+        os.replace('/tmp/alive.part', '/tmp/alive')
+        time.sleep(0.005)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)
+"""
+"""Ends its first thread, so that the kernel calls it a zombie, while another one goes on."""
+
 BOMB = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -235,9 +248,52 @@ class Processes(Fixtures):
         assert said.stdout.strip() == "1"
         assert await napping(still, service) == [service]
 
+    async def test_what_goes_on_without_its_first_thread_is_seen_and_killed(self, still: Sandbox) -> None:
+        service = nap()
+        await leave(still, service)
+        await still.mark_baseline()
+        await _leave_headless(still)
+        assert len(await still.strangers()) == 1
+        assert await still.kill_processes() == 1
+        assert await still.strangers() == []
+        assert not await _is_alive(still)
+        assert await napping(still, service) == [service]
+
+    async def test_what_goes_on_without_its_first_thread_ends_with_its_command(self, still: Sandbox) -> None:
+        script = f'python3 -c "$1" >/dev/null 2>&1 & sleep {nap()}'
+        task = asyncio.create_task(still.exec_once("headless", ["sh", "-c", script, "sh", HEADLESS]))
+        await _headless(still)
+        await still.kill_once("headless")
+        await task
+        assert not await _is_alive(still)
+
     async def test_a_command_under_way_is_the_agents_and_ends_with_its_status(self, still: Sandbox) -> None:
         length = nap()
         task = asyncio.create_task(still.exec(["sleep", length]))
         await asleep(still, length)
         assert await still.kill_processes() >= 1
         assert (await task).return_code == 137
+
+
+async def _leave_headless(sandbox: Sandbox) -> None:
+    """Have a process go on without its first thread, that no command waits for."""
+    await sandbox.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", HEADLESS])
+    await _headless(sandbox)
+
+
+async def _headless(sandbox: Sandbox) -> None:
+    """Wait until a process goes on without its first thread."""
+    find = "test -s /tmp/alive && cat /proc/[0-9]*/stat | grep -q '(python3) Z'"
+
+    async def goes_on() -> bool:
+        return (await sandbox.control(find)).return_code == 0
+
+    await until(goes_on)
+
+
+async def _is_alive(sandbox: Sandbox) -> bool:
+    """Return whether something writes the time again and again. What it wrote is removed."""
+    said = await sandbox.control(
+        "for i in 1 2 3 4 5 6; do cat /tmp/alive; sleep 0.02; done | sort -u; rm -f /tmp/alive"
+    )
+    return len(said.stdout.splitlines()) > 1

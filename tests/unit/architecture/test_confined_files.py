@@ -80,6 +80,7 @@ HOST: dict[str, str] = {
     "planes/reward/hardening/pytest_guard.py": "a program of the package",
     "planes/reward/hardening/pytest_session.py": _INSIDE,
     "planes/sandbox/__init__.py": _KERNEL,
+    "planes/sandbox/host_code.py": "the kernel's files of processes; what one has mapped, by the kernel's handle of it",
     "planes/sandbox/host_table.py": "the kernel's files of processes",
     "planes/sandbox/docker/forks.py": _STATE,
     "planes/sandbox/docker/oci.py": "the store's blobs, by digests alone; the daemon's export; a scratch directory",

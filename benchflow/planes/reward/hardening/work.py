@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 
+from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import HardeningConfig
@@ -38,6 +39,8 @@ MOST = 200
 
 _ROUNDS = 4
 """Comparisons after which it is given up to put back what is changed again."""
+
+_ALTERED = "code was put into a process of the world"
 
 _ACT = f"{ROOM}/act"
 
@@ -117,9 +120,11 @@ async def harden(
     """
     began = time.monotonic()
     action = "killed" if config.kill_processes and not trusted else "found"
-    found = [HardeningFinding(item="kill_processes", action=action, detail=command) for command in left]
+    found = [HardeningFinding(item=PROCESSES, action=action, detail=command) for command in left]
+    unsafe = ""
     if not trusted:
-        found += await _secure(sandbox, baseline, config)
+        secured, unsafe = await _secure(sandbox, baseline, config)
+        found += secured
     judged = await _judge(sandbox, baseline, config)
     lines = []
     if config.kill_processes and not trusted and any(finding.path.startswith(CRON_PLACES) for finding in judged.found):
@@ -136,17 +141,21 @@ async def harden(
         left_out=max(0, len(found) - MOST),
         disabled=disabled,
         seconds=round(time.monotonic() - began, 4),
+        unsafe=unsafe,
     )
 
 
-async def _secure(sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig) -> list[HardeningFinding]:
+async def _secure(
+    sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig
+) -> tuple[list[HardeningFinding], str]:
     """Put back what everything else is looked at with, and end what the agent left running, in that order of trust.
 
     What still runs may change it again, so it is compared once more after something has ended. Raises `VerifierError`
-    if that goes on.
+    if that goes on. Last of what is returned is why the sandbox is unsafe all the same; empty if it is not.
     """
     tools = baseline.tools if config.verify_tools else None
     found: list[HardeningFinding] = []
+    altered: dict[tuple[int, int], RunningProcess] = {}
     for _ in range(_ROUNDS):
         repairs = Repairs()
         if tools is not None and baseline.changes is not None:
@@ -156,17 +165,31 @@ async def _secure(sandbox: Sandbox, baseline: HardeningBaseline, config: Hardeni
         found += [finding for finding in repairs.found if finding not in found]
         if repairs.put:
             await sandbox.put_outside(repairs.put)
+        if config.kill_processes:
+            altered |= await _altered(sandbox)
         killed = await sandbox.kill_processes() if config.kill_processes else 0
         if killed:
             what = "a process" if killed == 1 else f"{killed} processes"
-            found.append(HardeningFinding(item="kill_processes", action="killed", detail=what))
+            found.append(HardeningFinding(item=PROCESSES, action="killed", detail=what))
         found += await _finish_repairs(sandbox, repairs)
         if not (killed or repairs.is_any):
-            return found
+            left = await _altered(sandbox) if config.kill_processes else {}
+            found += [_told_altered(process, key in left) for key, process in (altered | left).items()]
+            return found, next((f"{_ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
     raise VerifierError(
         f"{found[-1].path or 'what the agent left running'} of the sandbox is changed again and again",
         remedy='verify in a sandbox of its own: sandbox_mode "separate"',
     )
+
+
+async def _altered(sandbox: Sandbox) -> dict[tuple[int, int], RunningProcess]:
+    """Return the processes of the world that execute code which was put into them."""
+    return {process.identity: process for process in await sandbox.strangers() if process.is_altered}
+
+
+def _told_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:
+    detail = f"{_ALTERED}: {process.command}"
+    return HardeningFinding(item=PROCESSES, action="found" if is_left else "killed", detail=detail, weight="tampering")
 
 
 async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningFinding]:

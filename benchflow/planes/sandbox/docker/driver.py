@@ -27,7 +27,7 @@ from benchflow.errors import (
     SandboxLostError,
     SandboxUnavailableError,
 )
-from benchflow.planes.sandbox.docker import entrypoint, freezer, host_processes, launch
+from benchflow.planes.sandbox.docker import entrypoint, freezer, host_codes, host_processes, launch
 from benchflow.planes.sandbox.docker.archives import get_archive
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
 from benchflow.planes.sandbox.docker.changes import export_files, overlay_of
@@ -207,6 +207,10 @@ class DockerDriver(SandboxDriver):
             return None
         found = await self._described(handle)
         return await asyncio.to_thread(host_processes.running, found["Id"], found["State"]["Pid"])
+
+    async def code(self, handle: str, numbers: Sequence[int]) -> dict[int, str]:
+        found = await self._described(handle)
+        return await asyncio.to_thread(host_codes.codes, found, numbers)
 
     async def kill_running(self, handle: str, numbers: Sequence[int]) -> None:
         await asyncio.to_thread(host_processes.kill, self._container(handle), numbers)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 
-from benchflow.contracts.accelerators import SeesProcesses
+from benchflow.contracts.accelerators import SeesCode, SeesProcesses
 from benchflow.contracts.driver import SandboxDriver
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.errors import SandboxError
@@ -101,7 +102,8 @@ class Hunter:
 
     async def mark_baseline(self) -> None:
         """Record what runs as the world's. On the host: an agent that is root could edit a record inside."""
-        shell, table = await self._look()
+        shell, table, numbers = await self._look()
+        table = await self._with_code(table, numbers, table)
         mine = closure(table, [shell] if shell else [pid for pid in table if _is_shell(table[pid])], set())
         self._world.record(process for process in table.values() if process.pid not in mine)
 
@@ -166,14 +168,16 @@ class Hunter:
         self, driver: SeesProcesses, running: dict[int, RunningProcess], hunt: Hunt, keep_services: bool
     ) -> tuple[set[int], int]:
         """Kill who is to be killed of these. Returns them, and for how many rounds nobody was new."""
-        table = {process.pid: process for process in running.values()}
-        _, victims = self._sort(table, 0, keep_services)
+        table, numbers = _by_pid(running)
+        spared, victims = self._sort(table, 0, keep_services)
+        if keep_services:
+            # A program of the world's is that no more once another one has put code into it.
+            victims |= self._world.altered(await self._with_code(table, numbers, spared - self._main(table) - {1}))
         if not victims:
             return victims, 0
         self._shells |= {table[pid].identity for pid in victims if _is_shell(table[pid])}
         idle = await hunt.meet({table[pid].identity for pid in victims})
-        numbers = [number for number, process in running.items() if process.pid in victims]
-        await driver.kill_running(self._handle, numbers)
+        await driver.kill_running(self._handle, [numbers[pid] for pid in victims])
         return victims, idle
 
     def _sort(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> tuple[set[int], set[int]]:
@@ -184,21 +188,40 @@ class Hunter:
         services = spared - self._main(table) - {1}
         return spared, victims - (self._world.left_alone(table, victims, services) if keep_services else set())
 
-    async def _look(self) -> tuple[int, dict[int, RunningProcess]]:
-        """Return the shell that looks (0 for none), and the table: of the driver, if that sees processes."""
+    async def _look(self) -> tuple[int, dict[int, RunningProcess], dict[int, int]]:
+        """Return the shell that looks (0 for none), and the table: of the driver, if that sees processes.
+
+        Last of all, the driver's number of each pid.
+        """
         if (
             isinstance(self._driver, SeesProcesses)
             and (running := await self._driver.running(self._handle)) is not None
         ):
-            return 0, {process.pid: process for process in running.values()}
-        return await self._table()
+            return 0, *_by_pid(running)
+        return *(await self._table()), {}
+
+    async def _with_code(
+        self, table: dict[int, RunningProcess], numbers: Mapping[int, int], pids: Iterable[int]
+    ) -> dict[int, RunningProcess]:
+        """Return the table with the code of these processes, where the driver sees it. numbers: its own, by pid."""
+        if not isinstance(self._driver, SeesCode):
+            return table
+        asked = {numbers[pid]: pid for pid in pids if pid in numbers}
+        codes = await self._driver.code(self._handle, list(asked))
+        return table | {asked[number]: replace(table[asked[number]], code=code) for number, code in codes.items()}
 
     async def strangers(self) -> list[RunningProcess]:
-        """Return the processes that are neither the world's nor the engine's."""
-        shell, table = await self._look()
+        """Return the processes that are neither the world's nor the engine's, or have been altered."""
+        shell, table, numbers = await self._look()
         shells = closure(table, [pid for pid in table if _is_shell(table[pid])], set())
         spared = self._spared(table, shell, keep_services=True) | shells
-        return [process for pid, process in sorted(table.items()) if pid not in spared and process.state != "Z"]
+        table = await self._with_code(table, numbers, spared)
+        altered = self._world.altered(table)
+        return [
+            replace(process, is_altered=pid in altered)
+            for pid, process in sorted(table.items())
+            if (pid not in spared or pid in altered) and process.state != "Z"
+        ]
 
     def _spared(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> set[int]:
         main = self._main(table)
@@ -277,6 +300,12 @@ class Hunter:
 
     async def _table_as(self, user: str, marker: str) -> dict[int, RunningProcess]:
         return parse(await self._as_user(user, list_script(marker)))
+
+
+def _by_pid(running: Mapping[int, RunningProcess]) -> tuple[dict[int, RunningProcess], dict[int, int]]:
+    """Return the table by pid, and the driver's numbers by pid."""
+    table = {process.pid: process for process in running.values()}
+    return table, {process.pid: number for number, process in running.items()}
 
 
 def _is_shell(process: RunningProcess) -> bool:

@@ -8,10 +8,18 @@ import shlex
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from benchflow.contracts.accelerators import CountsMemory, Freezes, KeepsProcesses, ListsChanges, ReachesIn
+from benchflow.contracts.accelerators import (
+    CountsMemory,
+    Freezes,
+    KeepsProcesses,
+    ListsChanges,
+    ReachesIn,
+    SeesCode,
+)
 from benchflow.contracts.driver import SandboxDriver
 from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
@@ -233,12 +241,13 @@ class DrivenSandbox:
             return await self._connection.inside.kill_unknown(keep_services=keep == "services")
         assert isinstance(self._driver, KeepsProcesses)
         world = self._connection.world
+        altered = {process.identity for process in await self.strangers() if process.is_altered}
 
         def spared(processes: list[RunningProcess]) -> set[int]:
             if keep == "nothing":
                 return set()
             table = {process.pid: process for process in processes}
-            services = world.services(table)
+            services = {pid for pid in world.services(table) if table[pid].identity not in altered}
             return services | world.left_alone(table, table.keys() - services, services)
 
         return await self._driver.kill_processes(self._handle, spared)
@@ -249,7 +258,20 @@ class DrivenSandbox:
         assert isinstance(self._driver, KeepsProcesses)
         table = {process.pid: process for process in await self._driver.processes(self._handle)}
         services = self._connection.world.services(table)
-        return [process for pid, process in sorted(table.items()) if pid not in services and process.state != "Z"]
+        table |= {process.pid: process for process in await self._with_code([table[pid] for pid in services])}
+        altered = self._connection.world.altered(table)
+        return [
+            replace(process, is_altered=pid in altered)
+            for pid, process in sorted(table.items())
+            if (pid not in services or pid in altered) and process.state != "Z"
+        ]
+
+    async def _with_code(self, processes: list[RunningProcess]) -> list[RunningProcess]:
+        """Return processes with their code, where the driver sees it."""
+        if not isinstance(self._driver, SeesCode):
+            return processes
+        codes = await self._driver.code(self._handle, [process.pid for process in processes])
+        return [replace(process, code=codes.get(process.pid)) for process in processes]
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
         records = self._connection.records
@@ -263,7 +285,7 @@ class DrivenSandbox:
             found = [process for process in found if not process.entered]
         elif key is not None:
             found = [process for process in found if process.group == process_id_of(key)]
-        self._connection.world.record(found, besides=is_restored or key is not None)
+        self._connection.world.record(await self._with_code(found), besides=is_restored or key is not None)
 
     async def memory_use(self) -> MemoryUse | None:
         if isinstance(self._driver, CountsMemory):

@@ -36,8 +36,12 @@ for p in /proc/[0-9]*; do
   printf '\\0%s:%s\\0%s\\0%s\\0%s\\0%s\\0' "$u" "$g" "$m" "$h" "$c" "$f"
 done
 """
-_LOOK = """{ m=0; while IFS= read -r e || [ -n "$e" ]; do
-    case $e in *%s*) m=1;; esac; done <$p/environ; } 2>/dev/null || m='?'"""
+# Where the first thread has ended, only those that go on have an environment to be read.
+_LOOK = """m=0; for t in $p $p/task/*; do o=
+    { while IFS= read -r e || [ -n "$e" ]; do
+      o=1; case $e in *%s*) m=1;; esac; done <$t/environ; } 2>/dev/null || m='?'
+    case $o$m in 0) ;; *) break;; esac
+  done"""
 
 # Looks again until nobody is new. What runs it is not to be stopped either: its own shell, and what has started that.
 _STOP = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from benchflow.contracts.process_table import RunningProcess
+from benchflow.contracts.process_table import FOREIGN_CODE, RunningProcess
 from benchflow.planes.sandbox.driven.records import Records
 from benchflow.planes.sandbox.driven.table import closure
 
@@ -32,8 +32,16 @@ class World:
     def record(self, processes: Iterable[RunningProcess], *, besides: bool = False) -> None:
         """Record processes as the world's. besides: in addition to those that are recorded."""
         rows = {tuple(row) for row in self._records.baseline} if besides else set()
-        rows |= {(*process.identity, _plain(process)) for process in processes}
+        for process in processes:
+            code = () if process.code is None else (process.code,)
+            rows.add((*process.identity, _plain(process), *code))
         self._records.baseline = sorted(rows)
+
+    def altered(self, table: Table) -> set[int]:
+        """Return the processes that execute code which neither their files have, nor any that was recorded."""
+        rows = [row for row in self._records.baseline if not isinstance(row, str)]
+        codes = {None, "", *(row[3] for row in rows if len(row) > 3)} - {FOREIGN_CODE}
+        return {pid for pid, process in table.items() if process.code not in codes}
 
     def services(self, table: Table, roots: Iterable[int] = (), hosts: Collection[int] = ()) -> set[int]:
         """Return the processes that belong to the world.

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.errors import SandboxError, SandboxUnavailableError
+from benchflow.planes.sandbox.host_table import has_ended_first
 from benchflow.planes.sandbox.local.limits import MEANING, Limits, apply, settings_v1, settings_v2
 from benchflow.planes.sandbox.local.store.mounts import Mount, mounts
 from benchflow.planes.sandbox.memory import V1_FILES, V2_FILES, parse_memory
@@ -233,7 +234,11 @@ class Cgroup:
         directory = self._leaf(leaf) if leaf else self._v2
         if (directory / "cgroup.kill").exists():
             _write(directory / "cgroup.kill", "1")
-        elif directory.exists():
+            # The kernel sends it to the first thread of each process alone, not to the process. One whose first thread
+            # has ended does not hear of it, and its other threads go on (Linux 5.14 to 6.18).
+            if not any(has_ended_first(pid) for path in _tree(directory) for pid in _pids(path)):
+                return
+        if directory.exists():
             kill_frozen(directory)
 
     def wait_empty(self, timeout: float = END_SEC, leaf: str | None = None) -> None:
@@ -276,7 +281,7 @@ class Cgroup:
 
 
 def kill_frozen(directory: Path) -> None:
-    """End all processes of a version 2 group as kernels without `cgroup.kill` allow: none may be born meanwhile."""
+    """End all processes of a version 2 group without `cgroup.kill`: none may be born meanwhile."""
     _write(directory / "cgroup.freeze", "1")
     try:
         with contextlib.suppress(FileNotFoundError, TimeoutError):

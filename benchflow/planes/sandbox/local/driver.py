@@ -21,6 +21,7 @@ from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.driven.scripts import ROOM
+from benchflow.planes.sandbox.host_code import read_codes
 from benchflow.planes.sandbox.local.images import key_of, read_image
 from benchflow.planes.sandbox.local.trial import require_machine
 from benchflow.planes.sandbox.overlays import list_changes, read_originals
@@ -204,6 +205,9 @@ class LocalDriver(SandboxDriver):
         first = self._first_groups(handle)
         async with self._machine.standing_still(self._name(handle)):
             return await asyncio.to_thread(self._processes(handle).kill_all_but, first, spared)
+
+    async def code(self, handle: str, numbers: Sequence[int]) -> dict[int, str]:
+        return await asyncio.to_thread(read_codes, numbers)
 
     def _first_groups(self, handle: str) -> tuple[str, Collection[str]]:
         """Return the control groups of the sandbox's first process, and of the image's entrypoint."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from benchflow.contracts.process_table import RunningProcess
+from benchflow.contracts.process_table import FOREIGN_CODE, RunningProcess
 from benchflow.planes.sandbox.docker.host_processes import running
 from benchflow.planes.sandbox.driven.records import Records
 from benchflow.planes.sandbox.driven.world import RESTARTS, World
@@ -89,3 +90,20 @@ def test_what_a_service_starts_again_and_again_is_left_alone_by_every_later_look
 
 def test_a_container_whose_processes_are_not_of_this_host_is_not_seen() -> None:
     assert running("0" * 64, 2**22 + 1) is None
+
+
+def test_code_that_was_not_recorded_alters_a_process(state: Path) -> None:
+    world, server, other = World(Records("handle")), process(10, 0, "server"), process(11, 0, "other")
+    world.record([replace(server, code="probe"), replace(other, code="")])
+    forked = replace(process(20, 10, "server", same=True), code="probe")
+    assert world.altered(table(replace(server, code="probe"), other, forked)) == set()
+    assert world.altered(table(replace(server, code=""), replace(other, code="put"))) == {11}
+    # An earlier version has recorded no code, and where nobody looks there is none.
+    Records("handle").baseline = [(10, 10, "server")]
+    assert world.altered(table(server, replace(other, code=""), replace(forked, code="put"))) == {20}
+
+
+def test_what_is_known_to_execute_something_else_was_altered_also_before_it_was_recorded(state: Path) -> None:
+    world, first = World(Records("handle")), replace(process(1, 0, "idle"), code=FOREIGN_CODE)
+    world.record([first])
+    assert world.altered(table(first)) == {1}

@@ -1,0 +1,91 @@
+"""Jobs whose agents put code into processes that stay for the verifier."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.attack_package import AGENTS, ALL
+from support.theatre import Theatre
+
+from benchflow.contracts.process_table import RunningProcess
+from benchflow.contracts.rollout import RolloutResult
+from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
+
+pytestmark = pytest.mark.local
+
+SOLVES = "echo 100 > /app/answer.txt\n"
+PUT = "code was put into a process of the world"
+MAIN = RunningProcess(
+    pid=1,
+    parent=0,
+    session=1,
+    start=1,
+    state="S",
+    name=b"idle",
+    user="",
+    marked=None,
+    entered=False,
+    argv=b"/dev/benchflow/idle",
+    is_altered=True,
+)
+"""The first process of a container, with code of an agent's. Nobody reaches into that of a local sandbox."""
+
+
+@pytest.fixture(autouse=True)
+def attackers(theatre: Theatre) -> None:
+    """Have the attackers of the package as agents."""
+    theatre.patch.setenv("BENCHFLOW_AGENTS_DIR", str(AGENTS))
+
+
+def solved(name: str, root: Path) -> Path:
+    """Return the task of an attack whose agent solves it, too."""
+    copy = shutil.copytree(ALL[name].directory, root / "package" / name)
+    script = copy / "environment" / "attack.sh"
+    script.write_text(script.read_text() + SOLVES)
+    return copy
+
+
+async def run(theatre: Theatre, task: Path, name: str, **options: Any) -> RolloutResult:
+    asked = {"sandbox": "local", "agents": ["attacker"], "job_name": name} | options
+    [result] = await theatre.results(await theatre.submit(task, **asked))
+    return result
+
+
+def told(result: RolloutResult) -> list[tuple[str, str, str]]:
+    return [(found.item, found.action, found.detail) for found in result.findings if found.is_tampering]
+
+
+async def test_a_service_that_code_was_put_into_ends_before_the_verifier(theatre: Theatre, tmp_path: Path) -> None:
+    result = await run(theatre, ALL["code-in-a-service"].directory, "stopped")
+    killed = ("kill_processes", "killed", f"{PUT}: python3 /srv/service.py")
+    assert (result.error, result.reward, told(result)) == (None, 0.0, [killed])
+    task = solved("code-in-a-service", tmp_path)
+    zero = await run(theatre, task, "zero", on_tampering="zero")
+    assert (zero.reward, told(zero)) == (0.0, [killed])
+
+
+async def test_no_verifier_runs_beside_code_that_cannot_be_ended_but_in_a_clean_room(
+    theatre: Theatre, tmp_path: Path
+) -> None:
+    strangers = DrivenSandbox.strangers
+
+    async def with_main(sandbox: DrivenSandbox) -> list[RunningProcess]:
+        return [*await strangers(sandbox), replace(MAIN)]
+
+    theatre.patch.setattr(DrivenSandbox, "strangers", with_main)
+    task = solved("linked-key", tmp_path)
+    (task / "environment" / "attack.sh").write_text(f"#!/bin/sh\n{SOLVES}")
+    found = [("kill_processes", "found", f"{PUT}: /dev/benchflow/idle")]
+
+    shared = await run(theatre, task, "shared")
+    assert shared.verifier_error is not None
+    message = f"{PUT} that cannot be ended: /dev/benchflow/idle"
+    assert (shared.verifier_error.type, shared.verifier_error.message) == ("VerifierError", message)
+    assert (shared.rewards, shared.attempt, told(shared)) == (None, 1, found)
+
+    separate = await run(theatre, task, "separate", verify_in="separate")
+    assert (separate.verifier_error, separate.reward, told(separate)) == (None, 1.0, found)
