@@ -79,6 +79,7 @@ HOST: dict[str, str] = {
     "planes/reward/hardening/python_start.py": _INSIDE,
     "planes/reward/hardening/pytest_guard.py": "a program of the package",
     "planes/reward/hardening/pytest_session.py": _INSIDE,
+    "planes/reward/uploads.py": _UPLOADED,
     "planes/sandbox/__init__.py": _KERNEL,
     "planes/sandbox/host_table.py": "the kernel's files of processes",
     "planes/sandbox/docker/forks.py": _STATE,
