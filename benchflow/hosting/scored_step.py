@@ -13,11 +13,11 @@ from pathlib import Path
 from benchflow.contracts import ids
 from benchflow.contracts.activities import VerifyInput
 from benchflow.contracts.base import Model
+from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.reward import (
     Evidence,
     HardeningFinding,
-    HardeningReport,
     Judge,
     RolloutNode,
     VerifyResult,
@@ -38,12 +38,14 @@ from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.out_of_memory import verifier_note
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.room_trial import RoomTrial
+from benchflow.hosting.step_report import StepReport
 from benchflow.hosting.verifier_files import SETTLED
-from benchflow.hosting.verifier_place import VerifierPlace, choose_place
+from benchflow.hosting.verifier_place import VerifierPlace, choose_place, note_outside
 from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import harden, read_baseline
+from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
@@ -51,7 +53,7 @@ from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.store import storage_errors, write_atomic
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import read_journal
-from benchflow.trajectories.nodes import change_after, findings_after, hardening_after, nodes_of, world_after
+from benchflow.trajectories.nodes import change_after, findings_after, nodes_of, world_after
 from benchflow.trajectories.stored import events_before, path_before
 from benchflow.trajectories.tree import ROOT, node_id
 
@@ -89,6 +91,11 @@ class ScoredStep:
     def is_trusted(self) -> bool:
         """Whether the oracle acted, whose services may stay."""
         return self.rollout.record.protocol == "oracle"
+
+    @property
+    def report(self) -> StepReport:
+        """Report of the step's hardening."""
+        return StepReport(self.rollout, self.step.name, self.is_trusted)
 
     @property
     def evidence(self) -> Path:
@@ -154,10 +161,13 @@ class ScoredStep:
         left = [process.command for process in await sandbox.strangers() if process.parent == 1]
         if work.session is not None:
             await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
-        await self._harden(left)
+        listing = await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
-        place = await self._choose_place()
+        place, outside = await self._choose_place()
+        if not place.is_separate and not self.is_trusted and self.config.hardening.verify_tools:
+            baseline = read_baseline(self.evidence)
+            self.report.add(await note_outside(sandbox, baseline, self._sources, outside, listing))
         notes += await self._keep(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
         with storage_errors(done):
@@ -165,14 +175,14 @@ class ScoredStep:
         write_atomic(done, settled.model_dump_json(exclude={"state"}).encode(), durable=False)
         return settled
 
-    async def _choose_place(self) -> VerifierPlace:
+    async def _choose_place(self) -> tuple[VerifierPlace, list[str] | None]:
         rollout = self.rollout
         return await choose_place(
             rollout.sandbox,
             self.config,
             read_fidelity(rollout.spec.task.digest, rollout.ref.provider, self.step.name),
             read_baseline(self.evidence),
-            [artifact.source for artifact in self._travelling],
+            self._sources,
             has_rooms=self.has_rooms,
         )
 
@@ -181,24 +191,39 @@ class ScoredStep:
         """Where the verifier runs, as far as the task and the job say."""
         return VerifierPlace(is_separate=self.config.sandbox_mode == "separate")
 
-    async def _harden(self, left: Sequence[str]) -> None:
-        """Harden the sandbox for the verifier, and record what was found. left: what the agent has left running."""
-        sandbox, config = self.rollout.sandbox, self.config
+    async def _harden(self, left: Sequence[str]) -> FileChanges | None:
+        """Harden the sandbox for the verifier, and record what was found, also where that fails.
+
+        Args:
+            left: Commands that the agent has left running.
+
+        Returns:
+            The files that differ from the image afterwards; None where they were not listed.
+        """
+        sandbox, config, record = self.rollout.sandbox, self.config, HardeningRecord()
         verifier, baseline = self.verifier(None), read_baseline(self.evidence)
         if baseline is None:
             # A step whose agent had no prompt, or a rollout that began before there were baselines.
             await verifier.end_agent(sandbox)
-            return
-        report = await harden(
-            sandbox, baseline, config.hardening, verifier=verifier.user, trusted=self.is_trusted, left=left
-        )
+            return None
+        trusted, items = self.is_trusted, config.hardening
+        try:
+            report = await harden(
+                sandbox,
+                baseline,
+                items,
+                verifier=verifier.user,
+                trusted=trusted,
+                left=left,
+                record=record,
+                plugins=config.pytest_plugins,
+            )
+        except BenchFlowError:
+            self.report.add(record.findings)
+            raise
         own = sorted(verifier.pinned(sandbox).keys() & verifier.env.keys())
-        findings = report.findings
-        if self.is_trusted:
-            findings = [finding.model_copy(update={"weight": "note"}) for finding in findings]
-        content = report.model_copy(update={"own_env": own, "findings": findings}).model_dump(mode="json")
-        text = json.dumps(self.rollout.redact.within(content), indent=2)
-        write_atomic(self.rollout.paths.hardening(self.step.name), text.encode() + b"\n", durable=False)
+        self.report.write(report.model_copy(update={"own_env": own}))
+        return record.listing
 
     async def _leave_world(self, work: VerifyInput, world: Environment) -> tuple[Path | None, list[str]]:
         rollout = self.rollout
@@ -237,6 +262,11 @@ class ScoredStep:
         return await keep_for_room(self.rollout.sandbox, self._travelling, evidence)
 
     @property
+    def _sources(self) -> list[str]:
+        """Paths that go into a clean room beside the workspace."""
+        return [artifact.source for artifact in self._travelling]
+
+    @property
     def _travelling(self) -> list[ArtifactSpec]:
         """Artifacts that go into a clean room beside the workspace."""
         task = self.rollout.task
@@ -259,6 +289,7 @@ class ScoredStep:
             evidence=evidence,
             baseline=read_baseline(self.evidence),
             kills=verifier_note(rollout, self.step.index),
+            report=self.report.add,
             has_workdir=rollout.ref.has_workdir,
             is_lenient=rollout.spec.run.reward_lenient,
         )
@@ -376,10 +407,6 @@ class ScoredStep:
             findings=findings,
         )
         return nodes_of(tree, before + own, about)[nodes[-1].id]
-
-    def hardening(self) -> HardeningReport | None:
-        """Return the report of the step's hardening; None where nothing was hardened."""
-        return hardening_after(self.rollout.paths, self.step.name)
 
 
 async def _given(sandbox: Sandbox) -> Sandbox:

@@ -50,6 +50,7 @@ HOST: dict[str, str] = {
     "hosting/out_of_memory.py": _STATE,
     "hosting/parent_calls.py": _RESULTS,
     "hosting/scored_step.py": _RESULTS,
+    "hosting/step_report.py": _RESULTS,
     "hosting/fidelity.py": _STATE,
     "hosting/room_trial.py": _RESULTS,
     "hosting/turn.py": "evidence that the host has kept, copied with its links as they are",
