@@ -83,7 +83,7 @@ async def choose_place(
         return shared("the files were not listed before the agent acted")
     if running := await sandbox.strangers():
         return shared(f"a process of the agent's runs: {running[0].command}")
-    after = await sandbox.changes(baseline.changes, skip=skipped(sandbox, baseline.tools))
+    after = await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
     if left := left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
         return shared(f"{left[0]} was changed, which a clean room would not have", left)
     return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed"), []
@@ -107,7 +107,7 @@ async def note_outside(
     """
     if known is None and baseline is not None and baseline.changes is not None:
         try:
-            after = listing or await sandbox.changes(baseline.changes, skip=skipped(sandbox, baseline.tools))
+            after = listing or await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
         except SandboxError as error:
             if error.retryable:
                 raise
@@ -124,3 +124,8 @@ def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[st
     """Return the paths that have changed and that a clean room would not have."""
     places = [place.rstrip("/") for place in (*travelling, *_NOT_WORK) if place.rstrip("/")]
     return [path for path in before.differences(after) if "/__pycache__" not in path and not is_below(path, places)]
+
+
+def _skipped(sandbox: Sandbox, baseline: HardeningBaseline) -> list[str]:
+    """Return the places of which no list is needed: a home may have very many files."""
+    return [*skipped(sandbox, baseline.tools), baseline.home, *_NOT_WORK]

@@ -92,7 +92,8 @@ async def test_what_was_changed_outside_of_the_workspace_is_noted_where_a_verifi
     theatre: Theatre, tmp_path: Path
 ) -> None:
     task = shutil.copytree(ALL["spooled-job"].directory, tmp_path / "package" / "task")
-    works = "mkdir -p /var/spool/reports/new; echo >/var/spool/reports/new/a; echo >/var/spool/reports/b; echo >/tmp/c"
+    # Directories, because the service of the task starts files there.
+    works = "mkdir /var/spool/reports/new /var/spool/reports/b; echo >/var/spool/reports/new/a; echo >/tmp/c"
     for script in (task / "environment" / "attack.sh", task / "solution" / "solve.sh"):
         script.write_text(f"{SOLVES}{works}\n")
     for agent, place in (("attacker", "shared"), ("attacker-root", "shared"), ("attacker", None)):

@@ -149,6 +149,9 @@ def test_fixture(machine): pass
 def test_helper(): helpers.require_network()
 def test_helper_of_the_project(): require_machine()
 def test_xfail(): pytest.xfail("by itself")
+def test_slow(): assert False
+@pytest.mark.usefixtures("plugged")
+def test_plugged(): assert False
 def test_raises():
     with pytest.raises(pytest.skip.Exception): require_machine()
 
@@ -161,6 +164,16 @@ class Case(unittest.TestCase):
     def test_skips(self): self.skipTest("by itself")
 """
 
+SKIPPER = """
+import pytest
+
+def pytest_runtest_setup(item):
+    if item.name == "test_slow": pytest.skip("is slow")
+
+@pytest.fixture
+def plugged(): pytest.skip("nothing is plugged in")
+"""
+
 
 def test_a_test_that_is_skipped_by_what_belongs_to_the_tests_is_skipped(tmp_path: Path) -> None:
     files = {
@@ -168,13 +181,14 @@ def test_a_test_that_is_skipped_by_what_belongs_to_the_tests_is_skipped(tmp_path
         "@pytest.fixture\ndef machine(): require_network()\n",
         "tests/helpers.py": SKIPS.format("require_network"),
         "app/testing.py": SKIPS.format("require_machine"),
+        "app/plugged.py": SKIPPER,
         "tests/test_whole.py": "import pytest\npytest.importorskip('no_such_module')\n",
     }
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
-    status, said = Run(tmp_path).end(GOOD, tests=SKIPPING)
-    assert (status, "benchflow:" in said, "9 skipped, 1 xfailed" in said) == (0, False, True), said
+    status, said = Run(tmp_path).end(GOOD, "-p", "plugged", tests=SKIPPING)
+    assert (status, "benchflow:" in said, "11 skipped, 1 xfailed" in said) == (0, False, True), said
 
 
 def test_a_suite_in_the_workspace_skips_as_it_likes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import importlib.metadata
+import itertools
 import os
 import re
 import signal
@@ -264,9 +265,9 @@ class _Guard:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        changed, excused = getattr(node, "workeroutput", {}).get("benchflow", [[], []])
-        self._changed += changed
-        self._excused += excused
+        told = getattr(node, "workeroutput", {}).get("benchflow", ())
+        for own, theirs in zip((self._changed, self._excused), told):  # noqa: B905  Python 3.9 has no `strict`.
+            own += theirs
 
     @pytest.hookimpl(tryfirst=True, hookwrapper=True)
     def pytest_cmdline_main(self) -> Generator[None, Any, None]:
@@ -287,16 +288,17 @@ class _Guard:
         self._changed += [name for name in found if name not in self._changed]
 
     def _note_excuse(self, node: Any, *raised: Any) -> None:
-        """Note a test outside of the workspace that tested code has skipped, or said to be expected to fail."""
+        """Note a test outside of the workspace that the code it calls has skipped, or said to be expected to fail."""
         root, file = _root(node.config), str(getattr(node, "path", None) or node.fspath)
-        if file.startswith(root):
-            return
+        # A plugin of the workspace may skip what it likes; tests have not called it.
+        tests = tuple(f"{place}{os.sep}" for place in (os.path.dirname(file), node.config.getoption("confcutdir")))
         for excinfo in raised:
-            error = getattr(excinfo, "value", None)
+            error = None if file.startswith(root) else getattr(excinfo, "value", None)
             while isinstance(error, _EXCUSES):
-                if any(_is_tested_code(frame, root) for frame, _ in traceback.walk_tb(error.__traceback__)):
+                frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+                called = itertools.dropwhile(lambda frame: not frame.f_code.co_filename.startswith(tests), frames)
+                if node.nodeid not in self._excused and any(_is_tested_code(frame, root) for frame in called):
                     self._excused.append(node.nodeid)
-                    return
                 error = error.__context__
 
     def _doubt(self) -> str:
@@ -317,10 +319,8 @@ def _root(config: Any) -> str:
 
 def _is_tested_code(frame: types.FrameType, root: str) -> bool:
     """Return whether code lies in the workspace, and is no part of its tests: a helper of these may skip."""
-    for file in (frame.f_code.co_filename, frame.f_globals.get("__file__")):
-        if isinstance(file, str) and file.startswith(root) and not _OF_TESTS.search(file[len(root) - 1 :]):
-            return True
-    return False
+    files = (str(file) for file in (frame.f_code.co_filename, frame.f_globals.get("__file__")))
+    return any(file.startswith(root) and not _OF_TESTS.search(file[len(root) - 1 :]) for file in files)
 
 
 class _Program:
