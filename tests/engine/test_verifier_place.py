@@ -99,10 +99,10 @@ async def test_what_was_changed_outside_of_the_workspace_is_noted_where_a_verifi
     for agent, place in (("attacker", "shared"), ("attacker-root", "shared"), ("attacker", None)):
         result, said = await run(theatre, task, f"{agent}-{place}", agent, verify_in=place)
         assert (result.reward, said["verified_in"]) == (1.0, "shared")
-        [found] = result.findings
-        told = (found.item, found.action, found.weight, found.path)
-        assert told == ("verify_tools", "found", "note", "/var/spool/reports/b")
+        # What the service starts may be ended as well.
+        [found] = [finding for finding in result.findings if finding.item == "verify_tools"]
+        assert (found.action, found.weight, found.path) == ("found", "note", "/var/spool/reports/b")
         assert found.detail == "was changed outside of the workspace; 1 more: /var/spool/reports/new"
     for agent, place in (("attacker", "separate"), ("oracle", "shared")):
         result, _ = await run(theatre, task, f"{agent}-{place}", agent, verify_in=place)
-        assert result.findings == []
+        assert "verify_tools" not in {finding.item for finding in result.findings}
