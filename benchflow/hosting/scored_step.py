@@ -15,15 +15,12 @@ from benchflow.contracts.activities import VerifyInput
 from benchflow.contracts.base import Model
 from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.reward import (
-    Evidence,
-    HardeningFinding,
-    HardeningReport,
     Judge,
     RolloutNode,
     VerifyResult,
     Workbench,
 )
-from benchflow.contracts.rollout import Node, RolloutTree, Step
+from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
 from benchflow.contracts.world import Environment
@@ -39,22 +36,20 @@ from benchflow.hosting.out_of_memory import verifier_note
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.room_base import base_of_rooms
 from benchflow.hosting.room_trial import RoomTrial
+from benchflow.hosting.step_node import step_node
+from benchflow.hosting.step_report import StepReport
 from benchflow.hosting.verifier_files import SETTLED
-from benchflow.hosting.verifier_place import VerifierPlace, choose_place
+from benchflow.hosting.verifier_place import VerifierPlace, choose_place, note_outside
 from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import harden, read_baseline
+from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.store import storage_errors, write_atomic
-from benchflow.tasks import prompt_of
-from benchflow.trajectories.journal import read_journal
-from benchflow.trajectories.nodes import change_after, findings_after, hardening_after, nodes_of, world_after
-from benchflow.trajectories.stored import events_before, path_before
-from benchflow.trajectories.tree import ROOT, node_id
 
 Open = Callable[[], Awaitable[Sandbox]]
 Scorers = Callable[[Open, ScriptVerifier], Awaitable[VerifyResult]]
@@ -90,6 +85,11 @@ class ScoredStep:
     def is_trusted(self) -> bool:
         """Whether the oracle acted, whose services may stay."""
         return self.rollout.record.protocol == "oracle"
+
+    @property
+    def report(self) -> StepReport:
+        """Report of the step's hardening."""
+        return StepReport(self.rollout, self.step.name, self.is_trusted)
 
     @property
     def evidence(self) -> Path:
@@ -160,12 +160,15 @@ class ScoredStep:
         left = [process.command for process in strangers if process.parent == 1]
         if work.session is not None:
             await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
-        unsafe = await self._harden(left)
+        record = await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
-        place = await self._choose_place()
-        if unsafe and not place.is_separate:
-            raise VerifierError(unsafe, remedy='verify in a sandbox of its own: sandbox_mode "separate"')
+        place, outside = await self._choose_place()
+        if record.unsafe and not place.is_separate:
+            raise VerifierError(record.unsafe, remedy='verify in a sandbox of its own: sandbox_mode "separate"')
+        if not place.is_separate and not self.is_trusted and self.config.hardening.verify_tools:
+            baseline = read_baseline(self.evidence)
+            self.report.add(await note_outside(sandbox, baseline, self._sources, outside, record.listing))
         notes += await self._keep(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
         with storage_errors(done):
@@ -173,13 +176,13 @@ class ScoredStep:
         write_atomic(done, settled.model_dump_json(exclude={"state"}).encode(), durable=False)
         return settled
 
-    async def _choose_place(self) -> VerifierPlace:
+    async def _choose_place(self) -> tuple[VerifierPlace, list[str] | None]:
         return await choose_place(
             self.rollout.sandbox,
             self.config,
             self._fidelity,
             read_baseline(self.evidence),
-            [artifact.source for artifact in self._travelling],
+            self._sources,
             has_rooms=self.has_rooms,
         )
 
@@ -188,28 +191,35 @@ class ScoredStep:
         """Where the verifier runs, as far as the task and the job say."""
         return VerifierPlace(is_separate=self.config.sandbox_mode == "separate")
 
-    async def _harden(self, left: Sequence[str]) -> str:
-        """Harden the sandbox for the verifier, and record what was found. left: what the agent has left running.
+    async def _harden(self, left: Sequence[str]) -> HardeningRecord:
+        """Harden the sandbox for the verifier, and record what was found, also where that fails.
 
-        Returns why no verifier may run in it all the same; empty if one may.
+        left: Commands that the agent has left running.
         """
-        sandbox, config = self.rollout.sandbox, self.config
+        sandbox, config, record = self.rollout.sandbox, self.config, HardeningRecord()
         verifier, baseline = self.verifier(None), read_baseline(self.evidence)
         if baseline is None:
             # A step whose agent had no prompt, or a rollout that began before there were baselines.
             await verifier.end_agent(sandbox)
-            return ""
-        report = await harden(
-            sandbox, baseline, config.hardening, verifier=verifier.user, trusted=self.is_trusted, left=left
-        )
+            return record
+        trusted, items = self.is_trusted, config.hardening
+        try:
+            report = await harden(
+                sandbox,
+                baseline,
+                items,
+                verifier=verifier.user,
+                trusted=trusted,
+                left=left,
+                record=record,
+                plugins=config.pytest_plugins,
+            )
+        except BenchFlowError:
+            self.report.add(record.findings)
+            raise
         own = sorted(verifier.pinned(sandbox).keys() & verifier.env.keys())
-        findings = report.findings
-        if self.is_trusted:
-            findings = [finding.model_copy(update={"weight": "note"}) for finding in findings]
-        content = report.model_copy(update={"own_env": own, "findings": findings}).model_dump(mode="json")
-        text = json.dumps(self.rollout.redact.within(content), indent=2)
-        write_atomic(self.rollout.paths.hardening(self.step.name), text.encode() + b"\n", durable=False)
-        return report.unsafe
+        self.report.write(report.model_copy(update={"own_env": own}))
+        return record
 
     async def _leave_world(self, work: VerifyInput, world: Environment) -> tuple[Path | None, list[str]]:
         rollout = self.rollout
@@ -248,6 +258,11 @@ class ScoredStep:
         return await keep_for_room(self.rollout.sandbox, self._travelling, evidence)
 
     @property
+    def _sources(self) -> list[str]:
+        """Paths that go into a clean room beside the workspace."""
+        return [artifact.source for artifact in self._travelling]
+
+    @property
     def _travelling(self) -> list[ArtifactSpec]:
         """Artifacts that go into a clean room beside the workspace."""
         task = self.rollout.task
@@ -270,6 +285,7 @@ class ScoredStep:
             evidence=evidence,
             baseline=read_baseline(self.evidence),
             kills=verifier_note(rollout, self.step.index),
+            report=self.report.add,
             has_workdir=rollout.ref.has_workdir,
             is_lenient=rollout.spec.run.reward_lenient,
         )
@@ -372,46 +388,8 @@ class ScoredStep:
         )
 
     def node(self, evidence: Path, workbench: Workbench, transcripts: Path) -> RolloutNode:
-        """Return the node that scorers read: a path from the root of its tree up to the step."""
-        rollout, paths, spec = self.rollout, self.rollout.paths, self.rollout.spec
-        started = spec.begins_at[1]
-        steps = {node_id(done, spec.chain): done for done in range(started, self.step.index + 1)}
-        names = [*(path_before(spec.chain) or [ROOT]), *steps]
-        # What its parents have done, scorers read from their events.
-        nodes = [Node(id=names[0])]
-        nodes += [Node(id=name, parent=names[at], step=steps.get(name)) for at, name in enumerate(names[1:])]
-        tree = RolloutTree(rollout=spec.id, root=names[0], nodes=nodes)
-        known = {node.id for node in tree.nodes}
-        before = events_before(paths) if spec.branch is not None else []
-        own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
-        for event in own:
-            # In place: a second copy of a long trajectory is worth saving.
-            event["seq"] += len(before)
-
-        def findings(node: str) -> tuple[HardeningFinding, ...]:
-            # Of the turns of scenes, which share a directory, the last is scored alone.
-            names: dict[int, str | None] = {done: step.name for done, step in enumerate(rollout.task.steps)}
-            names[self.step.index] = self.step.name
-            index = steps.get(node)
-            return findings_after(paths, names[index]) if index is not None and index in names else ()
-
-        about = Evidence(
-            directory=paths.root,
-            evidence=evidence,
-            task=rollout.task.name,
-            instruction=prompt_of(rollout.task, self.step),
-            workspace=rollout.ref.workdir,
-            workbench=workbench,
-            judge=self.judge(transcripts),
-            state=lambda node: world_after(paths, self.step.name),
-            diff=lambda node: change_after(paths, self.step.name),
-            findings=findings,
-        )
-        return nodes_of(tree, before + own, about)[nodes[-1].id]
-
-    def hardening(self) -> HardeningReport | None:
-        """Return the report of the step's hardening; None where nothing was hardened."""
-        return hardening_after(self.rollout.paths, self.step.name)
+        """Return the node that scorers read. transcripts: directory of what the judge is asked, and answers."""
+        return step_node(self.rollout, self.step, evidence, workbench, self.judge(transcripts))
 
 
 async def _given(sandbox: Sandbox) -> Sandbox:

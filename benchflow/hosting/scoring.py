@@ -77,7 +77,7 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         require_scalar(result, "min_reward", of_only_key=False)
     if not result.is_scored:
         raise RewardFuncError(result.error or "the reward could not be made of what was measured")
-    report = await asyncio.to_thread(scored.hardening)
+    report = await asyncio.to_thread(scored.report.read)
     rule, reward_range = rollout.spec.run.on_tampering, scored.config.reward_range
     result = apply_rule(result, report, rule, reward_range=reward_range, now=datetime.now(UTC))
     await asyncio.to_thread(write_rewards, rollout.paths, step.index, result.events)

@@ -22,7 +22,6 @@ from benchflow.errors import (
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_memory import keep_step_memory
 from benchflow.hosting.agent_turn import SessionTurn, trajectory_writer
-from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.interruption import is_cancelled
@@ -178,15 +177,14 @@ class HostedTurn:
         # The user is an agent's nevertheless: the oracle's work is verified as an agent's would be.
         own = AGENT_USER if task.agent.user in (None, "root", 0, "0") else task.agent.user
         agent = work.session.user if work.session is not None else own
-        verifier, default = config_of(task, self._step.name).user, task.verifies_as(rollout.sandbox.ref.image_user)
-        # A clean room is only taken where this is known; the list takes some milliseconds.
-        fidelity = read_fidelity(rollout.spec.task.digest, rollout.ref.provider, self._step.name)
+        config, default = config_of(task, self._step.name), task.verifies_as(rollout.sandbox.ref.image_user)
         baseline = await take_baseline(
             rollout.sandbox,
             agent=agent,
-            verifier=verifier,
+            verifier=config.user,
             default=default,
-            is_listed=fidelity is not None and fidelity.is_faithful,
+            # In a clean room nothing else of the agent's is there. The list takes some milliseconds.
+            is_listed=config.sandbox_mode != "separate",
             instruction=prompt_of(task, self._step),
         )
         keep_baseline(baseline, evidence)

@@ -8,12 +8,18 @@ this rollout has left nothing behind.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.file_changes import FileChanges
+from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
+from benchflow.errors import SandboxError
 from benchflow.hosting.fidelity import Fidelity
 from benchflow.planes.reward.hardening import HardeningBaseline, skipped
+from benchflow.planes.reward.hardening.foundation import ITEM as VERIFY_TOOLS
+from benchflow.planes.reward.hardening.record import note_paths
 from benchflow.planes.reward.hardening.survey import is_below
 
 _NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs")
@@ -47,8 +53,10 @@ async def choose_place(
     travelling: Sequence[str],
     *,
     has_rooms: bool,
-) -> VerifierPlace:
+) -> tuple[VerifierPlace, list[str] | None]:
     """Return where the verifier of a step is to run, after the sandbox was hardened for it.
+
+    Beside it are the paths that a clean room would not have; None where they were not looked for.
 
     Args:
         sandbox: Where the agent worked.
@@ -60,10 +68,10 @@ async def choose_place(
     """
     if config.sandbox_mode != "auto":
         asked = "the task or the job asks for it"
-        return VerifierPlace(is_separate=config.sandbox_mode == "separate", why=asked)
+        return VerifierPlace(is_separate=config.sandbox_mode == "separate", why=asked), None
 
-    def shared(why: str) -> VerifierPlace:
-        return VerifierPlace(is_weaker=True, why=why)
+    def shared(why: str, left: list[str] | None = None) -> tuple[VerifierPlace, list[str] | None]:
+        return VerifierPlace(is_weaker=True, why=why), left
 
     if not has_rooms:
         return shared("these sandboxes have no clean room")
@@ -76,19 +84,49 @@ async def choose_place(
     # Code that was put into a process of the world can't be what is scored.
     if running := [process for process in await sandbox.strangers() if not process.is_altered]:
         return shared(f"a process of the agent's runs: {running[0].command}")
-    if left := await _left_behind(sandbox, baseline, travelling):
-        return shared(f"{left[0]} was changed, which a clean room would not have")
-    return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed")
+    after = await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
+    if left := left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
+        return shared(f"{left[0]} was changed, which a clean room would not have", left)
+    return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed"), []
 
 
-async def _left_behind(sandbox: Sandbox, baseline: HardeningBaseline, travelling: Sequence[str]) -> list[str]:
-    """Return the paths that have changed since a baseline with a list of files, and that a clean room would not have.
+async def note_outside(
+    sandbox: Sandbox,
+    baseline: HardeningBaseline | None,
+    travelling: Sequence[str],
+    known: list[str] | None,
+    listing: FileChanges | None,
+) -> list[HardeningFinding]:
+    """Return a note about what was changed outside of the workspace: a verifier that runs there may meet it.
 
-    travelling: paths that go into the room besides the workspace.
+    Args:
+        sandbox: Where the agent worked.
+        baseline: What the sandbox was before the agent acted.
+        travelling: Paths that are not counted, as in `choose_place`.
+        known: The paths, where they were looked for.
+        listing: The files that differ from the image, where they were listed.
     """
-    before = baseline.changes
-    assert before is not None
-    after = await sandbox.changes(before, skip=skipped(sandbox, baseline.tools))
-    kept = (sandbox.ref.workdir, baseline.home, *travelling, *_NOT_WORK)
-    places = [place.rstrip("/") for place in kept if place.rstrip("/")]
+    if known is None and baseline is not None and baseline.changes is not None:
+        try:
+            after = listing or await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
+        except SandboxError as error:
+            if error.retryable:
+                raise
+            # A note is not worth a reward.
+            return []
+        known = left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling])
+    changed = set(known or ())
+    # Of a new directory, what is in it says no more.
+    top = [path for path in known or () if changed.isdisjoint(map(str, PurePosixPath(path).parents))]
+    return [note_paths(VERIFY_TOOLS, top, "was changed outside of the workspace")] if top else []
+
+
+def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[str]) -> list[str]:
+    """Return the paths that have changed and that a clean room would not have."""
+    places = [place.rstrip("/") for place in (*travelling, *_NOT_WORK) if place.rstrip("/")]
     return [path for path in before.differences(after) if "/__pycache__" not in path and not is_below(path, places)]
+
+
+def _skipped(sandbox: Sandbox, baseline: HardeningBaseline) -> list[str]:
+    """Return the places of which no list is needed: a home may have very many files."""
+    return [*skipped(sandbox, baseline.tools), baseline.home, *_NOT_WORK]

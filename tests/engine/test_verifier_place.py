@@ -114,3 +114,23 @@ async def test_setup_commands_that_leave_something_running_run_in_the_room_too(
     config.write_text(f'{config.read_text()}\n[[environment.setup_commands]]\ncommand = "{setup}"\n')
     result, said = await run(theatre, task, "there", "attacker-root", verify_in="separate")
     assert (result.reward, said["verified_in"]) == (1.0, "separate")
+
+
+async def test_what_was_changed_outside_of_the_workspace_is_noted_where_a_verifier_may_meet_it(
+    theatre: Theatre, tmp_path: Path
+) -> None:
+    task = shutil.copytree(ALL["spooled-job"].directory, tmp_path / "package" / "task")
+    # Directories, because the service of the task starts files there.
+    works = "mkdir /var/spool/reports/new /var/spool/reports/b; echo >/var/spool/reports/new/a; echo >/tmp/c"
+    for script in (task / "environment" / "attack.sh", task / "solution" / "solve.sh"):
+        script.write_text(f"{SOLVES}{works}\n")
+    for agent, place in (("attacker", "shared"), ("attacker-root", "shared"), ("attacker", None)):
+        result, said = await run(theatre, task, f"{agent}-{place}", agent, verify_in=place)
+        assert (result.reward, said["verified_in"]) == (1.0, "shared")
+        # What the service starts may be ended as well.
+        [found] = [finding for finding in result.findings if finding.item == "verify_tools"]
+        assert (found.action, found.weight, found.path) == ("found", "note", "/var/spool/reports/b")
+        assert found.detail == "was changed outside of the workspace; 1 more: /var/spool/reports/new"
+    for agent, place in (("attacker", "separate"), ("oracle", "shared")):
+        result, _ = await run(theatre, task, f"{agent}-{place}", agent, verify_in=place)
+        assert "verify_tools" not in {finding.item for finding in result.findings}

@@ -8,14 +8,15 @@ Python program. `soft` does the same while the agent is still there, and leaves 
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchflow.confined import ConfinedDirectory
-from benchflow.contracts.reward import JudgeRubric, VerifyResult
+from benchflow.contracts.reward import HardeningFinding, JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import UnsafePathError, VerifierError
@@ -26,6 +27,7 @@ from benchflow.planes.reward.hardening.work import signal_schedulers
 from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
+from benchflow.planes.reward.uploads import compare_uploads
 from benchflow.planes.reward.verifier_end import RUN, TAIL, check_end, output_tail, read_result
 from benchflow.planes.sandbox.memory import KillNote
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -89,6 +91,9 @@ class ScriptVerifier:
 
     room: Callable[[], HardeningBaseline | None] | None = None
     kills: KillNote | None = None
+    report: Callable[[Sequence[HardeningFinding]], None] = lambda found: None
+    """Called with what is found once the verifier has ended."""
+
     starts_in_root: bool = False
     """Whether `test.sh`, and what collects for it, start in `/` instead of the workspace."""
 
@@ -122,6 +127,12 @@ class ScriptVerifier:
             return f"{self.target}/{_SCRIPT}"
         return posixpath.join(self._place(strategy.root or "."), strategy.entrypoint or "reward.py")
 
+    @property
+    def _programs(self) -> set[str]:
+        """Files of the sandbox that are run, as far as a command says so."""
+        words = re.findall(r"[\w./-]+", self._declared_command or "")
+        return {self._program, *(posixpath.normpath(posixpath.join(self.target, word)) for word in words)}
+
     def alone(self, env: dict[str, str], room: Callable[[], HardeningBaseline | None]) -> ScriptVerifier:
         """The same verifier for a sandbox where no agent was: nothing has to end there, and what commands collect came
         with the agent's work. env: of its commands there. room: what that sandbox is, whose image may be another than
@@ -152,6 +163,8 @@ class ScriptVerifier:
             if self.kills is not None:
                 await self.kills.begin(sandbox)
         outcome = await self._execute(sandbox)
+        if self.config.hardening.verify_tools:
+            self.report(await compare_uploads(sandbox, self.sources, self.target, self._programs))
         use = await sandbox.memory_use()
         await self._fetch(sandbox, logs)
         with explaining_kills(use, self.kills, outcome.return_code, self._program, output_tail(logs)) as warnings:

@@ -33,6 +33,40 @@ ln -s pkg inside; ln -s /usr/bin/env tool
 mkdir -p weights work; echo weights >weights/model.pth; echo mine >work/Makefile; chmod 777 work
 """
 
+HAS = r"""
+mkdir -p {ws}/node_modules/known {ws}/src/tests {ws}/.git/hooks {ws}/.git/objects {ws}/.git/refs && cd {ws}
+printf '[core]\n\tbare = false\n' >.git/config; echo a >node_modules/known/index.js
+echo 'run /tests/test.sh' >README; printf 'SQLite format 3\0\001CREATE VIEW known AS\0' >known.db
+chown -R 61000 .
+"""
+DOES = r"""
+cd {ws}
+echo more >>README; printf '\002CREATE VIEW known\003' >>known.db
+echo 'see src/tests/a, ./tests/b, $HOME/tests/c and https://host/tests/d' >honest.txt
+echo 'says SQLite format 3 and CREATE VIEW no AS' >honest.sql
+ln -s answer.txt expected.txt; ln -s README other
+echo 'open("/tests/expected.txt")' >total.py; printf '\001\0\0/logs/verifier/reward.txt\0' >built
+printf 'SQLite format 3\0\001create\ttrigger "copied" AFTER\0\001CREATE VIEW totals AS\0' >shop.db
+head -c 100000 /dev/zero >>shop.db
+mkdir -p node_modules/@own/part node_modules/.bin; echo >node_modules/@own/part/a.js; echo >node_modules/tally.js
+ln -s ../tally.js node_modules/.bin/tally
+echo >.git/hooks/commit-msg; echo >.git/hooks/new.sample; echo >.git/hooks/asleep; chmod +x .git/hooks/[cn]*
+mkdir -p own-1.dist-info; printf '[pytest11]\nledger = a\nnamed = b\n[x]\nno = c\n' >own-1.dist-info/entry_points.txt
+"""
+NOTED = {
+    (
+        "remove_escaping_links",
+        "expected.txt",
+        "is a link to another file of the workspace, answer.txt; 1 more: {ws}/other",
+    ),
+    ("remove_escaping_links", "shop.db", 'is a database with CREATE VIEW totals, create trigger "copied"'),
+    ("pin_environment", ".git/hooks/commit-msg", "is a hook of git, and does not run while the verifier does"),
+    (
+        *("pin_environment", "own-1.dist-info/entry_points.txt"),
+        "declares a plugin that pytest does not load, ledger: verifier.pytest_plugins does not name it",
+    ),
+}
+
 REPOSITORY = r"""
 mkdir -p {ws}/.git/objects {ws}/.git/refs
 printf '[core]\n\tbare = false\n' >{ws}/.git/config
@@ -116,6 +150,36 @@ class HardeningInBrief:
         names = [f"./{name}" for name in [*left.split(), "work/Makefile", "odd\nname"]]
         assert sorted((await sh(own, look)).split("\n")) == sorted("\n".join([*names, "was", "was", ""]).split("\n"))
         assert report.seconds > 0 and report.disabled == []
+
+    async def test_what_may_be_taken_for_something_else_is_noted_and_stays(self, own: Sandbox) -> None:
+        ws = own.ref.workdir
+        await sh(own, HAS.format(ws=ws))
+        await own.mark_baseline()
+        baseline = await take_baseline(own, agent=AGENT)
+        await sh(own, DOES.format(ws=ws), user=AGENT)
+        report = await harden(own, baseline, HardeningConfig(), plugins=["named"])
+        told = {(f.item, f.path.removeprefix(f"{ws}/"), f.detail) for f in report.findings}
+        assert {(f.action, f.weight) for f in report.findings} == {("found", "note")}
+        several = {(item, detail.partition(";")[0]): {path, *self.more(detail, ws)} for item, path, detail in told}
+        assert several.pop(("remove_escaping_links", "names a directory of the verifier's")) == {"total.py", "built"}
+        packages = several.pop(("restore_build_files", "is new or changed, and is what node takes first"))
+        assert packages == {"node_modules/@own/part", "node_modules/tally.js"}
+        noted = {(item, path, detail.format(ws=ws)) for item, path, detail in NOTED}
+        assert noted <= told and len(several) == len(noted)
+        left = await sh(
+            own, f"cd {ws}; ls -d expected.txt total.py shop.db node_modules/tally.js .git/hooks/commit-msg"
+        )
+        assert len(left.split()) == 5
+        lifted = ("remove_escaping_links", "restore_build_files", "pin_environment")
+        off = HardeningConfig.model_validate(dict.fromkeys(lifted, False))
+        again = await harden(own, baseline, off, plugins=["named"])
+        assert {finding.item for finding in again.findings}.isdisjoint(lifted)
+
+    @staticmethod
+    def more(detail: str, ws: str) -> list[str]:
+        """Return the other paths of a note, from the workspace."""
+        named = detail.partition(" more: ")[2]
+        return [path.removeprefix(f"{ws}/") for path in named.split(", ") if path]
 
     async def test_the_verifier_runs_with_what_the_image_says(self, own: Sandbox, tmp_path: Path) -> None:
         await own.mark_baseline()

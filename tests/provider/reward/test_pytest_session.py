@@ -113,6 +113,92 @@ def test_a_success_of_a_changed_pytest_is_none(tmp_path: Path, what: str) -> Non
     assert (status, "something has changed" in said, what in said) == (70, True, True), said
 
 
+SKIPS = "import pytest\ndef {}(): pytest.skip('not here')\n"
+EXCUSES = {
+    "skip": "import pytest\ndef add(a, b): pytest.skip('not here')\n",
+    "skip-of-unittest": "import unittest\ndef add(a, b): raise unittest.SkipTest('not here')\n",
+    "expected-failure": "import pytest\ndef add(a, b): pytest.xfail('not yet')\n",
+    "while-imported": "import pytest\npytest.skip('not here', allow_module_level=True)\n",
+    "called-by-another": "import testing\ndef add(a, b): testing.skip()\n",
+}
+
+
+@pytest.mark.parametrize("how", few(EXCUSES, "skip", "while-imported", "called-by-another"))
+@pytest.mark.parametrize("tests", [TESTS, pytest.param(UNITTEST, marks=pytest.mark.long)], ids=["pytest", "unittest"])
+def test_a_test_that_the_tested_code_skips_has_failed(tmp_path: Path, how: str, tests: str) -> None:
+    others = {"app/testing.py": SKIPS.format("skip"), "tests/test_other.py": "def test_other(): pass\n"}
+    for name, content in others.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content)
+    status, said = Run(tmp_path).end(EXCUSES[how], tests=tests)
+    assert (status, "the code that is tested has skipped" in said) == (70, True), said
+
+
+SKIPPING = """
+import unittest
+import pytest
+import helpers
+from testing import require_machine
+from calc import add
+
+def test_one(): assert add(2, 3) == 5
+
+def test_skips(): pytest.skip("by itself")
+def test_module(): pytest.importorskip("no_such_module")
+def test_fixture(machine): pass
+def test_helper(): helpers.require_network()
+def test_helper_of_the_project(): require_machine()
+def test_xfail(): pytest.xfail("by itself")
+def test_slow(): assert False
+@pytest.mark.usefixtures("plugged")
+def test_plugged(): assert False
+def test_raises():
+    with pytest.raises(pytest.skip.Exception): require_machine()
+
+@pytest.mark.skipif(add(1, 1) == 2, reason="what is tested is asked")
+def test_condition(): assert False
+
+class Case(unittest.TestCase):
+    @unittest.skip("by itself")
+    def test_marked(self): pass
+    def test_skips(self): self.skipTest("by itself")
+"""
+
+SKIPPER = """
+import pytest
+
+def pytest_runtest_setup(item):
+    if item.name == "test_slow": pytest.skip("is slow")
+
+@pytest.fixture
+def plugged(): pytest.skip("nothing is plugged in")
+"""
+
+
+def test_a_test_that_is_skipped_by_what_belongs_to_the_tests_is_skipped(tmp_path: Path) -> None:
+    files = {
+        "tests/conftest.py": "import pytest\nfrom helpers import require_network\n"
+        "@pytest.fixture\ndef machine(): require_network()\n",
+        "tests/helpers.py": SKIPS.format("require_network"),
+        "app/testing.py": SKIPS.format("require_machine"),
+        "app/plugged.py": SKIPPER,
+        "tests/test_whole.py": "import pytest\npytest.importorskip('no_such_module')\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    status, said = Run(tmp_path).end(GOOD, "-p", "plugged", tests=SKIPPING)
+    assert (status, "benchflow:" in said, "11 skipped, 1 xfailed" in said) == (0, False, True), said
+
+
+def test_a_suite_in_the_workspace_skips_as_it_likes(tmp_path: Path) -> None:
+    suite = tmp_path / "app" / "tests" / "test_own.py"
+    suite.parent.mkdir(parents=True)
+    suite.write_text(TESTS)
+    status, said = Run(tmp_path).end(EXCUSES["skip"], str(suite), tests="def test_other(): pass\n")
+    assert (status, "benchflow:" in said, "2 skipped" in said) == (0, False, True), said
+
+
 HONEST = """
 import multiprocessing, os, subprocess, sys, threading, unittest
 from unittest import mock

@@ -103,9 +103,7 @@ def found(root: Path) -> dict[str, RolloutResult]:
 
 
 @pytest.mark.parametrize(("asked", "task"), PAIRS, ids=lambda value: getattr(value, "agent", None) or value.name)
-def test_honest_work_of_a_real_agent_is_no_tampering(
-    found: dict[str, RolloutResult], asked: Asked, task: Path
-) -> None:
+def test_honest_work_of_a_real_agent_is_no_tampering(found: dict[str, RolloutResult], asked: Asked, task: Path) -> None:
     [result] = [result for name, result in found.items() if name.endswith(task.name)]
     assert (result.error, result.verifier_error, result.reward) == (None, None, 1.0)
     assert [finding for finding in result.findings if finding.weight == "tampering"] == []

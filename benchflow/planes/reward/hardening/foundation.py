@@ -61,20 +61,22 @@ class Repairs:
         return bool(self.put or self.remove or self.directories)
 
 
-async def compare_tools(sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges) -> Repairs:
-    """Return what the agent has changed of the tools. before, after: all files that differ from the image.
+async def compare_tools(
+    sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges, repairs: Repairs
+) -> None:
+    """Add to `repairs` what the agent has changed of the tools. before, after: all files that differ from the image.
 
     Raises:
         VerifierError: A tool was changed and can't be put back.
     """
-    comparison = _Comparison(sandbox, tools, before, after)
-    await comparison.run()
-    return comparison.repairs
+    await _Comparison(sandbox, tools, before, after, repairs).run()
 
 
 class _Comparison:
-    def __init__(self, sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges) -> None:
-        self.repairs = Repairs()
+    def __init__(
+        self, sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges, repairs: Repairs
+    ) -> None:
+        self.repairs = repairs
         self._sandbox = sandbox
         self._tools = tools
         self._before = before

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import builtins
 import importlib.metadata
+import itertools
 import os
+import re
 import signal
 import sys
+import traceback
 import types
 import unittest.case
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -31,6 +34,12 @@ DECLARED: list[str] = []
 OWN = os.stat(__file__).st_ctime
 FAILED = 70
 """The exit status of a run that says success and is not believed."""
+
+_EXCUSES = (pytest.skip.Exception, pytest.xfail.Exception, unittest.case.SkipTest)
+"""What a test raises that is not to count."""
+
+_OF_TESTS = re.compile(r"/(tests?|testing|conftest)([.]py)?(/|$)|/test_|_test[.]py$|/(site|dist)-packages/")
+"""Code in the workspace that may skip tests: of tests, and of packages that are installed there."""
 
 _PASSED_ON = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "CONT")
 _DEATH_SIGNAL, _DUMPABLE, _SUBREAPER = 1, 4, 36
@@ -211,6 +220,7 @@ class _Guard:
         self._program: _Program | None = None
         self._hooks: _Hooks | None = None
         self._changed: list[str] = []
+        self._excused: list[str] = []
 
     @pytest.hookimpl(tryfirst=True, hookwrapper=True)
     def pytest_load_initial_conftests(self) -> Generator[None, Any, None]:
@@ -230,6 +240,18 @@ class _Guard:
 
     pytest_collectreport = pytest_runtest_logreport
 
+    @pytest.hookimpl(tryfirst=True, hookwrapper=True)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, Any, None]:
+        # A skip of unittest's is replaced by one of pytest's meanwhile, or is behind one that is only there afterwards.
+        before = call.excinfo
+        yield
+        self._note_excuse(item, before, call.excinfo)
+
+    @pytest.hookimpl(tryfirst=True, hookwrapper=True)
+    def pytest_make_collect_report(self, collector: Any) -> Generator[None, Any, None]:
+        report = (yield).get_result()
+        self._note_excuse(collector, getattr(getattr(report, "call", None), "excinfo", None))
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
         self._interrupted = True
@@ -239,11 +261,13 @@ class _Guard:
         # What xdist's workers find is told here; elsewhere there is a later look.
         if hasattr(session.config, "workeroutput"):
             self._look()
-            session.config.workeroutput["benchflow_changed"] = self._changed
+            session.config.workeroutput["benchflow"] = [self._changed, self._excused]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self._changed += getattr(node, "workeroutput", {}).get("benchflow_changed", [])
+        told = getattr(node, "workeroutput", {}).get("benchflow", ())
+        for own, theirs in zip((self._changed, self._excused), told):  # noqa: B905  Python 3.9 has no `strict`.
+            own += theirs
 
     @pytest.hookimpl(tryfirst=True, hookwrapper=True)
     def pytest_cmdline_main(self) -> Generator[None, Any, None]:
@@ -263,13 +287,40 @@ class _Guard:
         found = [*(self._program.changed() if self._program else ()), *(self._hooks.changed() if self._hooks else ())]
         self._changed += [name for name in found if name not in self._changed]
 
+    def _note_excuse(self, node: Any, *raised: Any) -> None:
+        """Note a test outside of the workspace that the code it calls has skipped, or said to be expected to fail."""
+        root, file = _root(node.config), str(getattr(node, "path", None) or node.fspath)
+        # A plugin of the workspace may skip what it likes; tests have not called it.
+        tests = tuple(f"{place}{os.sep}" for place in (os.path.dirname(file), node.config.getoption("confcutdir")))
+        for excinfo in raised:
+            error = None if file.startswith(root) else getattr(excinfo, "value", None)
+            while isinstance(error, _EXCUSES):
+                frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+                called = itertools.dropwhile(lambda frame: not frame.f_code.co_filename.startswith(tests), frames)
+                if node.nodeid not in self._excused and any(_is_tested_code(frame, root) for frame in called):
+                    self._excused.append(node.nodeid)
+                error = error.__context__
+
     def _doubt(self) -> str:
         """Why a success is none."""
         if self._changed:
             return f"something has changed {', '.join(self._changed[:5])}"
         if self._failures:
             return f"{self._failures} tests or files failed, and its exit status was 0"
+        if self._excused:
+            return f"the code that is tested has skipped {', '.join(self._excused[:5])}"
         return "something called pytest.exit with a status of 0" if self._interrupted else ""
+
+
+def _root(config: Any) -> str:
+    """Return the workspace."""
+    return f"{getattr(config, 'rootpath', None) or config.rootdir}{os.sep}"
+
+
+def _is_tested_code(frame: types.FrameType, root: str) -> bool:
+    """Return whether code lies in the workspace, and is no part of its tests: a helper of these may skip."""
+    files = (str(file) for file in (frame.f_code.co_filename, frame.f_globals.get("__file__")))
+    return any(file.startswith(root) and not _OF_TESTS.search(file[len(root) - 1 :]) for file in files)
 
 
 class _Program:
@@ -333,7 +384,7 @@ class _Hooks:
 
     def __init__(self, config: Any, known: set[int]) -> None:
         self._known = known
-        self._root = f"{getattr(config, 'rootpath', None) or config.rootdir}{os.sep}"
+        self._root = _root(config)
         self._relay = config.pluginmanager.hook
         self._callers = self._all()
         self._was = [

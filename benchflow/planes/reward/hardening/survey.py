@@ -19,6 +19,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError, VerifierError
 from benchflow.planes.reward.hardening.archives import PATTERNS as ARCHIVES
 from benchflow.planes.reward.hardening.build_files import included, targets_without_files
+from benchflow.planes.reward.hardening.contents import FILES, LISTS, PASS, PASSES, READ
 from benchflow.planes.reward.hardening.names import (
     BUILD_PATTERNS,
     DOTFILES,
@@ -76,9 +77,10 @@ rm -rf {ROOM}
 umask 022; mkdir -p {posixpath.dirname(ROOM)} || exit 1
 umask 077; mkdir {ROOM} && cd {ROOM} || exit 1
 if [ -f {_KNOWN} ]; then mv {_KNOWN} known; fi
-: >links; : >found; : >fresh; : >modules; : >packed
+for f in links found fresh modules packed {" ".join((*FILES, *LISTS))}; do : >$f; done
 # By the kernel's clock: what a sandbox's own programs say of the time may be anything.
 [ -n "$since" ] || {{ : >now; stat -c %Z now >told 2>/dev/null && mv told now || date +%s >now; }}
+recent=$since; [ -n "$since" ] || read -r recent <now
 put() {{ for f; do if [ -e "$f" ] || [ -h "$f" ]; then printf '%s\0' "$f"; fi; done; }}
 above() {{
   d=$1
@@ -93,12 +95,14 @@ if [ -n "$ws" ]; then
   find "$ws" -xdev -type l -fprintf links '%p\0%l\0' , \( {_NAMES} \) -fprint0 found , \
     {_MODULES} -fprint0 modules , \
     -type f \( {_PACKED} \) -newerct "@${{since:-0}}" -fprint0 packed , \
-    -type f -path '*/__pycache__/*' -newerct "@${{since:-0}}" -fprint0 fresh 2>/dev/null || {{
+    -type f -path '*/__pycache__/*' -newerct "@${{since:-0}}" -fprint0 fresh , \
+    {PASS} 2>/dev/null || {{
     find "$ws" -xdev \( {_NAMES} \) -print0 >found
     find "$ws" -xdev -type l -exec sh -c 'for l; do printf "%s\0%s\0" "$l" "$(readlink "$l")"; done' sh {{}} + >links
     find "$ws" -xdev -type f -path '*/__pycache__/*' -print0 >fresh
     find "$ws" -xdev {_MODULES} -print0 >modules
     find "$ws" -xdev -type f \( {_PACKED} \) -print0 >packed
+    {PASSES}
   }}
   {{ above "$ws"; above "$(cd -P "$ws" 2>/dev/null && pwd)"; }} >>found
 fi
@@ -116,6 +120,8 @@ for d in $path "$home/.local/bin"; do
 done
 [ $# = 0 ] || find "$@" -maxdepth 2 \( {_SITE_NAMES} \) -print0 >>found 2>/dev/null
 unset IFS
+[ -z "$since" ] || for l; do put "$l"/*-packages/*-info/entry_points.txt; done >>points
+{READ}
 for f in {" ".join(DOTFILES)}; do put "$home/$f"; done >>found
 put {" ".join(STARTUP)} >>found
 find /logs/verifier /tests /verifier -maxdepth 1 -print0 >>found 2>/dev/null
@@ -131,8 +137,9 @@ tr '\n' '\0' <candidates | xargs -0 sh -c '[ $# = 0 ] || find "$@" -maxdepth 0 -
 [ -n "$since" ] || more=now
 # Layers of a file system may number files alike, which are then taken for one: each is to be packed for itself.
 LC_ALL=C sort -u list >each
-tar --hard-dereference -cf out.tar $more links found fresh top modules packed -T each 2>/dev/null
-[ -s out.tar ] || tar -cf out.tar $more links found fresh top modules packed -T each 2>/dev/null
+more="$more links found fresh top modules packed {" ".join(LISTS)}"
+tar --hard-dereference -cf out.tar $more -T each 2>/dev/null
+[ -s out.tar ] || tar -cf out.tar $more -T each 2>/dev/null
 [ -s out.tar ]
 """
 
@@ -171,6 +178,21 @@ class Survey(Model):
 
     shadows: list[str] = []
     """Modules of the workspace that have the name of one of the standard library's."""
+
+    naming: list[str] = []
+    """Files of the workspace that name a directory of the verifier's."""
+
+    acting: dict[str, list[str]] = {}
+    """Statements of SQLite databases that make triggers and views, by the file."""
+
+    plugins: dict[str, list[str]] = {}
+    """Plugins of pytest that packages declare, by the file that does."""
+
+    packages: list[str] = []
+    """Packages and modules in a `node_modules` of which something is new or changed."""
+
+    hooks: list[str] = []
+    """Programs that may be hooks of repositories, and are new or changed."""
 
 
 async def take_survey(
@@ -241,7 +263,7 @@ def _read(packed: bytes) -> Survey:
             if content is None:
                 continue
             contents[name] = content
-            if name in ("now", "links", "found", "fresh", "top", "modules", "packed"):
+            if name in ("now", "links", "found", "fresh", "top", "modules", "packed", *LISTS):
                 lists[name] = [os.fsdecode(each) for each in content.split(b"\0") if each]
                 continue
             files[f"/{name}"] = KeptFile(
@@ -249,6 +271,7 @@ def _read(packed: bytes) -> Survey:
             )
         now = int(lists.get("now", ["0"])[0])
         links, names, fresh, top = lists["links"], set(lists["found"]), lists["fresh"], lists["top"]
+        said = {name: lists[name] for name in LISTS}
     except (tarfile.TarError, ValueError, LookupError) as error:
         raise VerifierError(
             f"the sandbox could not be looked through: its answer is garbled: {error}",
@@ -270,7 +293,20 @@ def _read(packed: bytes) -> Survey:
         git=sorted(git),
         shadows=sorted(modules),
         packed=sorted(lists["packed"]),
+        naming=said["naming"],
+        acting=_grouped(said["acting"]),
+        plugins=_grouped(said["plugins"]),
+        packages=said["packages"],
+        hooks=sorted(said["hooks"]),
     )
+
+
+def _grouped(pairs: Sequence[str]) -> dict[str, list[str]]:
+    """Return what is said of each file, of a list in which a file and what is said of it take turns."""
+    said: dict[str, list[str]] = {}
+    for path, text in zip(pairs[0::2], pairs[1::2], strict=False):
+        said.setdefault(path, []).append(text)
+    return said
 
 
 def is_looked_for(path: str) -> bool:

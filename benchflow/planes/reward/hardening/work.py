@@ -32,10 +32,9 @@ from benchflow.planes.reward.hardening.judgement import (
     weight_of,
 )
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOADER_CACHE, LOGS, SCHEDULERS
+from benchflow.planes.reward.hardening.record import HardeningRecord, extend_report
 from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
-
-MOST = 200
-"""Findings that a report lists."""
+from benchflow.planes.reward.hardening.work_notes import note_work
 
 _ROUNDS = 4
 """Comparisons after which it is given up to put back what is changed again."""
@@ -104,6 +103,8 @@ async def harden(
     verifier: str | int | None = None,
     trusted: bool = False,
     left: Sequence[str] = (),
+    record: HardeningRecord | None = None,
+    plugins: Sequence[str] = (),
 ) -> HardeningReport:
     """Make the sandbox fit for a verifier, after the agent's last action; repeatable.
 
@@ -114,18 +115,20 @@ async def harden(
         verifier: The verifier's user.
         trusted: Whether what acted was the oracle, whose services may stay.
         left: Commands that the agent had left running as it ended.
+        record: Collects the findings, also of a hardening that fails.
+        plugins: The task's `verifier.pytest_plugins`.
 
     Raises:
         VerifierError: Something was changed and can't be put back.
     """
     began = time.monotonic()
+    record = record if record is not None else HardeningRecord()
+    found = record.findings
     action = "killed" if config.kill_processes and not trusted else "found"
-    found = [HardeningFinding(item=PROCESSES, action=action, detail=command) for command in left]
-    unsafe = ""
+    found += [HardeningFinding(item=PROCESSES, action=action, detail=command) for command in left]
     if not trusted:
-        secured, unsafe = await _secure(sandbox, baseline, config)
-        found += secured
-    judged = await _judge(sandbox, baseline, config)
+        await _secure(sandbox, baseline, config, record)
+    judged = await _judge(sandbox, baseline, config, plugins)
     lines = []
     if config.kill_processes and not trusted and any(finding.path.startswith(CRON_PLACES) for finding in judged.found):
         lines.append(signal_schedulers("STOP"))
@@ -133,34 +136,37 @@ async def harden(
         # What the agent has installed is found again, now that nothing stands in the way of what was there.
         lines.append("ldconfig 2>/dev/null || :")
     found += await _act(sandbox, judged, config, verifier, trusted, lines)
-    # Of very many, those that count are told.
-    found.sort(key=lambda finding: not finding.is_tampering)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
-    return HardeningReport(
-        findings=found[:MOST],
-        left_out=max(0, len(found) - MOST),
-        disabled=disabled,
-        seconds=round(time.monotonic() - began, 4),
-        unsafe=unsafe,
-    )
+    seconds = round(time.monotonic() - began, 4)
+    report = HardeningReport(disabled=disabled, seconds=seconds, unsafe=record.unsafe)
+    return extend_report(report, found)
 
 
 async def _secure(
-    sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig
-) -> tuple[list[HardeningFinding], str]:
+    sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig, record: HardeningRecord
+) -> None:
     """Put back what everything else is looked at with, and end what the agent left running, in that order of trust.
 
     What still runs may change it again, so it is compared once more after something has ended. Raises `VerifierError`
-    if that goes on. Last of what is returned is why the sandbox is unsafe all the same; empty if it is not.
+    if that goes on.
     """
     tools = baseline.tools if config.verify_tools else None
-    found: list[HardeningFinding] = []
+    found = record.findings
     altered: dict[tuple[int, int], RunningProcess] = {}
     for _ in range(_ROUNDS):
         repairs = Repairs()
-        if tools is not None and baseline.changes is not None:
-            after = await sandbox.changes(baseline.changes, skip=skipped(sandbox, tools))
-            repairs = await compare_tools(sandbox, tools, baseline.changes, after)
+        try:
+            if tools is not None and baseline.changes is not None:
+                record.listing = await sandbox.changes(baseline.changes, skip=skipped(sandbox, tools))
+                await compare_tools(sandbox, tools, baseline.changes, record.listing, repairs)
+        except VerifierError as error:
+            # Nothing of this round was put back.
+            found += [finding.model_copy(update={"action": "found"}) for finding in repairs.found]
+            path, detail = error.file or "", error.message
+            found.append(
+                HardeningFinding(item=TOOLS_ITEM, action="found", path=path, detail=detail, weight="tampering")
+            )
+            raise
         # What is not to be put back is found again each time.
         found += [finding for finding in repairs.found if finding not in found]
         if repairs.put:
@@ -175,7 +181,8 @@ async def _secure(
         if not (killed or repairs.is_any):
             left = await _altered(sandbox) if config.kill_processes else {}
             found += [_told_altered(process, key in left) for key, process in (altered | left).items()]
-            return found, next((f"{_ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
+            record.unsafe = next((f"{_ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
+            return
     raise VerifierError(
         f"{found[-1].path or 'what the agent left running'} of the sandbox is changed again and again",
         remedy='verify in a sandbox of its own: sandbox_mode "separate"',
@@ -208,8 +215,10 @@ async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningF
     ]
 
 
-async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig) -> Judgement:
-    items = (BUILD, FRESH, LINKS, CONFTESTS, PYTHON, GIT_ITEM, STANDARD_ITEM)
+async def _judge(
+    sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig, plugins: Sequence[str]
+) -> Judgement:
+    items = (BUILD, FRESH, LINKS, CONFTESTS, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
     if not any(getattr(config, item) for item in items):
         return Judgement()
     before = baseline.survey
@@ -223,6 +232,8 @@ async def _judge(sandbox: Sandbox, baseline: HardeningBaseline, config: Hardenin
         wanted=[*before.includes, *before.targets],
     )
     judged = judge(before, now, config, workspace_of(sandbox), baseline.named)
+    notes = note_work(before, now, workspace_of(sandbox), {*baseline.plugins, *plugins})
+    judged.found.extend(note for note in notes if getattr(config, note.item))
     if config.remove_escaping_links:
         judged.remove.update(dict.fromkeys(await _archives_that_lead_out(sandbox, now.packed), LINKS))
     if config.repository_state:

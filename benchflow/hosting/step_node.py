@@ -1,0 +1,61 @@
+"""The node of a step that scorers read: a path from the root of its tree up to the step, with the step's evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchflow.contracts.reward import Evidence, HardeningFinding, Judge, RolloutNode, Workbench
+from benchflow.contracts.rollout import Node, RolloutTree, Step
+from benchflow.hosting.hosted import Hosted
+from benchflow.tasks import prompt_of
+from benchflow.trajectories.journal import read_journal
+from benchflow.trajectories.nodes import change_after, findings_after, nodes_of, world_after
+from benchflow.trajectories.stored import events_before, path_before
+from benchflow.trajectories.tree import ROOT, node_id
+
+
+def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench, judge: Judge) -> RolloutNode:
+    """Return the node of a step.
+
+    Args:
+        rollout: The step's.
+        step: The step.
+        evidence: Directory of what was kept for scoring.
+        workbench: Runs the verifier.
+        judge: Answers what a model is asked.
+    """
+    paths, spec = rollout.paths, rollout.spec
+    started = spec.begins_at[1]
+    steps = {node_id(done, spec.chain): done for done in range(started, step.index + 1)}
+    names = [*(path_before(spec.chain) or [ROOT]), *steps]
+    # What its parents have done, scorers read from their events.
+    nodes = [Node(id=names[0])]
+    nodes += [Node(id=name, parent=names[at], step=steps.get(name)) for at, name in enumerate(names[1:])]
+    tree = RolloutTree(rollout=spec.id, root=names[0], nodes=nodes)
+    known = {node.id for node in tree.nodes}
+    before = events_before(paths) if spec.branch is not None else []
+    own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
+    for event in own:
+        # In place: a second copy of a long trajectory is worth saving.
+        event["seq"] += len(before)
+
+    def findings(node: str) -> tuple[HardeningFinding, ...]:
+        # Of the turns of scenes, which share a directory, the last is scored alone.
+        names: dict[int, str | None] = {done: one.name for done, one in enumerate(rollout.task.steps)}
+        names[step.index] = step.name
+        index = steps.get(node)
+        return findings_after(paths, names[index]) if index is not None and index in names else ()
+
+    about = Evidence(
+        directory=paths.root,
+        evidence=evidence,
+        task=rollout.task.name,
+        instruction=prompt_of(rollout.task, step),
+        workspace=rollout.ref.workdir,
+        workbench=workbench,
+        judge=judge,
+        state=lambda node: world_after(paths, step.name),
+        diff=lambda node: change_after(paths, step.name),
+        findings=findings,
+    )
+    return nodes_of(tree, before + own, about)[nodes[-1].id]

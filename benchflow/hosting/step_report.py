@@ -1,0 +1,55 @@
+"""The report of a step's hardening, as the step's evidence has it: what is found later is added to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchflow.contracts.reward import HardeningFinding, HardeningReport
+from benchflow.hosting.hosted import Hosted
+from benchflow.planes.reward.hardening.record import extend_report
+from benchflow.store import storage_errors, write_atomic
+from benchflow.trajectories.nodes import hardening_after
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """The report of a step's hardening."""
+
+    rollout: Hosted
+    """The rollout."""
+
+    step: str | None
+    """Name of the step; None for the only one."""
+
+    is_trusted: bool
+    """Whether the oracle acted, whose doings are notes."""
+
+    def read(self) -> HardeningReport | None:
+        """Return what was recorded; None where nothing was."""
+        return hardening_after(self.rollout.paths, self.step)
+
+    def write(self, report: HardeningReport) -> None:
+        """Record a report. What an attempt before it had found stays, since nothing of it is found again."""
+        earlier = self.read()
+        whole = self._cleaned(report)
+        if earlier is not None:
+            whole = extend_report(whole.model_copy(update={"findings": earlier.findings}), whole.findings)
+        file = self.rollout.paths.hardening(self.step)
+        with storage_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(whole.model_dump(mode="json"), indent=2).encode() + b"\n", durable=False)
+
+    def add(self, found: Sequence[HardeningFinding]) -> None:
+        """Record what was found after the hardening."""
+        if found:
+            self.write((self.read() or HardeningReport()).model_copy(update={"findings": list(found)}))
+
+    def _cleaned(self, report: HardeningReport) -> HardeningReport:
+        """Return a report without secrets, in which nothing of the oracle's is tampering."""
+        findings = report.findings
+        if self.is_trusted:
+            findings = [finding.model_copy(update={"weight": "note"}) for finding in findings]
+        content = report.model_copy(update={"findings": findings}).model_dump(mode="json")
+        return HardeningReport.model_validate(self.rollout.redact.within(content))

@@ -1,0 +1,79 @@
+"""What is read in new and changed files of the workspace: names of the verifier's files, statements of databases that
+act by themselves, plugins of pytest.
+
+All of it is for notes. So it is bounded: files that are large, or of which there are too many, are not read.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+_MAX_SMALL, _MAX_BROUGHT, _MAX_LARGE = 160_000, 40_000, 1000
+"""Bytes of names of files that are read: of some 4000 small ones, 1000 that an installer has brought, 20 large ones."""
+
+_SMALL_BLOCKS, _LARGE_BLOCKS = 128, 32 * 1024
+"""Blocks of 512 bytes: 64 KiB and 16 MiB."""
+
+_MAX_HITS = 200
+"""Files in which something was found that are looked at again."""
+
+_MAX_STATEMENTS = 20
+
+_WORDS = ("/tests", "/verifier", "/solution", "/oracle", "SQLite format 3")
+# An absolute path, and no end of a longer one: src/tests/, ./tests/, $HOME/tests/, https://host/tests/.
+_NAMES = r"(^|[^A-Za-z0-9_.~*})>/-])/(tests|verifier|logs/verifier|solution|oracle)(/|[^A-Za-z0-9_.-]|$)"
+_ACTS = "CREATE +((TEMP|TEMPORARY) +)?(TRIGGER|VIEW) +[^ ]{1,60}"
+_BROUGHT = r"\( -path '*/node_modules/*' -o -path '*-packages/*' -o -path '*/.git/*' \)"
+_SMALL = f"-type f -size -{_SMALL_BLOCKS + 1}"
+_LARGE = f"-type f -size +{_SMALL_BLOCKS} -size -{_LARGE_BLOCKS + 1}"
+_NODE, _POINTS = "-path '*/node_modules/*'", "-path '*-info/entry_points.txt'"
+_HOOKS = "! -type d -path '*/hooks/*' -perm -0100"
+
+FILES = ("small", "brought", "large", "node", "points", "hooks")
+"""Lists of files that are looked at."""
+
+# $since: of the look before, empty for none. The last three lists are of what is new or changed since then, or, in a
+# first look, in the second in which it is taken: what was there already is told apart by that.
+PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
+    {_SMALL} -newerct "@${{since:-0}}" {_BROUGHT} -fprint0 brought , \
+    {_LARGE} -newerct "@${{since:-0}}" -fprint0 large , \
+    {_NODE} -newerct "@$recent" -fprint0 node , \
+    {_POINTS} -newerct "@$recent" -fprint0 points , \
+    {_HOOKS} -newerct "@$recent" -fprint0 hooks"""
+"""Expressions of `find` that make these lists in a pass through the workspace."""
+
+PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
+    find "$ws" -xdev {_SMALL} {_BROUGHT} -print0 >brought
+    find "$ws" -xdev {_LARGE} -print0 >large
+    find "$ws" -xdev {_NODE} -print0 >node
+    find "$ws" -xdev {_POINTS} -print0 >points
+    find "$ws" -xdev {_HOOKS} -print0 >hooks"""
+"""The same for a `find` that knows no times of changes: whoever compares both looks sees what is new."""
+
+# Each process takes a millisecond, so that there is none where nothing is to be read.
+READ = rf"""(
+  LC_ALL=C; export LC_ALL
+  files() {{ tr '\n' '\0' | xargs -0 "$@" /dev/null 2>/dev/null; }}
+  {{ head -c {_MAX_SMALL} small; [ ! -s brought ] || head -c {_MAX_BROUGHT} brought; head -c {_MAX_LARGE} large; }} |
+    xargs -0 grep -lF {" ".join(f"-e {shlex.quote(word)}" for word in _WORDS)} /dev/null 2>/dev/null >hits
+  if [ -s hits ]; then
+    head -n {_MAX_HITS} hits >few
+    files grep -lE {shlex.quote(_NAMES)} <few | tr '\n' '\0' >naming
+    files grep -lF 'SQLite format 3' <few | while IFS= read -r f; do
+      case $f in *-wal) ;; *) [ "$(head -c 15 "$f" | tr -d '\0')" = "SQLite format 3" ] || continue;; esac
+      tr '\t\n\r' '   ' <"$f" | tr -d '\0' | tr -c ' -~' '\n' | grep -oiE {shlex.quote(_ACTS)} | sort -u |
+        head -n {_MAX_STATEMENTS} | while IFS= read -r s; do printf '%s\0%s\0' "$f" "$s"; done
+    done >acting
+  fi
+  [ ! -s points ] || xargs -0 grep -l '^\[pytest11\]' /dev/null <points 2>/dev/null | head -n {_MAX_HITS} |
+    while IFS= read -r f; do
+      sed -n '/^\[pytest11\]/,/^\[/{{s/^[ \t]*\([A-Za-z0-9_.-]*\)[ \t]*=.*/\1/p;}}' "$f" |
+        while IFS= read -r s; do printf '%s\0%s\0' "$f" "$s"; done
+    done >plugins
+  [ ! -s node ] || tr '\0' '\n' <node |
+    sed -n 's#^\(.*/node_modules/\(@[^/]*/\)\{{0,1\}}[^/.@][^/]*\).*#\1#p' | sort -u | tr '\n' '\0' >packages
+)"""
+"""Script that reads these files, and leaves the lists below."""
+
+LISTS = ("naming", "acting", "plugins", "packages", "hooks")
+"""Lists that a look brings back."""

@@ -1,0 +1,74 @@
+"""Notes about work that a verifier may take for something else, and about honest work that does not count."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from benchflow.contracts.reward import HardeningFinding
+from benchflow.planes.reward.hardening.git_state import repositories_of
+from benchflow.planes.reward.hardening.judgement import BUILD, ENVIRONMENT, LINKS, resolve
+from benchflow.planes.reward.hardening.names import SITE
+from benchflow.planes.reward.hardening.record import MOST_NAMED, note_paths
+from benchflow.planes.reward.hardening.survey import Survey, encode, in_workspace, is_below
+
+_BROUGHT = ("node_modules", ".git", *SITE)
+"""Directories in which installers, and git, make links of their own."""
+
+
+def note_work(before: Survey, now: Survey, workspace: str, loaded: Collection[str]) -> list[HardeningFinding]:
+    """Return one note for each kind of thing that was found.
+
+    Args:
+        before: The look before the agent acted.
+        now: The look after it.
+        workspace: Empty where there is none of the agent's own.
+        loaded: Names of the pytest plugins that are loaded.
+    """
+    return [note_paths(item, paths, detail) for item, paths, detail in _kinds(before, now, workspace, loaded) if paths]
+
+
+def _kinds(
+    before: Survey, now: Survey, workspace: str, loaded: Collection[str]
+) -> Iterator[tuple[str, Sequence[str], str]]:
+    links = _inner_links(before, now, workspace)
+    target = encode(now.links[links[0]]).decode(errors="backslashreplace") if links else ""
+    yield LINKS, links, f"is a link to another file of the workspace, {target}"
+    naming = [path for path in now.naming if path not in before.naming]
+    yield LINKS, naming, "names a directory of the verifier's"
+    acting = {path: new for path, said in now.acting.items() if (new := _new(said, before.acting.get(path, ())))}
+    yield LINKS, list(acting), f"is a database with {_first(acting)}"
+    packages = [path for path in now.packages if path not in before.packages]
+    yield BUILD, packages, "is new or changed, and is what node takes first"
+    repositories = repositories_of(now)
+    hooks = [path for path in now.hooks if path not in before.hooks and _is_hook(path, repositories)]
+    yield ENVIRONMENT, hooks, "is a hook of git, and does not run while the verifier does"
+    known = {path: {*loaded, *before.plugins.get(path, ())} for path in now.plugins}
+    plugins = {path: new for path, said in now.plugins.items() if (new := _new(said, known[path]))}
+    detail = f"declares a plugin that pytest does not load, {_first(plugins)}: verifier.pytest_plugins does not name it"
+    yield ENVIRONMENT, list(plugins), detail
+
+
+def _new(said: Sequence[str], known: Collection[str]) -> list[str]:
+    return [text for text in dict.fromkeys(said) if text not in known]
+
+
+def _first(said: Mapping[str, Sequence[str]]) -> str:
+    """Return what is said of the first file."""
+    return ", ".join(next(iter(said.values()), [])[:MOST_NAMED])
+
+
+def _inner_links(before: Survey, now: Survey, workspace: str) -> list[str]:
+    environments = [posixpath.dirname(path) for path in now.found if path.endswith("/pyvenv.cfg")]
+    return [
+        path
+        for path, text in sorted(now.links.items())
+        if before.links.get(path) != text
+        and not any(part in _BROUGHT for part in path.split("/"))
+        and not is_below(path, environments)
+        and in_workspace(resolve(path, now.links), workspace)
+    ]
+
+
+def _is_hook(path: str, repositories: Collection[str]) -> bool:
+    return posixpath.dirname(posixpath.dirname(path)) in repositories and not path.endswith(".sample")

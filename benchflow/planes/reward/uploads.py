@@ -1,0 +1,68 @@
+"""The verifier's files after it has run, compared with what was uploaded: tested code that may write there can change
+them, above all what is left of a script that its shell has yet to read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from benchflow.contracts.reward import HardeningFinding
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import SandboxError
+from benchflow.planes.reward.hardening.foundation import ITEM
+
+_MAX_FILES = 10
+_MAX_BYTES = 1024 * 1024
+
+
+async def compare_uploads(
+    sandbox: Sandbox, sources: Sequence[Path], target: str, programs: Collection[str]
+) -> list[HardeningFinding]:
+    """Return what differs from what was uploaded, read with no program of the sandbox taking part.
+
+    Args:
+        sandbox: Where a verifier has ended.
+        sources: Its directories on this host, later ones over earlier.
+        target: Where their files lie in the sandbox.
+        programs: Files that were run. That one was changed is tampering; verifiers do write over their other files.
+    """
+    uploaded = await asyncio.to_thread(_files_of, sources, target)
+    small = [path for path, (_, size) in uploaded.items() if size <= _MAX_BYTES]
+    compared = sorted(small, key=lambda path: (path not in programs, path.count("/"), uploaded[path][1]))[:_MAX_FILES]
+    states = await asyncio.gather(*(_state(sandbox, path, uploaded[path][0]) for path in compared))
+    found = []
+    for path, state in zip(compared, states, strict=True):
+        if state is not None:
+            is_tampering = path in programs and state == "changed"
+            weight, detail = "tampering" if is_tampering else "note", f"was {state} while the verifier ran"
+            finding = {"item": ITEM, "action": "found", "path": path, "detail": detail, "weight": weight}
+            found.append(HardeningFinding.model_validate(finding))
+    return found
+
+
+async def _state(sandbox: Sandbox, path: str, source: Path) -> str | None:
+    """Return what has become of a file; None if it is as it was."""
+    try:
+        content = await sandbox.read_outside(path)
+    except SandboxError as error:
+        if error.retryable:
+            raise
+        # It is no file any more.
+        return "changed"
+    if content is None:
+        return "removed"
+    return None if content == await asyncio.to_thread(source.read_bytes) else "changed"
+
+
+def _files_of(sources: Sequence[Path], target: str) -> dict[str, tuple[Path, int]]:
+    """Return the files with their sizes, by their paths in the sandbox."""
+    found = {}
+    for source in sources:
+        for directory, _, names in os.walk(source):
+            for name in names:
+                file = Path(directory) / name
+                if file.is_file() and not file.is_symlink():
+                    found[f"{target}/{file.relative_to(source).as_posix()}"] = (file, file.stat().st_size)
+    return found

@@ -1,0 +1,50 @@
+"""What is only noted about the work, and how findings come together in a report."""
+
+from __future__ import annotations
+
+from benchflow.contracts.reward import HardeningFinding, HardeningReport
+from benchflow.planes.reward.hardening.record import MOST, extend_report, note_paths
+from benchflow.planes.reward.hardening.survey import Survey
+from benchflow.planes.reward.hardening.work_notes import note_work
+
+NOTE = HardeningFinding(item="kill_processes", action="killed", detail="sleep")
+TAMPERING = HardeningFinding(item="verify_tools", action="restored", path="/usr/bin/diff", weight="tampering")
+
+
+def test_links_that_installers_make_are_left_out() -> None:
+    venv = {"/app/env/lib64": "lib", "/app/env/bin/python": "python3"}
+    brought = {"/app/node_modules/.bin/tool": "../tool/cli.js", "/app/.git/hooks": "../hooks"}
+    links = {"/app/new": "old", "/app/kept": "old", "/app/out": "/etc/passwd", "/app/moved": "there", **venv, **brought}
+    before = Survey(links={"/app/kept": "old", "/app/moved": "here"})
+    now = Survey(links=links, found=["/app/env/pyvenv.cfg"])
+    [note] = note_work(before, now, "/app", [])
+    assert (note.item, note.path) == ("remove_escaping_links", "/app/moved")
+    assert note.detail == "is a link to another file of the workspace, there; 1 more: /app/new"
+    assert note_work(before, now, "", []) == []
+
+
+def test_what_was_there_before_is_no_note() -> None:
+    said = {"/app/a.db": ["CREATE VIEW a"]}
+    same = Survey(naming=["/app/x"], acting=said, plugins={"/app/e": ["p"]}, packages=["/app/node_modules/m"])
+    assert note_work(same, same, "/app", []) == []
+    # A hook is one of a repository.
+    now = Survey(hooks=["/app/hooks/pre-commit", "/app/.git/hooks/pre-commit"], git=["/app/.git/config"])
+    assert [note.path for note in note_work(Survey(), now, "/app", [])] == ["/app/.git/hooks/pre-commit"]
+    assert note_work(Survey(), Survey(plugins={"/app/e": ["p", "p"]}), "/app", ["p"]) == []
+
+
+def test_one_note_names_the_first_of_many_paths() -> None:
+    assert note_paths("verify_tools", ["/a"], "was changed").detail == "was changed"
+    many = note_paths("verify_tools", [f"/{number}" for number in range(9)], "was changed")
+    assert (many.path, many.detail) == ("/0", "was changed; 8 more: /1, /2, /3, /4, /5, …")
+    assert note_paths("verify_tools", ["/\udcff"], "").path == r"/\xff"
+
+
+def test_a_report_takes_more_findings_once_and_tampering_first() -> None:
+    first = HardeningReport(findings=[NOTE], disabled=["own_workspace"])
+    whole = extend_report(first, [NOTE, TAMPERING])
+    assert (whole.findings, whole.left_out, whole.disabled) == ([TAMPERING, NOTE], 0, ["own_workspace"])
+    assert extend_report(whole, [TAMPERING]) == whole
+    notes = [HardeningFinding(item="cleanup_conftests", action="removed", path=f"/{number}") for number in range(MOST)]
+    full = extend_report(HardeningReport(), [*notes, TAMPERING])
+    assert (len(full.findings), full.findings[0], full.left_out) == (MOST, TAMPERING, 1)
