@@ -40,6 +40,7 @@ LOST: dict[str, tuple[str, ...]] = {
     "conftest-written": ("cleanup_conftests",),
     "etc-profile-d": ("restore_build_files",),
     "git-hook-of-the-project": ("pin_environment",),
+    "git-of-the-system": ("restore_build_files", "pin_environment"),
     "git-of-the-user": ("restore_build_files", "pin_environment"),
     "home-bashrc": ("restore_build_files",),
     "language-of-the-system": ("restore_build_files",),
