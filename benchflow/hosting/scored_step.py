@@ -24,7 +24,7 @@ from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, VerifierConfig
 from benchflow.contracts.world import Environment
-from benchflow.errors import BenchFlowError, VerifierError
+from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.host import SlotOwner
 from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_memory import keep_step_memory
@@ -46,9 +46,11 @@ from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspa
 from benchflow.planes.reward.hardening import harden, read_baseline
 from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.needs import HARDEN_SEC
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.planes.reward.workbench import SandboxWorkbench
+from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
 
 Open = Callable[[], Awaitable[Sandbox]]
@@ -204,16 +206,23 @@ class ScoredStep:
             return record
         trusted, items = self.is_trusted, config.hardening
         try:
-            report = await harden(
-                sandbox,
-                baseline,
-                items,
-                verifier=verifier.user,
-                trusted=trusted,
-                left=left,
-                record=record,
-                plugins=config.pytest_plugins,
-            )
+            async with awake_timeout(HARDEN_SEC):
+                report = await harden(
+                    sandbox,
+                    baseline,
+                    items,
+                    verifier=verifier.user,
+                    trusted=trusted,
+                    left=left,
+                    record=record,
+                    plugins=config.pytest_plugins,
+                )
+        except TimeoutError as error:
+            self.report.add(record.findings)
+            raise VerifierTimeoutError(
+                f"the sandbox could not be made ready for the verifier in {HARDEN_SEC:g} s",
+                remedy="see what the agent has left in it: very many files, or very deep directories",
+            ) from error
         except BenchFlowError:
             self.report.add(record.findings)
             raise

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from support.idle_sandbox import REWARD_FILE, IdleProvider, IdleSandbox
@@ -183,10 +183,12 @@ class _Seat(IdleSandbox):
         self._labels = spec.labels
         self._fence = hall.images.get(spec.image.reference, "")
 
-    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
+    async def control(
+        self, script: str, *args: str, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
+    ) -> SandboxExecResult:
         if FENCE in script and args[0]:
             self._fence = args[0]
-        return await super().control(script, *args, timeout=timeout)
+        return await super().control(script, *args, sink=sink, timeout=timeout)
 
     async def snapshot(self, name: str) -> ImageRef:
         self._hall.images[name] = self._fence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -41,7 +41,9 @@ class IdleSandbox:
     ) -> SandboxExecResult:
         return SandboxExecResult(return_code=0)
 
-    async def control(self, script: str, *args: str, timeout: float = 60.0) -> SandboxExecResult:
+    async def control(
+        self, script: str, *args: str, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
+    ) -> SandboxExecResult:
         return SandboxExecResult(return_code=0)
 
     async def exec_once(

@@ -17,6 +17,9 @@ from benchflow.errors import JudgeError, TaskError
 JUDGING_SEC = 1800.0
 """What judges may take together, with all that they are asked again."""
 
+HARDEN_SEC = 600.0
+"""What it may take to make a sandbox ready for a verifier, whatever an agent has left there."""
+
 FUNCTIONS_SEC = 900.0
 """What reward functions may take together."""
 
@@ -76,7 +79,7 @@ def scoring_sec(task: Task, config: VerifierConfig) -> float:
     judged = any(True for _ in _judges(task))
     collecting = sum(command.timeout_sec for command in config.collect)
     functions = FUNCTIONS_SEC if task.reward is not None and task.reward.funcs else 0.0
-    return config.timeout_sec + collecting + functions + (JUDGING_SEC if judged else 0.0)
+    return HARDEN_SEC + config.timeout_sec + collecting + functions + (JUDGING_SEC if judged else 0.0)
 
 
 def table_of(task: Task, step: str | None) -> RewardTable | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ TAIL = 4000
 
 _MAX_READ = 4 * 1024 * 1024
 _ENDED = "ended by itself"
+_LINKED = "linked "
 # A shell of its own waits for the verifier: it says to its standard error alone what signal ended its child, which for
 # it has the same status as an exit with that number, and says nothing at all when it is killed as well.
 RUN = f"""
@@ -30,6 +32,7 @@ chmod +x {{script}} 2>/dev/null
 {{command}}
 ) >{{output}} 2>&1
 c=$?
+for f in {{rewards}}; do [ ! -h "$f" ] || echo "{_LINKED}$f"; done
 echo {_ENDED}
 exit $c
 """
@@ -71,6 +74,16 @@ def check_end(
             remedy="let what it tests not run as its user, and see whether it runs out of memory",
             log_tail=tail,
         )
+    for line in outcome.stdout.splitlines():
+        path = line.removeprefix(_LINKED)
+        # A link that leads out of the directory is not brought here, and another file would count without it.
+        if path != line and ConfinedPath(logs, posixpath.basename(path)).status() is None:
+            raise VerifierError(
+                "the reward file is a link that leads out of its directory",
+                file=path,
+                remedy="write a regular file, and let what the verifier tests not write to its directory",
+                log_tail=tail,
+            )
     if is_pinned and misses_plugin(output_tail(logs, _MAX_READ) or ""):
         raise VerifierError(
             "its pytest did not find the plugin that the engine gives it, so that no test was run: a Python of the "

@@ -270,9 +270,11 @@ class ScriptVerifier:
     async def _execute(self, sandbox: Sandbox, env: Mapping[str, str] | None = None) -> SandboxExecResult:
         script = shlex.quote(f"{self.target}/{_SCRIPT}")
         command = self._declared_command or f"exec {script}"
+        outputs = self.document.outputs if self.document else VerifierOutputs()
+        rewards = shlex.join([outputs.reward_text, outputs.reward_json])
         return await sandbox.exec_once(
             self.key,
-            ["sh", "-c", RUN.format(script=script, command=command, output=OUTPUT)],
+            ["sh", "-c", RUN.format(script=script, command=command, output=OUTPUT, rewards=rewards)],
             env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.pinned(sandbox), **self.env},
             cwd=self.directory(sandbox),
             user=self.user,

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchflow.contracts.base import Model
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.planes.reward.hardening.devices import list_devices
 from benchflow.planes.reward.hardening.git_state import overlooked_paths, repositories_of
 from benchflow.planes.reward.hardening.names import SHADOWED, STANDARD, VERIFIERS
 from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
@@ -85,6 +86,9 @@ class HardeningBaseline(Model):
     changes: FileChanges | None = None
     """Files that differ from the image, of what `skipped` does not leave out. None where no tool is compared."""
 
+    devices: list[str] = []
+    """Lines of `list_devices`, where the agent could change them."""
+
     user: str | None = None
     """User of a verifier for which the task names none; None for root."""
 
@@ -149,6 +153,7 @@ async def take_baseline(
         overlooked=await overlooked_paths(sandbox, repositories_of(survey)),
         named=sorted({match for match in _MODULE_FILE.findall(instruction) if match in STANDARD | SHADOWED}),
         changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None or is_listed else None,
+        devices=await list_devices(sandbox) if is_root else [],
         user=default,
     )
 

@@ -65,6 +65,7 @@ DOTFILES = (
     *(".zshenv", ".zshrc", ".zprofile", ".zlogin", ".gitconfig", ".config/git/config", ".config/pip/pip.conf"),
     *(".pip/pip.conf", ".pydistutils.cfg", ".pypirc", ".curlrc", ".wgetrc", ".npmrc", ".config/uv/uv.toml"),
     *(".sqliterc", ".psqlrc", ".my.cnf", ".perldb", ".irbrc", ".pam_environment", ".config/sqlite3/sqliterc"),
+    *(".config/curlrc", ".config/irb/irbrc", ".config/psql/psqlrc", ".config/go/env", ".jq", ".gdbinit", ".Rprofile"),
 )
 """Below the verifier's home: read by shells and tools without being asked."""
 

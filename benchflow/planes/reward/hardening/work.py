@@ -13,6 +13,7 @@ from benchflow.contracts.task import HardeningConfig
 from benchflow.errors import SandboxError, VerifierError
 from benchflow.planes.reward.hardening.archives import MAX_ARCHIVES, MAX_BYTES, leads_out
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
+from benchflow.planes.reward.hardening.devices import list_devices, replaced_devices
 from benchflow.planes.reward.hardening.foundation import ITEM as TOOLS_ITEM
 from benchflow.planes.reward.hardening.foundation import Repairs, compare_tools
 from benchflow.planes.reward.hardening.git_state import ITEM as GIT_ITEM
@@ -128,6 +129,10 @@ async def harden(
     found += [HardeningFinding(item=PROCESSES, action=action, detail=command) for command in left]
     if not trusted:
         await _secure(sandbox, baseline, config, record)
+        if config.verify_tools and baseline.devices:
+            replaced = replaced_devices(baseline.devices, await list_devices(sandbox), TOOLS_ITEM)
+            found += replaced
+            record.unsafe = record.unsafe or next((f"{one.path} {one.detail}" for one in replaced), "")
     judged = await _judge(sandbox, baseline, config, plugins)
     lines = []
     if config.kill_processes and not trusted and any(finding.path.startswith(CRON_PLACES) for finding in judged.found):

@@ -105,9 +105,12 @@ class CommandFiles:
         room = room_of(process_id)
         give = "" if user == "0" else f" && chown -- {shlex.quote(user)} out err exit claim"
         blank = " " * STATUS_WIDTH
+        # Whoever is root inside may have made links of these, to what the engine would write over.
+        unlink = "for f in out err exit claim; do [ ! -h $f ] || rm -f $f; done"
         # Not every shell tells that it could not write.
         answer = await self._scripts.run(
-            f"mkdir -p {room}/claim && chmod 0711 {ROOM} {COMMANDS} {room} && cd {room} && : >>out && : >>err || exit\n"
+            f"[ ! -h {room} ] || rm -f {room}\nmkdir -p {room} && cd {room} || exit\n{unlink}\n"
+            f"mkdir -p claim && chmod 0711 {ROOM} {COMMANDS} {room} && : >>out && : >>err || exit\n"
             f"echo '{blank}' >exit; [ \"$(cat exit)\" = '{blank}' ] || {{ echo '{DISK_FULL}' >&2; exit 1; }}\n"
             f"chmod 0600 out err exit && chmod 0700 claim{give}"
         )
