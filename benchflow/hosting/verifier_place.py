@@ -8,7 +8,6 @@ this rollout has left nothing behind.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.file_changes import FileChanges
@@ -115,9 +114,11 @@ async def note_outside(
             # A note is not worth a reward.
             return []
         known = left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling])
-    changed = set(known or ())
-    # Of a new directory, what is in it says no more.
-    top = [path for path in known or () if changed.isdisjoint(map(str, PurePosixPath(path).parents))]
+    top: list[str] = []
+    for path in sorted(known or (), key=lambda path: path.split("/")):
+        # Of a new directory, what is in it says no more.
+        if not top or not path.startswith(f"{top[-1]}/"):
+            top.append(path)
     return [note_paths(VERIFY_TOOLS, top, "was changed outside of the workspace")] if top else []
 
 

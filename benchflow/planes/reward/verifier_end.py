@@ -74,16 +74,17 @@ def check_end(
             remedy="let what it tests not run as its user, and see whether it runs out of memory",
             log_tail=tail,
         )
-    for line in outcome.stdout.splitlines():
-        path = line.removeprefix(_LINKED)
-        # A link that leads out of the directory is not brought here, and another file would count without it.
-        if path != line and ConfinedPath(logs, posixpath.basename(path)).status() is None:
-            raise VerifierError(
-                "the reward file is a link that leads out of its directory",
-                file=path,
-                remedy="write a regular file, and let what the verifier tests not write to its directory",
-                log_tail=tail,
-            )
+    lines = outcome.stdout.splitlines()
+    linked = {posixpath.basename(path): path for line in lines if (path := line.removeprefix(_LINKED)) != line}
+    # A link that leads out of the directory is not brought here. Without it another file would count.
+    lost = [name for name in linked if ConfinedPath(logs, name).status() is None]
+    if lost and any(ConfinedPath(logs, name).status() is not None for name in ("reward.txt", "reward.json")):
+        raise VerifierError(
+            "the reward file is a link that leads out of its directory",
+            file=linked[lost[0]],
+            remedy="write a regular file, and let what the verifier tests not write to its directory",
+            log_tail=tail,
+        )
     if is_pinned and misses_plugin(output_tail(logs, _MAX_READ) or ""):
         raise VerifierError(
             "its pytest did not find the plugin that the engine gives it, so that no test was run: a Python of the "

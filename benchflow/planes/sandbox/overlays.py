@@ -14,6 +14,7 @@ import errno
 import hashlib
 import os
 import stat
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,24 +134,31 @@ class Overlay:
 
     def _merged(self, path: str) -> list[str]:
         """Return the directories of lower layers whose contents make up the directory at a path, topmost first."""
-        if not path:
-            return [str(lower).rstrip("/") for lower in self.lowers]
-        if path not in self._places:
-            parent, _, name = path.rpartition("/")
-            found = []
-            for directory in self._merged(parent):
-                place = f"{directory}/{name}"
-                try:
-                    status = os.lstat(place)
-                except (FileNotFoundError, NotADirectoryError):
-                    continue
-                if not stat.S_ISDIR(status.st_mode):
-                    break
-                found.append(place)
-                if any(_attribute(place, name) == b"y" for name in OPAQUE):
-                    break
-            self._places[path] = found
-        return self._places[path]
+        unknown = []
+        while path and path not in self._places:
+            unknown.append(path)
+            path = path.rpartition("/")[0]
+        found = self._places[path] if path else [str(lower).rstrip("/") for lower in self.lowers]
+        # No recursion: an agent makes directories as deep as it likes.
+        for below in reversed(unknown):
+            found = self._places[below] = self._within(found, below.rpartition("/")[2])
+        return found
+
+    def _within(self, directories: Sequence[str], name: str) -> list[str]:
+        """Return what makes up a directory in one that these make up."""
+        found = []
+        for directory in directories:
+            place = f"{directory}/{name}"
+            try:
+                status = os.lstat(place)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if not stat.S_ISDIR(status.st_mode):
+                break
+            found.append(place)
+            if any(_attribute(place, name) == b"y" for name in OPAQUE):
+                break
+        return found
 
 
 @dataclass
@@ -162,6 +170,11 @@ class _Reader:
     found: Files
     known: Files | None
     skip: Sequence[str]
+    _earlier: list[str] = field(init=False)
+    """Paths that layers below it have changed, in their order."""
+
+    def __post_init__(self) -> None:
+        self._earlier = sorted(self.found)
 
     def read(self) -> None:
         # Directories in which nothing of the layers below is seen.
@@ -193,9 +206,12 @@ class _Reader:
             self.found |= {f"{path}/{name}": None for name in gone if not is_below(f"{path}/{name}", self.skip)}
 
     def _forget_below(self, path: str) -> None:
+        """Forget what layers below this one have changed below a path."""
         below = f"{path}/"
-        for other in [other for other in self.found if other.startswith(below)]:
-            del self.found[other]
+        for place in range(bisect_left(self._earlier, below), len(self._earlier)):
+            if not self._earlier[place].startswith(below):
+                break
+            self.found.pop(self._earlier[place], None)
 
     def _is_opaque(self, entry: Entry) -> bool:
         attributes = self.layer.attributes(entry.name)
