@@ -21,7 +21,7 @@ from benchflow.planes.reward.hardening.foundation import ITEM as VERIFY_TOOLS
 from benchflow.planes.reward.hardening.record import note_paths
 from benchflow.planes.reward.hardening.survey import is_below
 
-_NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs")
+_NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs", "/var/lib/benchflow")
 """Places of caches, settings and what is made anew: nothing that is there alone is a result of work."""
 
 

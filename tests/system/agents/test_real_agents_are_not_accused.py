@@ -1,6 +1,6 @@
 """Real agents that do the work of the oracles of the quickstart and the office are not said to have tampered.
 
-Each of five agents does every fifth task; which, moves on with `BENCHFLOW_TEST_ROUND`. The model alone is scripted: it
+Each of five agents does some of the tasks; which, moves on with `BENCHFLOW_TEST_ROUND`. The model alone is scripted: it
 has the agent run what the oracle would.
 """
 
@@ -47,7 +47,14 @@ def solution_of(task: Path) -> Path | None:
 
 
 TASKS = [task for package in PACKAGES for task in sorted(package.iterdir()) if solution_of(task) is not None]
-PAIRS = [(AGENTS[(place + ROUND) % len(AGENTS)], task) for place, task in enumerate(TASKS)]
+
+
+def agents_for(task: Path) -> list[Asked]:
+    """Return the agents that can do a task: one of them does not reach the office's services by MCP."""
+    return [asked for asked in AGENTS if "office" not in task.parts or asked.agent != "pi-acp"]
+
+
+PAIRS = [(able[(place + ROUND) % len(able)], task) for place, task in enumerate(TASKS) if (able := agents_for(task))]
 
 
 def work_of(solution: Path) -> str:
@@ -56,7 +63,7 @@ def work_of(solution: Path) -> str:
     with tarfile.open(fileobj=packed, mode="w:xz") as archive:
         archive.add(solution, "work")
     text = base64.b64encode(packed.getvalue()).decode()
-    return f"echo {text} | base64 -d | tar -xJ -C /tmp && bash /tmp/work/solve.sh; rm -rf /tmp/work"
+    return f"echo {text} | base64 -d | tar -xJ -C /tmp && bash /tmp/work/solve.sh"
 
 
 class Model:
