@@ -22,7 +22,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,6 @@ _NAME = "sandbox"
 """File with the name of the room's sandbox, from before it is started."""
 
 _VERDICT = "said.json"
-_READY = "ready"
-"""File with the handle of the room's sandbox, once it is ready for the work."""
-
 _ARRIVED = "arrived"
 """File with the handle of the room's sandbox, once the work is in it."""
 
@@ -80,11 +77,8 @@ async def keep_for_room(
     place = _place(evidence)
     try:
         async with awake_timeout(PUT_SEC):
-            notes = await asyncio.gather(
-                keep_workspace(sandbox, place, limit_bytes=limit_bytes),
-                keep_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes),
-            )
-            return [*notes[0], *notes[1]]
+            notes = await keep_workspace(sandbox, place, limit_bytes=limit_bytes)
+            return notes + await keep_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes)
     except TimeoutError as error:
         raise VerifierTimeoutError(
             f"the workspace could not be packed for the verifier's own sandbox in {PUT_SEC:g} s",
@@ -131,7 +125,7 @@ _REMOVALS: dict[str, asyncio.Task[None]] = {}
 """Rooms that this process is removing, by the names of their sandboxes. Nobody has to wait for their end."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class CleanRoom:
     """The clean room of one verification."""
 
@@ -171,45 +165,28 @@ class CleanRoom:
     on_removed: Callable[[str], None] = lambda name: None
     """Called with its name after it was removed."""
 
-    _started: Sandbox | None = field(default=None, init=False)
-
-    async def start(self) -> Sandbox:
-        """Find the sandbox, or make it, ready for the agent's work."""
-        if self._started is not None:
-            return self._started
+    async def open(self) -> Sandbox:
+        """Find the sandbox, or make it, with the agent's work in it."""
         name = self.notes / _NAME
         with storage_errors(name):
             name.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(name, self.name.encode(), durable=False)
         sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, base=self.base, **self.where)
-        if not self._is_noted(_READY, sandbox):
+        if not self._has_arrived(sandbox):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets, is_set_up=self.base is not None)
             if self.is_clean:
-                known = self.known or await self.blueprint.room_baseline(sandbox, self.user)
-                keep_baseline(known, self.notes)
-            self._note(_READY, sandbox)
-        self._started = sandbox
-        return sandbox
-
-    async def open(self) -> Sandbox:
-        """Find the sandbox, or make it, with the agent's work in it."""
-        sandbox = await self.start()
-        # After a crash, what the verifier has begun to do there must not be undone.
-        if not self._is_noted(_ARRIVED, sandbox):
-            if self.is_clean:
+                keep_baseline(self.known or await self.blueprint.room_baseline(sandbox, self.user), self.notes)
                 await put_for_room(sandbox, self.work)
             else:
                 await put_workspace(sandbox, kept_workspace(self.work))
-            self._note(_ARRIVED, sandbox)
+            # After a crash, what the verifier has begun to do there must not be undone.
+            write_atomic(self.notes / _ARRIVED, sandbox.ref.handle.encode(), durable=False)
         return sandbox
 
-    def _note(self, what: str, sandbox: Sandbox) -> None:
-        write_atomic(self.notes / what, sandbox.ref.handle.encode(), durable=False)
-
-    def _is_noted(self, what: str, sandbox: Sandbox) -> bool:
-        """Return whether something was noted of this sandbox, and not of an earlier one of its name."""
+    def _has_arrived(self, sandbox: Sandbox) -> bool:
+        """Return whether the work is in this sandbox, and not only in an earlier one of its name."""
         try:
-            return read_stored(self.notes / what).decode() == sandbox.ref.handle
+            return read_stored(self.notes / _ARRIVED).decode() == sandbox.ref.handle
         except FileNotFoundError:
             return False
 
