@@ -14,6 +14,7 @@ from pathlib import Path
 from benchflow.contracts.activities import ProvisionInput
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageRef
+from benchflow.contracts.task import Task, VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.hosted import Hosted
@@ -63,10 +64,15 @@ def _record(rollout: Hosted) -> Path:
     return rollout.host.paths.checkpoints / f"bf-room-{short_hash(f'{rollout.host.stack}/{rollout.ref.name}', 16)}.json"
 
 
+def begins_alike(task: Task, step: str | None, config: VerifierConfig) -> bool:
+    """Return whether the clean room of a step begins like the agent's sandbox: with no table or image of its own."""
+    return config.sandbox is None and not task.verifier_build_of(step)
+
+
 def _may_have_room(rollout: Hosted, step: str | None) -> bool:
     """Return whether the verifier of a step may run in a clean room that begins like the agent's sandbox."""
     config = config_of(rollout.task, step)
-    if config.sandbox is not None or rollout.task.verifier_build_of(step):
+    if not begins_alike(rollout.task, step, config):
         return False
     known = read_fidelity(rollout.spec.task.digest, rollout.ref.provider, step)
     may_choose = config.sandbox_mode == "auto" and known is not None and known.is_faithful

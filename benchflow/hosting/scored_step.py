@@ -34,7 +34,7 @@ from benchflow.hosting.freezing import freeze, thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.out_of_memory import verifier_note
 from benchflow.hosting.provisioning import sandbox_labels
-from benchflow.hosting.room_base import base_of_rooms
+from benchflow.hosting.room_base import base_of_rooms, begins_alike
 from benchflow.hosting.room_trial import RoomTrial
 from benchflow.hosting.step_node import step_node
 from benchflow.hosting.step_report import StepReport
@@ -341,8 +341,8 @@ class ScoredStep:
         """Return the clean room of a verifier. key: the verifier's; evidence: where the work that travels is kept."""
         rollout, ref, step = self.rollout, self.rollout.ref, self.step.name
         blueprint = rollout.blueprint.of_verifier(step, self.config, ref.workdir)
-        # With a table or an image of its own it is another sandbox than the agent's, and so is what a child began with.
-        is_alike = self.config.sandbox is None and not rollout.task.verifier_build_of(step) and not rollout.spec.branch
+        # A child's sandbox began with what its parent's agent had left.
+        is_alike = begins_alike(rollout.task, step, self.config) and rollout.spec.branch is None
         return CleanRoom(
             blueprint,
             ids.clean_room_name(ref.name, run_id, key),
