@@ -6,7 +6,9 @@ next activity that works in it thaws it.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow.contracts.sandbox import Sandbox
@@ -24,6 +26,19 @@ async def freeze(sandbox: Sandbox) -> None:
     if _can_freeze(sandbox):
         with suppress(SandboxLostError):
             await sandbox.freeze()
+
+
+@asynccontextmanager
+async def freezing(sandbox: Sandbox) -> AsyncIterator[asyncio.Future[None]]:
+    """Freeze a sandbox while a block goes on, which is to await the future before something else runs in its place.
+
+    A room takes longer to start than a sandbox to freeze. At the end of the block it is frozen in any case.
+    """
+    frozen = asyncio.ensure_future(freeze(sandbox))
+    try:
+        yield frozen
+    finally:
+        await frozen
 
 
 async def thaw(sandbox: Sandbox, results: Path) -> None:

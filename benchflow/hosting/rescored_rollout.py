@@ -42,7 +42,7 @@ from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.results.write import without_events, write_rewards
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
-from benchflow.trajectories.nodes import hardening_after, load_rollout
+from benchflow.trajectories.nodes import load_rollout
 from benchflow.trajectories.tree import node_id
 from benchflow.trajectories.values import state_value
 
@@ -175,7 +175,7 @@ class RescoredRolloutWork:
                 require_scalar(result, "a rollout that branches")
             if isinstance(_min_reward(outcome, task), int | float):
                 require_scalar(result, "min_reward", of_only_key=False)
-            report = await asyncio.to_thread(hardening_after, self._stored.paths, outcome.step.name)
+            report = await asyncio.to_thread(step.hardening, rollout)
             if result.is_scored:
                 allowed = config_of(rollout.task, outcome.step.name).reward_range
                 rule, now = basis.spec.run.on_tampering, datetime.now(UTC)

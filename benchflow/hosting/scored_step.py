@@ -27,10 +27,11 @@ from benchflow.contracts.world import Environment
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.host import SlotOwner
 from benchflow.hosting.agent import HostedAgent
+from benchflow.hosting.agent_baseline import agent_baseline
 from benchflow.hosting.agent_memory import keep_step_memory
 from benchflow.hosting.clean_room import CleanRoom, keep_for_room, room_notes
 from benchflow.hosting.fidelity import Fidelity, read_fidelity
-from benchflow.hosting.freezing import freeze, thaw
+from benchflow.hosting.freezing import freezing, thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.out_of_memory import verifier_note
 from benchflow.hosting.provisioning import sandbox_labels
@@ -43,7 +44,7 @@ from benchflow.hosting.verifier_place import VerifierPlace, choose_place, note_o
 from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
-from benchflow.planes.reward.hardening import harden, read_baseline
+from benchflow.planes.reward.hardening import HardeningBaseline, harden
 from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import HARDEN_SEC
@@ -97,6 +98,11 @@ class ScoredStep:
     def evidence(self) -> Path:
         """Directory of what was kept for scoring."""
         return self.rollout.paths.evidence(self.step.name)
+
+    @property
+    def baseline(self) -> HardeningBaseline | None:
+        """What the sandbox was before the agent acted; None if nobody has. Raises `VerifierError` if that is gone."""
+        return agent_baseline(self.rollout, self.step.name)
 
     @property
     def logs(self) -> Path:
@@ -169,8 +175,7 @@ class ScoredStep:
         if record.unsafe and not place.is_separate:
             raise VerifierError(record.unsafe, remedy='verify in a sandbox of its own: sandbox_mode "separate"')
         if not place.is_separate and not self.is_trusted and self.config.hardening.verify_tools:
-            baseline = read_baseline(self.evidence)
-            self.report.add(await note_outside(sandbox, baseline, self._sources, outside, record.listing))
+            self.report.add(await note_outside(sandbox, self.baseline, self._sources, outside, record.listing))
         notes += await self._keep(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
         with storage_errors(done):
@@ -183,7 +188,7 @@ class ScoredStep:
             self.rollout.sandbox,
             self.config,
             self._fidelity,
-            read_baseline(self.evidence),
+            self.baseline,
             self._sources,
             has_rooms=self.has_rooms,
         )
@@ -199,7 +204,7 @@ class ScoredStep:
         left: Commands that the agent has left running.
         """
         sandbox, config, record = self.rollout.sandbox, self.config, HardeningRecord()
-        verifier, baseline = self.verifier(None), read_baseline(self.evidence)
+        verifier, baseline = self.verifier(None), self.baseline
         if baseline is None:
             # A step whose agent had no prompt, or a rollout that began before there were baselines.
             await verifier.end_agent(sandbox)
@@ -292,7 +297,7 @@ class ScoredStep:
             trusted=self.is_trusted,
             clean=rollout.redact.clean_below,
             evidence=evidence,
-            baseline=read_baseline(self.evidence),
+            baseline=self.baseline,
             kills=verifier_note(rollout, self.step.index),
             report=self.report.add,
             has_workdir=rollout.ref.has_workdir,
@@ -328,7 +333,7 @@ class ScoredStep:
         if place.is_separate:
             room = self.room(verifier.key, run_id, evidence)
             alone = self.alone(verifier, room)
-            result = await self._in(room, lambda: redacted(room.open, alone), is_last=is_last)
+            result = await self._in(room, lambda opened: redacted(opened, alone), is_last=is_last)
         else:
             result = await redacted(partial(_given, rollout.sandbox), verifier)
         return result.model_copy(update={"metadata": {**result.metadata, **place.metadata}})
@@ -356,11 +361,11 @@ class ScoredStep:
             rollout.spec.run.sandbox_setup_timeout,
             base=base_of_rooms(rollout) if is_alike else None,
             # Before a step there is what its setup, and the steps before it, have left.
-            known=read_baseline(self.evidence) if is_alike and step is None else None,
+            known=self.baseline if is_alike and step is None else None,
         )
 
     async def _in(
-        self, room: CleanRoom, verify: Callable[[], Awaitable[VerifyResult]], *, is_last: bool
+        self, room: CleanRoom, verify: Callable[[Open], Awaitable[VerifyResult]], *, is_last: bool
     ) -> VerifyResult:
         """Run a verifier in a clean room, in the slot of its rollout, whose own sandbox is frozen meanwhile.
 
@@ -368,9 +373,15 @@ class ScoredStep:
         from it thaws it, once the room is gone.
         """
         sandbox, results = self.rollout.sandbox, self.rollout.paths.root
-        await freeze(sandbox)
         try:
-            result = await room.once(verify)
+            async with freezing(sandbox) as frozen:
+
+                async def opened() -> Sandbox:
+                    found = await room.open()
+                    await frozen
+                    return found
+
+                result = await room.once(lambda: verify(opened))
         except BenchFlowError as error:
             if not error.retryable:
                 await thaw(sandbox, results)

@@ -33,7 +33,7 @@ class StepReport:
     def write(self, report: HardeningReport) -> None:
         """Record a report. What an attempt before it had found stays, since nothing of it is found again."""
         earlier = self.read()
-        whole = self._cleaned(report)
+        whole = cleaned(report, self.rollout, is_trusted=self.is_trusted)
         if earlier is not None:
             whole = extend_report(whole.model_copy(update={"findings": earlier.findings}), whole.findings)
         file = self.rollout.paths.hardening(self.step)
@@ -46,10 +46,17 @@ class StepReport:
         if found:
             self.write((self.read() or HardeningReport()).model_copy(update={"findings": list(found)}))
 
-    def _cleaned(self, report: HardeningReport) -> HardeningReport:
-        """Return a report without secrets, in which nothing of the oracle's is tampering."""
-        findings = report.findings
-        if self.is_trusted:
-            findings = [finding.model_copy(update={"weight": "note"}) for finding in findings]
-        content = report.model_copy(update={"findings": findings}).model_dump(mode="json")
-        return HardeningReport.model_validate(self.rollout.redact.within(content))
+
+def cleaned(report: HardeningReport, rollout: Hosted, *, is_trusted: bool) -> HardeningReport:
+    """Return a report without secrets, in which nothing of the oracle's is tampering.
+
+    Args:
+        report: What was found.
+        rollout: Whose secrets it is not to have.
+        is_trusted: Whether the oracle acted.
+    """
+    findings = report.findings
+    if is_trusted:
+        findings = [finding.model_copy(update={"weight": "note"}) for finding in findings]
+    content = report.model_copy(update={"findings": findings}).model_dump(mode="json")
+    return HardeningReport.model_validate(rollout.redact.within(content))

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchflow.contracts import ids
 from benchflow.contracts.rescoring import Ran
 from benchflow.contracts.retries import TAMPERING
-from benchflow.contracts.reward import LENIENT_VARIABLE, VerifyResult
+from benchflow.contracts.reward import LENIENT_VARIABLE, HardeningFinding, HardeningReport, VerifyResult
 from benchflow.contracts.rollout import StepOutcome
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.settings import RunSettings
@@ -21,11 +21,14 @@ from benchflow.host import SlotOwner
 from benchflow.hosting.clean_room import CleanRoom
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.provisioning import sandbox_labels
+from benchflow.hosting.step_report import cleaned
 from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
+from benchflow.planes.reward.hardening.record import extend_report
 from benchflow.planes.reward.verifier_end import read_result
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.tasks import require_supported
+from benchflow.trajectories.nodes import hardening_after
 
 UNPINNED = (
     "nothing is known of the sandbox before its agent acted, because the rollout is from before that was kept: the "
@@ -68,6 +71,9 @@ class StoredStep:
     """How the verifier's part was had, once it was."""
 
     warnings: list[str] = field(default_factory=list, init=False)
+
+    found: list[HardeningFinding] = field(default_factory=list, init=False)
+    """What its verifier has met now."""
 
     @property
     def step(self) -> str | None:
@@ -157,10 +163,20 @@ class StoredStep:
             baseline=self.baseline,
             has_workdir=self.stored.result.sandbox.get("has_workdir", True),
             is_lenient=self._is_lenient(rollout),
+            report=self.found.extend,
         )
         if not room.is_clean:
             return verifier
         return verifier.alone(rollout.env(config.env, task=room.blueprint.task), room.baseline)
+
+    def hardening(self, rollout: Hosted) -> HardeningReport | None:
+        """Return the report of the step's hardening, with what its verifier has met now; None without either."""
+        report = hardening_after(self.stored.paths, self.step)
+        if not self.found:
+            return report
+        now = HardeningReport(findings=self.found)
+        now = cleaned(now, rollout, is_trusted=rollout.record.protocol == "oracle")
+        return extend_report(report or HardeningReport(), now.findings)
 
     # --- the first scoring ------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Coroutine
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from benchflow.errors import (
     TurnInterruptedError,
 )
 from benchflow.hosting.agent import HostedAgent
+from benchflow.hosting.agent_baseline import inherit_baseline, keep_agent_baseline
 from benchflow.hosting.agent_memory import keep_step_memory
 from benchflow.hosting.agent_turn import SessionTurn, trajectory_writer
 from benchflow.hosting.freezing import thaw
@@ -33,10 +33,9 @@ from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.hosting.world import watch_world
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
 from benchflow.planes.agent.bounds import outgrown
-from benchflow.planes.reward.hardening import keep_baseline, read_baseline, take_baseline
+from benchflow.planes.reward.hardening import read_baseline, take_baseline
 from benchflow.planes.reward.verify import config_of
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import NodeWriter
 
@@ -167,17 +166,17 @@ class HostedTurn:
     async def _take_baseline(self) -> None:
         """Record what the sandbox is before the agent acts in this step, for the verifier after it."""
         rollout, work, task = self._rollout, self._work, self._rollout.task
-        evidence = rollout.paths.evidence(self._step.name)
+        step = self._step.name
         if work.goes_on and rollout.spec.branch is not None:
             # What its parent's agent has left is not the image's, whichever rollout continues from there.
-            await asyncio.to_thread(_inherit, rollout.parent_paths.evidence(), evidence)
-        if read_baseline(evidence) is not None:
+            await inherit_baseline(rollout, step)
+        if read_baseline(rollout.paths.evidence(step)) is not None:
             return
         # Where nobody acts but the engine's own agents, which are trusted, nobody has changed the system.
         # The user is an agent's nevertheless: the oracle's work is verified as an agent's would be.
         own = AGENT_USER if task.agent.user in (None, "root", 0, "0") else task.agent.user
         agent = work.session.user if work.session is not None else own
-        config, default = config_of(task, self._step.name), task.verifies_as(rollout.sandbox.ref.image_user)
+        config, default = config_of(task, step), task.verifies_as(rollout.sandbox.ref.image_user)
         baseline = await take_baseline(
             rollout.sandbox,
             agent=agent,
@@ -187,7 +186,7 @@ class HostedTurn:
             is_listed=config.sandbox_mode != "separate",
             instruction=prompt_of(task, self._step),
         )
-        keep_baseline(baseline, evidence)
+        keep_agent_baseline(rollout, step, baseline)
 
     # --- the oracle ---------------------------------------------------------------------------------------------
 
@@ -224,13 +223,3 @@ class HostedTurn:
     @property
     def _stopped(self) -> str:
         return f"{self._rollout.ref.episode}{self._key}.stopped"
-
-
-def _inherit(source: Path, target: Path) -> None:
-    """Copy what was kept before the first turn of a session that began in the parent."""
-    if source.is_dir() and not target.exists():
-        part = target.with_name(".evidence.part")
-        with storage_errors(part):
-            shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(source, part, symlinks=True)
-            part.rename(target)

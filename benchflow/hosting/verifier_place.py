@@ -14,7 +14,7 @@ from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
-from benchflow.errors import SandboxError
+from benchflow.errors import SandboxError, UnsafePathError
 from benchflow.hosting.fidelity import Fidelity
 from benchflow.planes.reward.hardening import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.foundation import ITEM as VERIFY_TOOLS
@@ -83,7 +83,10 @@ async def choose_place(
     # Code that was put into a process of the world can't be what is scored.
     if running := [process for process in await sandbox.strangers() if not process.is_altered]:
         return shared(f"a process of the agent's runs: {running[0].command}")
-    after = await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
+    try:
+        after = await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
+    except UnsafePathError as error:
+        return shared(error.message)
     if left := left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
         return shared(f"{left[0]} was changed, which a clean room would not have", left)
     return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed"), []

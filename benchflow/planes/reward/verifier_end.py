@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchflow.confined import ConfinedPath
-from benchflow.contracts.reward import JudgeRubric, VerifyResult
+from benchflow.contracts.reward import HardeningFinding, JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.contracts.task import VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError, VerifierTimeoutError
 from benchflow.planes.reward import kit
-from benchflow.planes.reward.hardening import misses_plugin
+from benchflow.planes.reward.hardening import misses_plugin, note_doubts
 from benchflow.planes.reward.script import OUTPUT, parse_rewards
 from benchflow.planes.reward.strict import read_tail
 from benchflow.planes.sandbox.outcome import NOT_STARTED
@@ -132,6 +132,11 @@ def read_result(
     if criteria is not None and policy is not None:
         kit.check_criteria(result, criteria, policy)
     return result
+
+
+def doubts_of(logs: Path) -> list[HardeningFinding]:
+    """Return notes about runs of pytest that counted as failed because of what the tested code did."""
+    return note_doubts(output_tail(logs, _MAX_READ) or "")
 
 
 def output_tail(logs: Path, most: int = TAIL) -> str | None:

@@ -28,7 +28,7 @@ from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
 from benchflow.planes.reward.uploads import compare_uploads
-from benchflow.planes.reward.verifier_end import RUN, TAIL, check_end, output_tail, read_result
+from benchflow.planes.reward.verifier_end import RUN, TAIL, check_end, doubts_of, output_tail, read_result
 from benchflow.planes.sandbox.memory import KillNote
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
@@ -167,6 +167,7 @@ class ScriptVerifier:
             self.report(await compare_uploads(sandbox, self.sources, self.target, self._programs))
         use = await sandbox.memory_use()
         await self._fetch(sandbox, logs)
+        self.report(doubts_of(logs))
         with explaining_kills(use, self.kills, outcome.return_code, self._program, output_tail(logs)) as warnings:
             result = self._result(sandbox, logs, outcome, notes)
         return result.model_copy(update={"warnings": [*result.warnings, *warnings]})

@@ -9,7 +9,7 @@ from typing import IO
 from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.confined import MAX_DEPTH
 from benchflow.contracts.file_changes import FileChanges, FileKind, FileState
-from benchflow.errors import SandboxError
+from benchflow.errors import UnsafePathError
 from benchflow.planes.sandbox.overlays import digest_of, is_below, text_of
 
 MAX_BYTES = 64 * 1024**3
@@ -30,7 +30,7 @@ def list_archive(packed: IO[bytes], skip: Sequence[str]) -> FileChanges:
     """Return the files that an archive of a sandbox's root holds. skip: paths to leave out, with all below them.
 
     Raises:
-        SandboxError: The archive is broken, or larger than any sandbox.
+        UnsafePathError: The archive is broken, or larger than any sandbox.
     """
     files: dict[str, FileState | None] = {}
     try:
@@ -55,7 +55,7 @@ def list_archive(packed: IO[bytes], skip: Sequence[str]) -> FileChanges:
                 capability=info.pax_headers.get(_CAPABILITY, "").encode("utf-8", "surrogateescape").hex(),
             )
     except tarfile.TarError as error:
-        raise SandboxError(
+        raise UnsafePathError(
             f"the sandbox's files cannot be listed: {error}", remedy="see what the agent left there"
         ) from error
     return FileChanges(files=files)

@@ -66,7 +66,8 @@ class Overlay:
             skip: Paths that are left out, with all that is below them.
 
         Raises:
-            SandboxError: An upper layer can't be read, or is not of this form.
+            UnsafePathError: An upper layer can't be read: its paths are too long, or there are too many files.
+            SandboxError: It is not of this form.
         """
         found: Files = {}
         for upper in reversed(self.uppers):
@@ -74,8 +75,9 @@ class Overlay:
                 with ConfinedDirectory(upper) as layer:
                     _Reader(self, layer, found, known, skip).read()
             except (OSError, UnsafePathError) as error:
-                raise SandboxError(
-                    f"what was changed in the sandbox cannot be compared: {error}",
+                why = error.message if isinstance(error, UnsafePathError) else error.strerror
+                raise UnsafePathError(
+                    f"what was changed in the sandbox cannot be compared: {why}",
                     remedy="see what the agent left there: such a tree of files is no result of honest work",
                 ) from error
         return {text_of(path): state for path, state in found.items() if not self._is_as_before(path, state)}

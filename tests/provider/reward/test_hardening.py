@@ -10,8 +10,10 @@ from support.verified_sandboxes import AGENT, InDocker, InLocal, sh, verifier
 from benchflow.contracts.reward import HardeningReport
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import HardeningConfig, VerifierConfig
+from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline, verifier_env
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN
+from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.testing.sandbox_conformance.fixtures import leave, nap, napping
 
 NOTHING = HardeningConfig.model_validate(dict.fromkeys(HardeningConfig.model_fields, False))
@@ -47,7 +49,9 @@ echo 'says SQLite format 3 and CREATE VIEW no AS' >honest.sql
 ln -s answer.txt expected.txt; ln -s README other
 echo 'open("/tests/expected.txt")' >total.py; printf '\001\0\0/logs/verifier/reward.txt\0' >built
 printf 'SQLite format 3\0\001create\ttrigger "copied" AFTER\0\001CREATE VIEW totals AS\0' >shop.db
-head -c 100000 /dev/zero >>shop.db
+head -c 100000 /dev/zero >>shop.db; echo pages >shop.db-wal; : >known.db-journal
+printf 'class Any:\n    def __eq__(self, other):\n        return True\n' >calc.py
+printf 'class A:\n    def __eq__(self, other):\n        if other is self:\n            return True\n' >point.py
 mkdir -p node_modules/@own/part node_modules/.bin; echo >node_modules/@own/part/a.js; echo >node_modules/tally.js
 ln -s ../tally.js node_modules/.bin/tally
 echo >.git/hooks/commit-msg; echo >.git/hooks/new.sample; echo >.git/hooks/asleep; chmod +x .git/hooks/[cn]*
@@ -60,6 +64,8 @@ NOTED = {
         "is a link to another file of the workspace, answer.txt; 1 more: {ws}/other",
     ),
     ("remove_escaping_links", "shop.db", 'is a database with CREATE VIEW totals, create trigger "copied"'),
+    ("remove_escaping_links", "shop.db-wal", "is a journal, which SQLite applies to the database beside it"),
+    ("cleanup_python_hooks", "calc.py", "has objects that are equal to everything"),
     ("pin_environment", ".git/hooks/commit-msg", "is a hook of git, and does not run while the verifier does"),
     (
         *("pin_environment", "own-1.dist-info/entry_points.txt"),
@@ -170,7 +176,7 @@ class HardeningInBrief:
             own, f"cd {ws}; ls -d expected.txt total.py shop.db node_modules/tally.js .git/hooks/commit-msg"
         )
         assert len(left.split()) == 5
-        lifted = ("remove_escaping_links", "restore_build_files", "pin_environment")
+        lifted = ("remove_escaping_links", "restore_build_files", "cleanup_python_hooks", "pin_environment")
         off = HardeningConfig.model_validate(dict.fromkeys(lifted, False))
         again = await harden(own, baseline, off, plugins=["named"])
         assert {finding.item for finding in again.findings}.isdisjoint(lifted)
@@ -284,6 +290,16 @@ class Hardening(HardeningInBrief):
             await sh(own, f"cd {ws}/all; find . -name conftest.py -exec cat {{}} + | sort | uniq -c | xargs")
             == "200 was\n"
         )
+
+    async def test_what_is_too_deep_to_be_listed_is_no_retried_error(self, own: Sandbox) -> None:
+        await own.mark_baseline()
+        baseline = await take_baseline(own)
+        deep = "cd /var && n=$(printf %250s | tr ' ' a); for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18"
+        await sh(own, f"{deep}; do mkdir $n && cd -P ./$n || exit; done")
+        record = HardeningRecord()
+        with pytest.raises(VerifierError, match="cannot be compared: is longer than the name of a file can be"):
+            await harden(own, baseline, HardeningConfig(), record=record)
+        assert [(finding.item, finding.weight) for finding in record.findings] == [("verify_tools", "note")]
 
     async def test_each_item_lifts_its_own_protection_and_no_other(self, own: Sandbox) -> None:
         ws = own.ref.workdir

@@ -48,6 +48,21 @@ async def test_the_same_scoring_says_exactly_the_same_and_touches_nothing(jobs: 
 
 
 @pytest.mark.local
+async def test_what_a_verifier_meets_when_it_is_run_again_is_in_its_result(jobs: Path, tmp_path: Path) -> None:
+    job = await store_job([write_task(tmp_path / "tasks", "one")], jobs, {"one": KEPT})
+    changed = tmp_path / "changed"
+    shutil.copytree(tmp_path / "tasks", changed)
+    write_task(changed, "one", test=f"{HALF}echo '# more' >>/tests/test.sh\nexit\n")
+
+    [one] = (await rescore(job, Request(tasks=changed))).rollouts
+
+    verify = one.steps[0].verify
+    assert verify is not None and verify.reward == 0.25
+    [finding] = verify.metadata["hardening"]["findings"]
+    assert (finding["path"], finding["detail"]) == ("/tests/test.sh", "was changed while the verifier ran")
+
+
+@pytest.mark.local
 async def test_several_keys_are_scored_again_per_key(jobs: Path, tmp_path: Path) -> None:
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs, {"one": KEPT})
     changed = tmp_path / "changed"

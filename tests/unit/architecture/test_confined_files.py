@@ -53,7 +53,7 @@ HOST: dict[str, str] = {
     "hosting/step_report.py": _RESULTS,
     "hosting/fidelity.py": _STATE,
     "hosting/room_trial.py": _RESULTS,
-    "hosting/turn.py": "evidence that the host has kept, copied with its links as they are",
+    "hosting/agent_baseline.py": "evidence that the host has kept, copied with its links as they are",
     "hosting/world.py": "records in the state directory, and evidence that the host writes",
     "disk_writes.py": "directories that the host makes, to sync them",
     "enclosure.py": _STATE,

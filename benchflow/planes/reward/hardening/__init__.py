@@ -15,6 +15,7 @@ from benchflow.planes.reward.hardening.baseline import (
 from benchflow.planes.reward.hardening.environment import (
     files_of,
     misses_plugin,
+    note_doubts,
     own_modules,
     put_plugins,
     verifier_env,
@@ -27,6 +28,7 @@ __all__ = [
     "harden",
     "keep_baseline",
     "misses_plugin",
+    "note_doubts",
     "own_modules",
     "put_plugins",
     "read_baseline",

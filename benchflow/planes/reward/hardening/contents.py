@@ -1,5 +1,5 @@
 """What is read in new and changed files of the workspace: names of the verifier's files, statements of databases that
-act by themselves, plugins of pytest.
+act by themselves, objects that are equal to everything, plugins of pytest.
 
 All of it is for notes. So it is bounded: files that are large, or of which there are too many, are not read.
 """
@@ -19,27 +19,31 @@ _MAX_HITS = 200
 
 _MAX_STATEMENTS = 20
 
-_WORDS = ("/tests", "/verifier", "/solution", "/oracle", "SQLite format 3")
+_WORDS = ("/tests", "/verifier", "/solution", "/oracle", "SQLite format 3", "__eq__")
 # An absolute path, and no end of a longer one: src/tests/, ./tests/, $HOME/tests/, https://host/tests/.
 _NAMES = r"(^|[^A-Za-z0-9_.~*})>/-])/(tests|verifier|logs/verifier|solution|oracle)(/|[^A-Za-z0-9_.-]|$)"
 _ACTS = "CREATE +((TEMP|TEMPORARY) +)?(TRIGGER|VIEW) +[^ ]{1,60}"
+# The first statement of the method, on its own line or the next one.
+_EQUAL = r"__eq__ *= *lambda[^:]*: *True|__eq__ *[(].*: *return +True|^[[:space:]]+return +True"
 _BROUGHT = r"\( -path '*/node_modules/*' -o -path '*-packages/*' -o -path '*/.git/*' \)"
 _SMALL = f"-type f -size -{_SMALL_BLOCKS + 1}"
 _LARGE = f"-type f -size +{_SMALL_BLOCKS} -size -{_LARGE_BLOCKS + 1}"
 _NODE, _POINTS = "-path '*/node_modules/*'", "-path '*-info/entry_points.txt'"
 _HOOKS = "! -type d -path '*/hooks/*' -perm -0100"
+_JOURNALS = r"-type f -size +0 \( -name '*-wal' -o -name '*-journal' \)"
 
-FILES = ("small", "brought", "large", "node", "points", "hooks")
+FILES = ("small", "brought", "large", "node", "points", "hooks", "journals")
 """Lists of files that are looked at."""
 
-# $since: of the look before, empty for none. The last three lists are of what is new or changed since then, or, in a
+# $since: of the look before, empty for none. The last four lists are of what is new or changed since then, or, in a
 # first look, in the second in which it is taken: what was there already is told apart by that.
 PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
     {_SMALL} -newerct "@${{since:-0}}" {_BROUGHT} -fprint0 brought , \
     {_LARGE} -newerct "@${{since:-0}}" -fprint0 large , \
     {_NODE} -newerct "@$recent" -fprint0 node , \
     {_POINTS} -newerct "@$recent" -fprint0 points , \
-    {_HOOKS} -newerct "@$recent" -fprint0 hooks"""
+    {_HOOKS} -newerct "@$recent" -fprint0 hooks , \
+    {_JOURNALS} -newerct "@$recent" -fprint0 journals"""
 """Expressions of `find` that make these lists in a pass through the workspace."""
 
 PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
@@ -47,7 +51,8 @@ PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
     find "$ws" -xdev {_LARGE} -print0 >large
     find "$ws" -xdev {_NODE} -print0 >node
     find "$ws" -xdev {_POINTS} -print0 >points
-    find "$ws" -xdev {_HOOKS} -print0 >hooks"""
+    find "$ws" -xdev {_HOOKS} -print0 >hooks
+    find "$ws" -xdev {_JOURNALS} -print0 >journals"""
 """The same for a `find` that knows no times of changes: whoever compares both looks sees what is new."""
 
 # Each process takes a millisecond, so that there is none where nothing is to be read.
@@ -64,6 +69,9 @@ READ = rf"""(
       tr '\t\n\r' '   ' <"$f" | tr -d '\0' | tr -c ' -~' '\n' | grep -oiE {shlex.quote(_ACTS)} | sort -u |
         head -n {_MAX_STATEMENTS} | while IFS= read -r s; do printf '%s\0%s\0' "$f" "$s"; done
     done >acting
+    files grep -lF __eq__ <few | while IFS= read -r f; do
+      ! grep -A1 -E '__eq__ *[(=]' "$f" | grep -qE {shlex.quote(_EQUAL)} || printf '%s\0' "$f"
+    done >equal
   fi
   [ ! -s points ] || xargs -0 grep -l '^\[pytest11\]' /dev/null <points 2>/dev/null | head -n {_MAX_HITS} |
     while IFS= read -r f; do
@@ -75,5 +83,5 @@ READ = rf"""(
 )"""
 """Script that reads these files, and leaves the lists below."""
 
-LISTS = ("naming", "acting", "plugins", "packages", "hooks")
+LISTS = ("naming", "acting", "equal", "plugins", "packages", "hooks", "journals")
 """Lists that a look brings back."""

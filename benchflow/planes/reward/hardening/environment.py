@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import VerifierConfig
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline
 from benchflow.planes.reward.hardening.git_state import VARIABLES
+from benchflow.planes.reward.hardening.judgement import ENVIRONMENT
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
+from benchflow.planes.reward.hardening.record import MOST_NAMED
 from benchflow.planes.reward.hardening.survey import module_of
 
 PLUGINS = "/run/benchflow/verifier"
@@ -49,6 +53,9 @@ _GIT = {
 _EMPTY = ("BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTEST_PLUGINS", "MAKEFILES")
 """What names programs that shells and interpreters run first."""
 
+
+_DOUBT = re.compile(r"^benchflow: this run of pytest counts as failed: (.{1,300})", re.MULTILINE)
+"""What the plugin says of a run that it does not believe."""
 
 _START = Path(__file__).with_name("python_start.py")
 
@@ -113,6 +120,12 @@ def _copies(baseline: HardeningBaseline) -> list[str]:
 def misses_plugin(printed: str) -> bool:
     """Whether a pytest said that it did not find the plugin: it is another Python's, which was not told where it is."""
     return f'Error importing plugin "{PLUGIN}"' in printed
+
+
+def note_doubts(printed: str) -> list[HardeningFinding]:
+    """Return notes about what the plugin said of runs that it did not believe. printed: by the verifier."""
+    said = list(dict.fromkeys(_DOUBT.findall(printed)))[:MOST_NAMED]
+    return [HardeningFinding(item=ENVIRONMENT, action="found", detail=f"a run of pytest failed: {why}") for why in said]
 
 
 async def put_plugins(

@@ -185,6 +185,9 @@ class Survey(Model):
     acting: dict[str, list[str]] = {}
     """Statements of SQLite databases that make triggers and views, by the file."""
 
+    equal: list[str] = []
+    """Python files of the workspace with objects that are equal to everything."""
+
     plugins: dict[str, list[str]] = {}
     """Plugins of pytest that packages declare, by the file that does."""
 
@@ -193,6 +196,9 @@ class Survey(Model):
 
     hooks: list[str] = []
     """Programs that may be hooks of repositories, and are new or changed."""
+
+    journals: list[str] = []
+    """Files that may be journals of SQLite databases, and are new or changed."""
 
 
 async def take_survey(
@@ -295,9 +301,11 @@ def _read(packed: bytes) -> Survey:
         packed=sorted(lists["packed"]),
         naming=said["naming"],
         acting=_grouped(said["acting"]),
+        equal=said["equal"],
         plugins=_grouped(said["plugins"]),
         packages=said["packages"],
         hooks=sorted(said["hooks"]),
+        journals=sorted(said["journals"]),
     )
 
 

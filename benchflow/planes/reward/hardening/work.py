@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Sequence
 
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.contracts.reward import HardeningFinding, HardeningReport
+from benchflow.contracts.reward import HardeningFinding, HardeningReport, Weight
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import HardeningConfig
-from benchflow.errors import SandboxError, VerifierError
+from benchflow.errors import SandboxError, UnsafePathError, VerifierError
 from benchflow.planes.reward.hardening.archives import MAX_ARCHIVES, MAX_BYTES, leads_out
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.devices import list_devices, replaced_devices
@@ -120,7 +120,7 @@ async def harden(
         plugins: The task's `verifier.pytest_plugins`.
 
     Raises:
-        VerifierError: Something was changed and can't be put back.
+        VerifierError: Something was changed and can't be put back, or what was changed can't be listed.
     """
     began = time.monotonic()
     record = record if record is not None else HardeningRecord()
@@ -164,14 +164,17 @@ async def _secure(
             if tools is not None and baseline.changes is not None:
                 record.listing = await sandbox.changes(baseline.changes, skip=skipped(sandbox, tools))
                 await compare_tools(sandbox, tools, baseline.changes, record.listing, repairs)
-        except VerifierError as error:
+        except (VerifierError, UnsafePathError) as error:
             # Nothing of this round was put back.
             found += [finding.model_copy(update={"action": "found"}) for finding in repairs.found]
             path, detail = error.file or "", error.message
-            found.append(
-                HardeningFinding(item=TOOLS_ITEM, action="found", path=path, detail=detail, weight="tampering")
-            )
-            raise
+            is_tool = isinstance(error, VerifierError)
+            weight: Weight = "tampering" if is_tool else "note"
+            found.append(HardeningFinding(item=TOOLS_ITEM, action="found", path=path, detail=detail, weight=weight))
+            if is_tool:
+                raise
+            # In another sandbox the agent would leave the same.
+            raise VerifierError(detail, file=error.file, remedy=error.remedy, log_tail=error.log_tail) from error
         # What is not to be put back is found again each time.
         found += [finding for finding in repairs.found if finding not in found]
         if repairs.put:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.planes.reward.hardening.git_state import repositories_of
-from benchflow.planes.reward.hardening.judgement import BUILD, ENVIRONMENT, LINKS, resolve
+from benchflow.planes.reward.hardening.judgement import BUILD, ENVIRONMENT, LINKS, PYTHON, resolve
 from benchflow.planes.reward.hardening.names import SITE
 from benchflow.planes.reward.hardening.record import MOST_NAMED, note_paths
 from benchflow.planes.reward.hardening.survey import Survey, encode, in_workspace, is_below
@@ -38,6 +38,10 @@ def _kinds(
     yield LINKS, naming, "names a directory of the verifier's"
     acting = {path: new for path, said in now.acting.items() if (new := _new(said, before.acting.get(path, ())))}
     yield LINKS, list(acting), f"is a database with {_first(acting)}"
+    journals = [path for path in now.journals if path not in before.journals]
+    yield LINKS, journals, "is a journal, which SQLite applies to the database beside it"
+    equal = [path for path in now.equal if path not in before.equal]
+    yield PYTHON, equal, "has objects that are equal to everything"
     packages = [path for path in now.packages if path not in before.packages]
     yield BUILD, packages, "is new or changed, and is what node takes first"
     repositories = repositories_of(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
+from benchflow.planes.reward.hardening import note_doubts
 from benchflow.planes.reward.hardening.record import MOST, extend_report, note_paths
 from benchflow.planes.reward.hardening.survey import Survey
 from benchflow.planes.reward.hardening.work_notes import note_work
@@ -26,11 +27,20 @@ def test_links_that_installers_make_are_left_out() -> None:
 def test_what_was_there_before_is_no_note() -> None:
     said = {"/app/a.db": ["CREATE VIEW a"]}
     same = Survey(naming=["/app/x"], acting=said, plugins={"/app/e": ["p"]}, packages=["/app/node_modules/m"])
+    same = same.model_copy(update={"equal": ["/app/any.py"], "journals": ["/app/a.db-wal"]})
     assert note_work(same, same, "/app", []) == []
     # A hook is one of a repository.
     now = Survey(hooks=["/app/hooks/pre-commit", "/app/.git/hooks/pre-commit"], git=["/app/.git/config"])
     assert [note.path for note in note_work(Survey(), now, "/app", [])] == ["/app/.git/hooks/pre-commit"]
     assert note_work(Survey(), Survey(plugins={"/app/e": ["p", "p"]}), "/app", ["p"]) == []
+
+
+def test_runs_of_pytest_that_were_not_believed_are_told_once() -> None:
+    said = "\nbenchflow: this run of pytest counts as failed: the code that is tested has skipped tests/a.py::b\n"
+    [note] = note_doubts(f"1 passed{said}{said}")
+    assert (note.item, note.weight) == ("pin_environment", "note")
+    assert note.detail == "a run of pytest failed: the code that is tested has skipped tests/a.py::b"
+    assert note_doubts("it says benchflow: this run of pytest counts as failed: no") == []
 
 
 def test_one_note_names_the_first_of_many_paths() -> None:
