@@ -50,6 +50,7 @@ ln -s answer.txt expected.txt; ln -s README other
 echo 'open("/tests/expected.txt")' >total.py; printf '\001\0\0/logs/verifier/reward.txt\0' >built
 printf 'SQLite format 3\0\001create\ttrigger "copied" AFTER\0\001CREATE VIEW totals AS\0' >shop.db
 head -c 100000 /dev/zero >>shop.db; echo pages >shop.db-wal; : >known.db-journal
+echo >./-rf; echo >/tmp/expected.txt; echo >/tmp/.cache-of-a-tool
 printf 'class Any:\n    def __eq__(self, other):\n        return True\n' >calc.py
 printf 'class A:\n    def __eq__(self, other):\n        if other is self:\n            return True\n' >point.py
 mkdir -p node_modules/@own/part node_modules/.bin; echo >node_modules/@own/part/a.js; echo >node_modules/tally.js
@@ -65,6 +66,8 @@ NOTED = {
     ),
     ("remove_escaping_links", "shop.db", 'is a database with CREATE VIEW totals, create trigger "copied"'),
     ("remove_escaping_links", "shop.db-wal", "is a journal, which SQLite applies to the database beside it"),
+    ("remove_escaping_links", "-rf", "begins with a dash: a program that gets such names takes it for an option"),
+    ("remove_escaping_links", "/tmp/expected.txt", "was left where programs make their temporary files"),
     ("cleanup_python_hooks", "calc.py", "has objects that are equal to everything"),
     ("pin_environment", ".git/hooks/commit-msg", "is a hook of git, and does not run while the verifier does"),
     (
@@ -212,6 +215,8 @@ class Hardening(HardeningInBrief):
             chmod +x /usr/local/bin/diff /usr/local/bin/own; echo 'export BAD=1' >>/root/.bashrc
             echo /root/none.so >/etc/ld.so.preload; cp /bin/true /usr/bin/grep
             mv /usr/bin/bash /usr/bin/kept; ln -s /bin/true /usr/bin/bash; cp /bin/true /root/t
+            echo >/usr/bin/pybuilddir.txt
+            cd /usr/lib/locale; cp -r C.utf8 C.UTF-8; echo >C.utf8/LC_CTYPE; mkdir xx.utf8
             mv /root/t "$(readlink -f /bin/sh)" """,
         )
         _, found = await hardened(own, baseline)
@@ -222,7 +227,12 @@ class Hardening(HardeningInBrief):
             ("verify_tools", "restored", "/etc/ld.so.preload"),
             ("verify_tools", "restored", "/usr/bin/grep"),
             ("verify_tools", "removed", "/usr/local/bin/diff"),
+            ("verify_tools", "removed", "/usr/bin/pybuilddir.txt"),
+            ("verify_tools", "restored", "/usr/lib/locale/C.utf8/LC_CTYPE"),
+            ("verify_tools", "removed", "/usr/lib/locale/C.UTF-8"),
         }
+        # A language that was not there is often the work.
+        assert not [path for _, _, path in found if "/xx.utf8" in path]
         assert ".bashrc" in {path for item, _, path in found if item == "restore_build_files"}
         said = "bash -c 'echo real'; echo a | grep -c b || :; own; diff /root/said /root/said"
         assert (await sh(own, said)) == "real\n0\nmine\n"

@@ -10,7 +10,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.reward.hardening.devices import list_devices
-from benchflow.planes.reward.hardening.git_state import overlooked_paths, repositories_of
+from benchflow.planes.reward.hardening.git_state import overlooked_paths, replaced_histories, repositories_of
 from benchflow.planes.reward.hardening.names import SHADOWED, STANDARD, VERIFIERS
 from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
 from benchflow.planes.reward.hardening.tools import ToolSet, take_tools
@@ -79,6 +79,9 @@ class HardeningBaseline(Model):
     tools: ToolSet | None = None
     overlooked: dict[str, list[str]] = {}
     """By repository, the paths that git is told to overlook."""
+
+    replaced: list[str] = []
+    """Paths of repositories that had git show another history already."""
 
     named: list[str] = []
     """Modules with the name of one of the standard library's that the task's instruction names, as `queue.py`."""
@@ -151,6 +154,7 @@ async def take_baseline(
         survey=survey,
         tools=tools,
         overlooked=await overlooked_paths(sandbox, repositories_of(survey)),
+        replaced=await replaced_histories(sandbox, repositories_of(survey)),
         named=sorted({match for match in _MODULE_FILE.findall(instruction) if match in STANDARD | SHADOWED}),
         changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None or is_listed else None,
         devices=await list_devices(sandbox) if is_root else [],

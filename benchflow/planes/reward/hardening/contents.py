@@ -32,7 +32,7 @@ _NODE, _POINTS = "-path '*/node_modules/*'", "-path '*-info/entry_points.txt'"
 _HOOKS = "! -type d -path '*/hooks/*' -perm -0100"
 _JOURNALS = r"-type f -size +0 \( -name '*-wal' -o -name '*-journal' \)"
 
-FILES = ("small", "brought", "large", "node", "points", "hooks", "journals")
+FILES = ("small", "brought", "large", "node", "points", "hooks", "journals", "dashed")
 """Lists of files that are looked at."""
 
 # $since: of the look before, empty for none. The last four lists are of what is new or changed since then, or, in a
@@ -43,7 +43,8 @@ PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
     {_NODE} -newerct "@$recent" -fprint0 node , \
     {_POINTS} -newerct "@$recent" -fprint0 points , \
     {_HOOKS} -newerct "@$recent" -fprint0 hooks , \
-    {_JOURNALS} -newerct "@$recent" -fprint0 journals"""
+    {_JOURNALS} -newerct "@$recent" -fprint0 journals , \
+    -name '-*' -fprint0 dashed"""
 """Expressions of `find` that make these lists in a pass through the workspace."""
 
 PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
@@ -52,7 +53,8 @@ PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
     find "$ws" -xdev {_NODE} -print0 >node
     find "$ws" -xdev {_POINTS} -print0 >points
     find "$ws" -xdev {_HOOKS} -print0 >hooks
-    find "$ws" -xdev {_JOURNALS} -print0 >journals"""
+    find "$ws" -xdev {_JOURNALS} -print0 >journals
+    find "$ws" -xdev -name '-*' -print0 >dashed"""
 """The same for a `find` that knows no times of changes: whoever compares both looks sees what is new."""
 
 # Each process takes a millisecond, so that there is none where nothing is to be read.
@@ -73,6 +75,8 @@ READ = rf"""(
       ! grep -A1 -E '__eq__ *[(=]' "$f" | grep -qE {shlex.quote(_EQUAL)} || printf '%s\0' "$f"
     done >equal
   fi
+  [ ! -s journals ] || tr '\0' '\n' <journals |
+    while IFS= read -r f; do [ -e "${{f%-*}}" ] || printf '%s\0' "$f"; done >orphans
   [ ! -s points ] || xargs -0 grep -l '^\[pytest11\]' /dev/null <points 2>/dev/null | head -n {_MAX_HITS} |
     while IFS= read -r f; do
       sed -n '/^\[pytest11\]/,/^\[/{{s/^[ \t]*\([A-Za-z0-9_.-]*\)[ \t]*=.*/\1/p;}}' "$f" |
@@ -83,5 +87,5 @@ READ = rf"""(
 )"""
 """Script that reads these files, and leaves the lists below."""
 
-LISTS = ("naming", "acting", "equal", "plugins", "packages", "hooks", "journals")
+LISTS = ("naming", "acting", "equal", "plugins", "packages", "hooks", "journals", "orphans", "dashed")
 """Lists that a look brings back."""

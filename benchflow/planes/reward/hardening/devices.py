@@ -20,18 +20,19 @@ async def list_devices(sandbox: Sandbox) -> list[str]:
 
 
 def replaced_devices(before: Sequence[str], now: Sequence[str], item: str) -> list[HardeningFinding]:
-    """Return a finding for each device that is another one now. One that is missing misleads nobody.
+    """Return a finding for each device that is another one now, or is gone.
 
     item: Of `verifier.hardening`.
     """
-    known = {_name(line): line for line in before}
-    changed = [_name(line) for line in now if _name(line) in known and known[_name(line)] != line]
-    return [
-        HardeningFinding(
-            item=item, action="found", path=f"/dev/{name}", detail="is another device, or none", weight="tampering"
-        )
-        for name in changed
-    ]
+    found = []
+    there = {_name(line): line for line in now}
+    for line in before:
+        name = _name(line)
+        if there.get(name) != line:
+            detail = "is another device" if name in there else "is gone"
+            finding = {"item": item, "action": "found", "path": f"/dev/{name}", "detail": detail, "weight": "tampering"}
+            found.append(HardeningFinding.model_validate(finding))
+    return found
 
 
 def _name(line: str) -> str:

@@ -44,11 +44,14 @@ for f; do [ ! -d "${{f%/*}}" ] || {{ rm -rf -- "$f"; cp {PLUGINS}/{PLUGIN}.py "$
 
 # Hooks and file system monitors are programs that the repository's owner chooses.
 _GIT = {
-    "GIT_CONFIG_COUNT": "2",
+    "GIT_CONFIG_COUNT": "3",
     "GIT_CONFIG_KEY_0": "core.hooksPath",
     "GIT_CONFIG_VALUE_0": "/dev/null",
     "GIT_CONFIG_KEY_1": "core.fsmonitor",
     "GIT_CONFIG_VALUE_1": "false",
+    # It says of each commit what its parents are, and git believes it.
+    "GIT_CONFIG_KEY_2": "core.commitGraph",
+    "GIT_CONFIG_VALUE_2": "false",
 }
 _EMPTY = ("BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTEST_PLUGINS", "MAKEFILES")
 """What names programs that shells and interpreters run first."""

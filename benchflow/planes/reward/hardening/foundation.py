@@ -23,7 +23,9 @@ from benchflow.planes.reward.hardening.names import (
     INTERPRETED,
     LOADER_FILES,
     LOCAL,
+    LOCALES,
     PACKAGE_RECORDS,
+    PYTHON_LANDMARKS,
     SITE,
     SYSTEM,
     TEST_DISTRIBUTIONS,
@@ -103,8 +105,9 @@ class _Comparison:
         programs = {f"{directory}/{name}" for directory in directories for name in added}
         libraries = [posixpath.basename(path) for path in changed if ".so" in posixpath.basename(path)]
         loaded = {f"{place}/{name}" for place in (*loaded_from, *_LOADED_FROM) for name in libraries}
+        locales = {_locale_of(path) for path in changed if path.startswith(LOCALES)}
         # What may stand in the way of each is asked for at once.
-        await self._load((packages | programs | loaded) - self._image.keys())
+        await self._load((packages | programs | loaded | locales) - self._image.keys())
         for path in changed:
             if path == ACCOUNTS:
                 await self._restore_accounts()
@@ -115,6 +118,7 @@ class _Comparison:
             elif (
                 (path in hops and self._was(path) is not None)
                 or self._is_converter(path)
+                or self._is_locale(path)
                 or self._is_python(path, pythons)
             ):
                 await self._restore(path)
@@ -254,6 +258,14 @@ class _Comparison:
         """Return whether a file says, or is, how the C library converts texts: any program may load it."""
         return "/gconv/" in path and path.startswith(SYSTEM)
 
+    def _is_locale(self, path: str) -> bool:
+        """Return whether a file belongs to a locale that was there, or is another spelling of one, looked for first."""
+        if not path.startswith(LOCALES):
+            return False
+        name, _, file = path[len(LOCALES) :].partition("/")
+        is_changed = bool(file) and self._was(path) is not None
+        return is_changed or (self._was(f"{LOCALES}{name}") is None and self._was(_locale_of(path)) is not None)
+
     def _is_in_the_way(self, path: str) -> bool:
         """Return whether a path that led nowhere leads to another place now."""
         was, now = self._was(path), self._is(path)
@@ -299,7 +311,7 @@ class _Comparison:
         if directory in directories:
             if name in self._names:
                 self._replace(path, self._names[name])
-            elif (name in TOOLS and not self._tools.is_whole) or name.endswith("._pth") or name == "pyvenv.cfg":
+            elif (name in TOOLS and not self._tools.is_whole) or name.endswith("._pth") or name in PYTHON_LANDMARKS:
                 self._remove(path, "tampering")
             elif hidden := [f"{other}/{name}" for other in directories if self._was(f"{other}/{name}") is not None]:
                 weight: Weight = "note" if all(other.startswith(LOCAL) for other in hidden) else "tampering"
@@ -327,7 +339,7 @@ class _Comparison:
             above = posixpath.dirname(python)
             if directory == above and name.startswith("python") and name.endswith(".zip"):
                 return True
-            if directory == posixpath.dirname(above) and name == "pyvenv.cfg":
+            if directory == posixpath.dirname(above) and name in PYTHON_LANDMARKS:
                 return True
             if path.startswith(f"{python}/"):
                 site, _, rest = path[len(python) + 1 :].partition("/")
@@ -358,6 +370,12 @@ def _is_root(line: str) -> bool:
     """Return whether a line of /etc/passwd is of an account of root's."""
     fields = line.split(":")
     return len(fields) > 2 and fields[2].strip().lstrip("0") == ""
+
+
+def _locale_of(path: str) -> str:
+    """Return the directory of a locale by the spelling that the C library's own files have, of one of its files."""
+    language, _, codeset = path[len(LOCALES) :].partition("/")[0].partition(".")
+    return f"{LOCALES}{language}.{codeset.replace('-', '').lower()}" if codeset else f"{LOCALES}{language}"
 
 
 def _is_bytecode(path: str) -> bool:

@@ -7,7 +7,7 @@ neither replacements nor grafts; flags are taken out of the index.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
@@ -27,6 +27,7 @@ _MOST = 20
 _REPLACED = """
 for r; do
   if [ -s "$r/info/grafts" ]; then printf '%s\\n' "$r/info/grafts"; fi
+  if [ -s "$r/shallow" ]; then printf '%s\\n' "$r/shallow"; fi
   if ls "$r"/refs/replace/* >/dev/null 2>&1; then printf '%s\\n' "$r/refs/replace"; continue; fi
   if grep -qs 'refs/replace/' "$r/packed-refs"; then printf '%s\\n' "$r/packed-refs"; fi
 done
@@ -48,10 +49,24 @@ async def overlooked_paths(sandbox: Sandbox, repositories: Sequence[str]) -> dic
     return found
 
 
+async def replaced_histories(sandbox: Sandbox, repositories: Sequence[str]) -> list[str]:
+    """Return the paths of repositories that have git show another history than what was committed, or a part of it."""
+    if not repositories:
+        return []
+    return (await sandbox.control(_REPLACED, *repositories)).stdout.splitlines()
+
+
 async def make_git_look(
-    sandbox: Sandbox, repositories: Sequence[str], before: Mapping[str, Sequence[str]]
+    sandbox: Sandbox, repositories: Sequence[str], before: Mapping[str, Sequence[str]], replaced: Collection[str]
 ) -> list[HardeningFinding]:
-    """Take new flags out of the indexes, and return what was found. before: paths that were overlooked already."""
+    """Take new flags out of the indexes, and return what was found.
+
+    Args:
+        sandbox: Where.
+        repositories: Their directories.
+        before: By repository, the paths that were overlooked already.
+        replaced: What `replaced_histories` returned before.
+    """
     if not repositories:
         return []
     found = []
@@ -68,9 +83,16 @@ async def make_git_look(
             raise VerifierError("cannot be put right", file=file, log_tail=done.stderr[-2000:])
         detail = f"had git overlook {len(paths)} paths, {paths[0]} first"
         found.append(_finding("restored", file, detail))
-    replaced = await sandbox.control(_REPLACED, *repositories)
-    for path in replaced.stdout.splitlines():
-        found.append(_finding("found", path, "is not followed"))
+    for path in await replaced_histories(sandbox, repositories):
+        if path in replaced:
+            continue
+        if posixpath.basename(path) == "shallow":
+            # Whoever fetches a part of a history leaves that, too.
+            found.append(
+                HardeningFinding(item=ITEM, action="found", path=path, detail="cuts off a part of the history")
+            )
+        else:
+            found.append(_finding("found", path, "replaces what was committed, and is not followed"))
     return found
 
 

@@ -14,6 +14,7 @@ from benchflow.planes.reward.hardening.names import (
     DOTFILES,
     HOOKED,
     HOOKS,
+    LOCALE_SETTINGS,
     LOGS,
     MAKE_BUILD,
     MAKE_SOURCES,
@@ -43,9 +44,11 @@ CRON_PLACES = ("/etc/cron", "/var/spool/cron/")
 _ANYBODYS = ("/tmp", "/var/tmp", "/dev", "/proc")
 """Places that any process may write, or that lead to others."""
 
-_NOBODYS = (*VERIFIERS, "/oracle", "/solution", "/proc", "/sys")
+_NOBODYS = (*VERIFIERS, "/oracle", "/solution", "/proc", "/sys", "/dev/stdin", "/dev/fd")
 """Places to which no honest work leads."""
 _HOOK = re.compile(r"invoke|pkgs|hook|dir::|::bin|::path|proxy|solver|planner|methods|instdir|admindir", re.IGNORECASE)
+_OF_LOCALES = re.compile(r"\s*(#|$|(export\s+)?(LANG|LANGUAGE|LC_[A-Z]+)=)")
+_JOURNALS = ("-wal", "-journal")
 _OF_HOME = tuple(f"/{name}" for name in DOTFILES)
 
 
@@ -57,6 +60,9 @@ class Judgement:
     restore: dict[str, tuple[str, KeptFile]] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     found: list[HardeningFinding] = field(default_factory=list)
+
+    why: dict[str, str] = field(default_factory=dict)
+    """Why a path is to be removed, where its name doesn't tell."""
 
 
 def judge(
@@ -85,6 +91,10 @@ def judge(
             result.restore[path] = (_item_of(path), kept if is_gone else _harmless(path, kept, now.files[path]))
             if not is_gone and result.restore[path][1].content == now.files[path].content:
                 del result.restore[path]
+    for path in set(now.orphans) - set(before.orphans):
+        # SQLite would apply it to whatever database comes to lie beside it.
+        result.remove[path] = LINKS
+        result.why[path] = "is a journal of a database that is not there"
     for path in now.fresh:
         result.remove.setdefault(path, PYTHON)
     for path, text in now.links.items():
@@ -99,6 +109,7 @@ def _only(result: Judgement, config: HardeningConfig) -> Judgement:
         restore={path: what for path, what in result.restore.items() if getattr(config, what[0])},
         links=result.links if config.remove_escaping_links else {},
         found=[finding for finding in result.found if getattr(config, finding.item)],
+        why=result.why,
     )
 
 
@@ -114,6 +125,9 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         result.found.append(_cron(path))
     elif path.startswith(HOOKED) and not _names_program(now.files.get(path)):
         return
+    elif path in LOCALE_SETTINGS and (kept := now.files.get(path)) is not None:
+        if (harmless := without_variables(kept.content, "")) != kept.content:
+            result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
     elif (item := _item_of(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
@@ -180,6 +194,8 @@ def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
         text = harmless_attributes(now.content, was.content)
     elif path.endswith(_GIT_OF_USERS):
         text = without_programs(now.content, was.content)
+    elif path in LOCALE_SETTINGS:
+        text = without_variables(now.content, was.content)
     else:
         text = None
     return was if text is None else now.model_copy(update={"content": text})
@@ -239,12 +255,20 @@ def _names_directories(path: str, now: Survey) -> bool:
     )
 
 
+def without_variables(content: str, was: str) -> str:
+    """Return settings of a locale without new lines that set anything else."""
+    lines, known = content.splitlines(keepends=True), set(was.splitlines())
+    return "".join(line for line in lines if line.rstrip("\n") in known or _OF_LOCALES.match(line))
+
+
 def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
     """Return whether honest work would leave this. leads_to: what a link says."""
     name = posixpath.basename(path)
     if item == FRESH:
         return "tampering" if path.startswith(f"{LOGS}/reward") else "note"
     if item == LINKS:
+        if path.endswith(_JOURNALS):
+            return "note"
         # An archive that leads out has no text of a link.
         return "tampering" if not leads_to or is_below(posixpath.normpath(leads_to), _NOBODYS) else "note"
     if item == PYTHON:

@@ -75,6 +75,9 @@ CRON = ("/etc/crontab", "/etc/cron.*/*", "/var/spool/cron/*", "/var/spool/cron/c
 SCHEDULERS = ("cron", "crond", "anacron", "atd", "fcron")
 """Names of these daemons."""
 
+LOCALE_SETTINGS = ("/etc/default/locale", "/etc/locale.conf")
+"""Variables that `su` and logins set. What says which language the system speaks is often the work."""
+
 STARTUP = (
     *("/etc/profile", "/etc/profile.d/*", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zsh/*", "/etc/environment"),
     *(
@@ -98,6 +101,7 @@ STARTUP = (
         "/etc/pam.d/su-l",
         "/etc/security/namespace.*",
         "/etc/security/pam_env.conf",
+        *LOCALE_SETTINGS,
         "/etc/apt/apt.conf",
         "/etc/apt/apt.conf.d/*",
         "/etc/dpkg/dpkg.cfg",
@@ -169,6 +173,12 @@ TOOLS = (
     *("ldconfig", "python", "python3", "pytest", "py.test"),
 )
 """Programs that a verifier's script stands on. What tasks ask to be upgraded (git, pip, compilers) is not here."""
+
+PYTHON_LANDMARKS = ("pyvenv.cfg", "pybuilddir.txt")
+"""Files by which a Python finds its standard library elsewhere, beside its program or above that."""
+
+LOCALES = "/usr/lib/locale/"
+"""Where the C library's locales lie, each a directory."""
 
 LOADER_CACHE = "/etc/ld.so.cache"
 LOADER_FILES = ("/etc/ld.so.preload", LOADER_CACHE)

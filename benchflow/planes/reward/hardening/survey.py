@@ -40,6 +40,9 @@ from benchflow.planes.reward.hardening.names import (
 ROOM = "/run/benchflow/hardening"
 MOST_SAID = 32 * 1024
 """Characters that a command may be; what is longer goes by way of a file, which is one more round trip."""
+_MAX_TEMPORARY = 40_000
+"""Bytes of the names in the temporary directories that are listed."""
+
 _KNOWN = f"{ROOM}.known"
 _OUT = f"{ROOM}/out.tar"
 
@@ -61,7 +64,7 @@ _NAMES = (
 _PACKED = _any_of(ARCHIVES)
 _READ = (
     *("[.]pth$", "/[.]gitattributes$", "/[.]gitconfig$", "/git/config$"),
-    *("^/etc/gitconfig$", "^/etc/apt/", "^/etc/dpkg/"),
+    *("^/etc/gitconfig$", "^/etc/apt/", "^/etc/dpkg/", "^/etc/default/locale$", "^/etc/locale[.]conf$"),
 )
 """New files that are read, by patterns: their content decides what becomes of them."""
 
@@ -77,7 +80,7 @@ rm -rf {ROOM}
 umask 022; mkdir -p {posixpath.dirname(ROOM)} || exit 1
 umask 077; mkdir {ROOM} && cd {ROOM} || exit 1
 if [ -f {_KNOWN} ]; then mv {_KNOWN} known; fi
-for f in links found fresh modules packed {" ".join((*FILES, *LISTS))}; do : >$f; done
+for f in links found fresh modules packed temporary {" ".join((*FILES, *LISTS))}; do : >$f; done
 # By the kernel's clock: what a sandbox's own programs say of the time may be anything.
 [ -n "$since" ] || {{ : >now; stat -c %Z now >told 2>/dev/null && mv told now || date +%s >now; }}
 recent=$since; [ -n "$since" ] || read -r recent <now
@@ -125,6 +128,7 @@ unset IFS
 for f in {" ".join(DOTFILES)}; do put "$home/$f"; done >>found
 put {" ".join(STARTUP)} >>found
 find /logs/verifier /tests /verifier -maxdepth 1 -print0 >>found 2>/dev/null
+find /tmp /var/tmp -mindepth 1 -maxdepth 1 ! -name '.*' -print0 2>/dev/null | head -c {_MAX_TEMPORARY} >temporary
 if [ -n "$since" ]; then
   [ -f known ] || printf %s "$known" >known
   mv known list
@@ -137,7 +141,7 @@ tr '\n' '\0' <candidates | xargs -0 sh -c '[ $# = 0 ] || find "$@" -maxdepth 0 -
 [ -n "$since" ] || more=now
 # Layers of a file system may number files alike, which are then taken for one: each is to be packed for itself.
 LC_ALL=C sort -u list >each
-more="$more links found fresh top modules packed {" ".join(LISTS)}"
+more="$more links found fresh top modules packed temporary {" ".join(LISTS)}"
 tar --hard-dereference -cf out.tar $more -T each 2>/dev/null
 [ -s out.tar ] || tar -cf out.tar $more -T each 2>/dev/null
 [ -s out.tar ]
@@ -199,6 +203,15 @@ class Survey(Model):
 
     journals: list[str] = []
     """Files that may be journals of SQLite databases, and are new or changed."""
+
+    orphans: list[str] = []
+    """Those of them that have no database beside them."""
+
+    dashed: list[str] = []
+    """Paths of the workspace whose names begin with `-`."""
+
+    temporary: list[str] = []
+    """What lies at the top of the temporary directories, but for names that begin with a dot."""
 
 
 async def take_survey(
@@ -269,7 +282,7 @@ def _read(packed: bytes) -> Survey:
             if content is None:
                 continue
             contents[name] = content
-            if name in ("now", "links", "found", "fresh", "top", "modules", "packed", *LISTS):
+            if name in ("now", "links", "found", "fresh", "top", "modules", "packed", "temporary", *LISTS):
                 lists[name] = [os.fsdecode(each) for each in content.split(b"\0") if each]
                 continue
             files[f"/{name}"] = KeptFile(
@@ -306,6 +319,9 @@ def _read(packed: bytes) -> Survey:
         packages=said["packages"],
         hooks=sorted(said["hooks"]),
         journals=sorted(said["journals"]),
+        orphans=sorted(said["orphans"]),
+        dashed=sorted(said["dashed"]),
+        temporary=sorted(lists["temporary"]),
     )
 
 

@@ -42,6 +42,9 @@ _ROUNDS = 4
 
 _ALTERED = "code was put into a process of the world"
 
+_MAX_MEMBER = 300
+"""Characters of a member's name that a finding shows."""
+
 _ACT = f"{ROOM}/act"
 
 # A link to a program or a library of the image, as virtual environments have them, gives a verifier nothing to follow.
@@ -243,9 +246,11 @@ async def _judge(
     notes = note_work(before, now, workspace_of(sandbox), {*baseline.plugins, *plugins})
     judged.found.extend(note for note in notes if getattr(config, note.item))
     if config.remove_escaping_links:
-        judged.remove.update(dict.fromkeys(await _archives_that_lead_out(sandbox, now.packed), LINKS))
+        for path, member in (await _archives_that_lead_out(sandbox, now.packed)).items():
+            judged.remove[path] = LINKS
+            judged.why[path] = f"would be unpacked to other places: {member}"
     if config.repository_state:
-        judged.found.extend(await make_git_look(sandbox, repositories_of(now), baseline.overlooked))
+        judged.found.extend(await make_git_look(sandbox, repositories_of(now), baseline.overlooked, baseline.replaced))
     return judged
 
 
@@ -298,7 +303,13 @@ async def _act(
 
 def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[HardeningFinding]:
     found = [
-        HardeningFinding(item=item, action="removed", path=_shown(path), weight=weight_of(item, path))
+        HardeningFinding(
+            item=item,
+            action="removed",
+            path=_shown(path),
+            detail=_shown(judged.why.get(path, "")),
+            weight=weight_of(item, path),
+        )
         for path, item in judged.remove.items()
     ]
     for path, (item, _) in judged.restore.items():
@@ -316,17 +327,20 @@ def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[Harde
     return sorted(found, key=lambda finding: order.index(finding.item))
 
 
-async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> list[str]:
-    """Return the archives that would be unpacked over files elsewhere. packed: those that are new."""
-    found = []
+async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> dict[str, str]:
+    """Return the archives that would be unpacked over files elsewhere, each with the first member that would.
+
+    packed: Those that are new.
+    """
+    found = {}
     for path in packed[:MAX_ARCHIVES]:
         try:
             content = await sandbox.read_bytes(path)
         except (FileNotFoundError, SandboxError):
             # Larger than what can be read at once.
             continue
-        if len(content) <= MAX_BYTES and await asyncio.to_thread(leads_out, content) is not None:
-            found.append(path)
+        if len(content) <= MAX_BYTES and (member := await asyncio.to_thread(leads_out, content)) is not None:
+            found[path] = member[:_MAX_MEMBER]
     return found
 
 

@@ -38,10 +38,15 @@ def _kinds(
     yield LINKS, naming, "names a directory of the verifier's"
     acting = {path: new for path, said in now.acting.items() if (new := _new(said, before.acting.get(path, ())))}
     yield LINKS, list(acting), f"is a database with {_first(acting)}"
-    journals = [path for path in now.journals if path not in before.journals]
+    orphans = {*now.orphans}
+    journals = [path for path in now.journals if path not in before.journals and path not in orphans]
     yield LINKS, journals, "is a journal, which SQLite applies to the database beside it"
     equal = [path for path in now.equal if path not in before.equal]
     yield PYTHON, equal, "has objects that are equal to everything"
+    dashed = [path for path in now.dashed if path not in before.dashed]
+    yield LINKS, dashed, "begins with a dash: a program that gets such names takes it for an option"
+    temporary = [path for path in now.temporary if path not in before.temporary]
+    yield LINKS, temporary, "was left where programs make their temporary files"
     packages = [path for path in now.packages if path not in before.packages]
     yield BUILD, packages, "is new or changed, and is what node takes first"
     repositories = repositories_of(now)

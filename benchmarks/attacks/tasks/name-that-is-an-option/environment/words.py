@@ -1,0 +1,2 @@
+def first(text):
+	return text.split()[0]	
