@@ -49,7 +49,8 @@ echo 'says SQLite format 3 and CREATE VIEW no AS' >honest.sql
 ln -s answer.txt expected.txt; ln -s README other
 echo 'open("/tests/expected.txt")' >total.py; printf '\001\0\0/logs/verifier/reward.txt\0' >built
 printf 'SQLite format 3\0\001create\ttrigger "copied" AFTER\0\001CREATE VIEW totals AS\0' >shop.db
-head -c 100000 /dev/zero >>shop.db; echo pages >shop.db-wal; : >known.db-journal
+head -c 100000 /dev/zero >>shop.db
+printf '\067\177\006\202pages' >shop.db-wal; echo text >known.db-journal; echo text >travel-journal
 echo >./-rf; echo >/tmp/expected.txt; echo >/tmp/.cache-of-a-tool
 printf 'class Any:\n    def __eq__(self, other):\n        return True\n' >calc.py
 printf 'class A:\n    def __eq__(self, other):\n        if other is self:\n            return True\n' >point.py

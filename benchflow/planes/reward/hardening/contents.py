@@ -30,6 +30,7 @@ _SMALL = f"-type f -size -{_SMALL_BLOCKS + 1}"
 _LARGE = f"-type f -size +{_SMALL_BLOCKS} -size -{_LARGE_BLOCKS + 1}"
 _NODE, _POINTS = "-path '*/node_modules/*'", "-path '*-info/entry_points.txt'"
 _HOOKS = "! -type d -path '*/hooks/*' -perm -0100"
+_MAGIC = "d9d505f9|377f0682|377f0683"
 _JOURNALS = r"-type f -size +0 \( -name '*-wal' -o -name '*-journal' \)"
 
 FILES = ("small", "brought", "large", "node", "points", "hooks", "journals", "dashed")
@@ -75,8 +76,14 @@ READ = rf"""(
       ! grep -A1 -E '__eq__ *[(=]' "$f" | grep -qE {shlex.quote(_EQUAL)} || printf '%s\0' "$f"
     done >equal
   fi
-  [ ! -s journals ] || tr '\0' '\n' <journals |
-    while IFS= read -r f; do [ -e "${{f%-*}}" ] || printf '%s\0' "$f"; done >orphans
+  if [ -s journals ]; then
+    tr '\0' '\n' <journals | while IFS= read -r f; do
+      case $(od -An -tx1 -N4 "$f" | tr -d ' ') in {_MAGIC}) ;; *) continue;; esac
+      printf '%s\0' "$f"
+      [ -e "${{f%-*}}" ] || printf '%s\0' "$f" >&3
+    done >sqlite 3>orphans
+    mv sqlite journals
+  fi
   [ ! -s points ] || xargs -0 grep -l '^\[pytest11\]' /dev/null <points 2>/dev/null | head -n {_MAX_HITS} |
     while IFS= read -r f; do
       sed -n '/^\[pytest11\]/,/^\[/{{s/^[ \t]*\([A-Za-z0-9_.-]*\)[ \t]*=.*/\1/p;}}' "$f" |

@@ -202,7 +202,7 @@ class Survey(Model):
     """Programs that may be hooks of repositories, and are new or changed."""
 
     journals: list[str] = []
-    """Files that may be journals of SQLite databases, and are new or changed."""
+    """Journals of SQLite databases that are new or changed."""
 
     orphans: list[str] = []
     """Those of them that have no database beside them."""
