@@ -138,17 +138,24 @@ class Hunter:
                 return killed
         # A shell that runs may be one that a process of root's has changed.
         await self._scripts.renew()
-        hunt, first = self._hunt("what runs in the sandbox"), ""
+        hunt, first, is_still = self._hunt("what runs in the sandbox"), "", False
         while True:
             shell, table = await self._table(first=first)
-            spared, victims = self._sort(table, shell, keep_services)
-            if not victims:
+            _, victims = self._sort(table, shell, keep_services)
+            if victims:
+                idle = await hunt.meet({table[pid].identity for pid in victims})
+                first = "" if idle else _signal("KILL", victims)
+            elif is_still:
+                if held := [pid for pid, process in table.items() if process.state == "T"]:
+                    # What services have started meanwhile.
+                    await self._scripts.run(_signal("CONT", held))
                 # A shell of this engine's own takes a moment to end after it was closed; nobody has left it.
                 return len(hunt.met - self._shells)
-            idle = await hunt.meet({table[pid].identity for pid in victims})
-            first = "" if idle else _signal("KILL", victims)
-            if hunt.is_outrun:
-                first = f"{first}\n{stop_script(spared)}"
+            else:
+                first = ""
+            if is_still := not victims or hunt.is_outrun:
+                # Who goes on as another process all the time is in no list that is made meanwhile.
+                first = f"{first}\n{stop_script(table.keys() - victims)}"
 
     async def _kill_from_outside(self, driver: SeesProcesses, keep_services: bool) -> int | None:
         """Do the same with no program of the sandbox taking part; None if that can't be done here."""

@@ -43,30 +43,30 @@ _LOOK = """m=0; for t in $p $p/task/*; do o=
     case $o$m in 0) ;; *) break;; esac
   done"""
 
-# Looks again until nobody is new. What runs it is not to be stopped either: its own shell, and what has started that.
+# The kernel stops all at once, so that nobody gets ahead of it; but for PID 1, and the shell that says so. Those that
+# are to go on do so a moment later, with what they have started: looked for again until nobody is new.
 _STOP = """
-spared=' {spared} ' stopped=' '
+kill -STOP -1 2>/dev/null
+spared=' {spared} '
 read -r p l </proc/self/stat
 while [ "${{p:-0}}" -gt 0 ]; do
   spared="$spared$p " n=0
   while read -r k v l; do case $k in PPid:) n=$v; break;; esac; done </proc/$p/status
   p=$n
 done
-n=0 new=1
-while [ -n "$new" ] && [ $n -lt {most} ]; do
-  n=$((n + 1)) new=
+going=' ' new=1
+while [ -n "$new" ]; do
+  new=
   for d in /proc/[0-9]*; do
-    q=${{d#/proc/}}
-    case "$spared$stopped" in *" $q "*) continue;; esac
-    new=1 p=1
+    q=${{d#/proc/}} p=1
+    case "$going" in *" $q "*) continue;; esac
     {{ while read -r k v l; do case $k in PPid:) p=$v; break;; esac; done <$d/status; }} 2>/dev/null
-    [ "$p" = 1 ] || case $spared in *" $p "*) spared="$spared$q "; continue;; esac
-    kill -STOP "$q" 2>/dev/null
-    stopped="$stopped$q "
+    case $spared in *" $q "*) ;; *) [ "$p" != 1 ] || continue; case $spared in *" $p "*) ;; *) continue;; esac;; esac
+    kill -CONT "$q" 2>/dev/null
+    spared="$spared$q " going="$going$q " new=1
   done
 done
 """
-_MOST_PASSES = 200
 
 
 def list_script(marker: str | None = None) -> str:
@@ -75,11 +75,11 @@ def list_script(marker: str | None = None) -> str:
 
 
 def stop_script(spared: Iterable[int]) -> str:
-    """Return a script that stops all processes but these, what they start, and PID 1: faster than looks from outside.
+    """Return a script that stops all processes but these, what they start, and PID 1.
 
-    It sends signals between one look and the next, so that what multiplies does not get ahead of it.
+    What goes on as another process all the time, or multiplies, gets ahead of any look that doesn't begin with that.
     """
-    return _STOP.format(spared=" ".join(map(str, sorted({1, *spared}))), most=_MOST_PASSES)
+    return _STOP.format(spared=" ".join(map(str, sorted({1, *spared}))))
 
 
 def parse(listing: bytes) -> dict[int, RunningProcess]:
