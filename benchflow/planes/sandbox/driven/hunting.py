@@ -159,15 +159,21 @@ class Hunter:
 
     async def _kill_from_outside(self, driver: SeesProcesses, keep_services: bool) -> int | None:
         """Do the same with no program of the sandbox taking part; None if that can't be done here."""
-        hunt = self._hunt("what runs in the sandbox")
+        hunt, dead, looks = self._hunt("what runs in the sandbox"), set[tuple[int, int]](), 0
         while (running := await driver.running(self._handle)) is not None:
+            looks += 1
             victims, idle = await self._strike(driver, running, hunt, keep_services)
-            if victims and ((hunt.is_outrun and not idle) or all(pid < 0 for pid in victims)):
+            # One that has died since the list was made may go on as another that is not in it.
+            died = {process.identity for process in running.values() if process.state == "Z"} - dead
+            dead |= died
+            is_evasive = (hunt.is_outrun and not idle) or all(pid < 0 for pid in victims) if victims else bool(died)
+            if is_evasive and (victims or looks > 1):
                 # Who starts others all the time, or goes on as another, can do neither while all stand still.
                 async with driver.standing_still(self._handle):
                     if (running := await driver.running(self._handle)) is not None:
                         victims, _ = await self._strike(driver, running, hunt, keep_services)
-            if not victims:
+                died = set()
+            if not victims and not died:
                 return len({identity for identity in hunt.met - self._shells if identity[1]})
         return None
 
