@@ -121,8 +121,8 @@ async def test_who_multiplies_is_given_up_on(table, made, kill):
 async def test_who_dies_slowly_while_all_are_frozen_is_waited_for(table, made, kill, monkeypatch):
     notice_soon(monkeypatch)
     killing = made(dying_sec=3 * FROZEN_SEC)
-    table.rows[20] = Row(marked=True, dies_after=3)
-    table.look = lambda: freeze(4 * FROZEN_SEC) if table.rows[20].killed and table.rows[20].dies_after == 3 else None
+    row = table.rows[20] = Row(marked=True, dies_after=3)
+    table.look = lambda: freeze(4 * FROZEN_SEC) if row.killed and row.dies_after == 3 else None
     await (killing.kill_unknown(False) if kill == "kill_unknown" else killing.kill_marked("nonce"))
     assert 20 not in table.rows
 
@@ -148,6 +148,21 @@ async def test_a_command_is_killed_in_three_looks(table, killing):
     await killing.kill_marked("nonce")
     assert table.sent == ["kill -STOP 20", "kill -KILL 20"]
     assert len(looks) == 3
+
+
+async def test_who_is_in_no_list_is_looked_for_once_more_while_all_stand_still(table, killing):
+    appeared: list[str] = []
+    run = table.run
+
+    async def hidden_until_all_stand_still(script: str) -> ScriptResult:
+        if "kill -STOP -1" in script and not appeared:
+            appeared.append(script)
+            table.rows[21] = Row()
+        return await run(script)
+
+    table.run = hidden_until_all_stand_still
+    assert await killing.kill_unknown(keep_services=False) == 3
+    assert appeared and sorted(table.rows) == [1, SHELL]
 
 
 async def test_a_shell_of_the_engine_that_ends_late_is_killed_and_not_counted(table, killing):
