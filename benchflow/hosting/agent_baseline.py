@@ -1,4 +1,4 @@
-"""What a sandbox was before an agent acted in a step: kept among the results, and missed where it is gone."""
+"""Keep among the results what a sandbox was before an agent acted in a step, and tell where that has gone."""
 
 from __future__ import annotations
 

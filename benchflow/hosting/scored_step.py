@@ -101,7 +101,7 @@ class ScoredStep:
 
     @property
     def baseline(self) -> HardeningBaseline | None:
-        """What the sandbox was before the agent acted; None if nobody has. Raises `VerifierError` if that is gone."""
+        """Baseline of the sandbox before the agent acted; None if nobody has. Raises `VerifierError` if it is gone."""
         return agent_baseline(self.rollout, self.step.name)
 
     @property

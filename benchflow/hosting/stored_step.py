@@ -73,7 +73,7 @@ class StoredStep:
     warnings: list[str] = field(default_factory=list, init=False)
 
     found: list[HardeningFinding] = field(default_factory=list, init=False)
-    """What its verifier has met now."""
+    """Findings about its verifier when it was run again."""
 
     @property
     def step(self) -> str | None:

@@ -18,7 +18,7 @@ JUDGING_SEC = 1800.0
 """What judges may take together, with all that they are asked again."""
 
 HARDEN_SEC = 600.0
-"""What it may take to make a sandbox ready for a verifier, whatever an agent has left there."""
+"""Seconds in which a sandbox is made ready for a verifier, whatever an agent has left there."""
 
 FUNCTIONS_SEC = 900.0
 """What reward functions may take together."""

@@ -58,7 +58,7 @@ _EMPTY = ("BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTEST_PLUGINS", "MAKEFILES")
 
 
 _DOUBT = re.compile(r"^benchflow: this run of pytest counts as failed: (.{1,300})", re.MULTILINE)
-"""What the plugin says of a run that it does not believe."""
+"""Pattern of a line in which the plugin says why it does not believe a run."""
 
 _START = Path(__file__).with_name("python_start.py")
 

@@ -267,10 +267,10 @@ def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
     if item == FRESH:
         return "tampering" if path.startswith(f"{LOGS}/reward") else "note"
     if item == LINKS:
-        if path.endswith(_JOURNALS):
-            return "note"
-        # An archive that leads out has no text of a link.
-        return "tampering" if not leads_to or is_below(posixpath.normpath(leads_to), _NOBODYS) else "note"
+        if not leads_to:
+            # An archive that leads out, or a journal that was left behind: neither has the text of a link.
+            return "note" if path.endswith(_JOURNALS) else "tampering"
+        return "tampering" if is_below(posixpath.normpath(leads_to), _NOBODYS) else "note"
     if item == PYTHON:
         return "tampering" if name.partition(".")[0] in HOOKS else "note"
     return "note"

@@ -43,6 +43,9 @@ MOST_SAID = 32 * 1024
 _MAX_TEMPORARY = 40_000
 """Bytes of the names in the temporary directories that are listed."""
 
+_OWN_LISTS = ("links", "found", "fresh", "top", "modules", "packed", "temporary")
+"""Lists that a look brings back, beside those about contents."""
+
 _KNOWN = f"{ROOM}.known"
 _OUT = f"{ROOM}/out.tar"
 
@@ -80,7 +83,7 @@ rm -rf {ROOM}
 umask 022; mkdir -p {posixpath.dirname(ROOM)} || exit 1
 umask 077; mkdir {ROOM} && cd {ROOM} || exit 1
 if [ -f {_KNOWN} ]; then mv {_KNOWN} known; fi
-for f in links found fresh modules packed temporary {" ".join((*FILES, *LISTS))}; do : >$f; done
+for f in {" ".join((*_OWN_LISTS, *FILES, *LISTS))}; do : >$f; done
 # By the kernel's clock: what a sandbox's own programs say of the time may be anything.
 [ -n "$since" ] || {{ : >now; stat -c %Z now >told 2>/dev/null && mv told now || date +%s >now; }}
 recent=$since; [ -n "$since" ] || read -r recent <now
@@ -141,7 +144,7 @@ tr '\n' '\0' <candidates | xargs -0 sh -c '[ $# = 0 ] || find "$@" -maxdepth 0 -
 [ -n "$since" ] || more=now
 # Layers of a file system may number files alike, which are then taken for one: each is to be packed for itself.
 LC_ALL=C sort -u list >each
-more="$more links found fresh top modules packed temporary {" ".join(LISTS)}"
+more="$more {" ".join((*_OWN_LISTS, *LISTS))}"
 tar --hard-dereference -cf out.tar $more -T each 2>/dev/null
 [ -s out.tar ] || tar -cf out.tar $more -T each 2>/dev/null
 [ -s out.tar ]
@@ -205,13 +208,13 @@ class Survey(Model):
     """Journals of SQLite databases that are new or changed."""
 
     orphans: list[str] = []
-    """Those of them that have no database beside them."""
+    """Journals without a database beside them."""
 
     dashed: list[str] = []
     """Paths of the workspace whose names begin with `-`."""
 
     temporary: list[str] = []
-    """What lies at the top of the temporary directories, but for names that begin with a dot."""
+    """Paths at the top of the temporary directories, but for names that begin with a dot."""
 
 
 async def take_survey(
@@ -282,7 +285,7 @@ def _read(packed: bytes) -> Survey:
             if content is None:
                 continue
             contents[name] = content
-            if name in ("now", "links", "found", "fresh", "top", "modules", "packed", "temporary", *LISTS):
+            if name in ("now", *_OWN_LISTS, *LISTS):
                 lists[name] = [os.fsdecode(each) for each in content.split(b"\0") if each]
                 continue
             files[f"/{name}"] = KeptFile(

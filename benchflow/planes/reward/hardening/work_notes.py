@@ -34,21 +34,16 @@ def _kinds(
     links = _inner_links(before, now, workspace)
     target = encode(now.links[links[0]]).decode(errors="backslashreplace") if links else ""
     yield LINKS, links, f"is a link to another file of the workspace, {target}"
-    naming = [path for path in now.naming if path not in before.naming]
-    yield LINKS, naming, "names a directory of the verifier's"
+    yield LINKS, _new(now.naming, before.naming), "names a directory of the verifier's"
     acting = {path: new for path, said in now.acting.items() if (new := _new(said, before.acting.get(path, ())))}
     yield LINKS, list(acting), f"is a database with {_first(acting)}"
-    orphans = {*now.orphans}
-    journals = [path for path in now.journals if path not in before.journals and path not in orphans]
+    journals = _new(now.journals, {*before.journals, *now.orphans})
     yield LINKS, journals, "is a journal, which SQLite applies to the database beside it"
-    equal = [path for path in now.equal if path not in before.equal]
-    yield PYTHON, equal, "has objects that are equal to everything"
-    dashed = [path for path in now.dashed if path not in before.dashed]
+    yield PYTHON, _new(now.equal, before.equal), "has objects that are equal to everything"
+    dashed = _new(now.dashed, before.dashed)
     yield LINKS, dashed, "begins with a dash: a program that gets such names takes it for an option"
-    temporary = [path for path in now.temporary if path not in before.temporary]
-    yield LINKS, temporary, "was left where programs make their temporary files"
-    packages = [path for path in now.packages if path not in before.packages]
-    yield BUILD, packages, "is new or changed, and is what node takes first"
+    yield LINKS, _new(now.temporary, before.temporary), "was left where programs make their temporary files"
+    yield BUILD, _new(now.packages, before.packages), "is new or changed, and is what node takes first"
     repositories = repositories_of(now)
     hooks = [path for path in now.hooks if path not in before.hooks and _is_hook(path, repositories)]
     yield ENVIRONMENT, hooks, "is a hook of git, and does not run while the verifier does"
@@ -59,7 +54,9 @@ def _kinds(
 
 
 def _new(said: Sequence[str], known: Collection[str]) -> list[str]:
-    return [text for text in dict.fromkeys(said) if text not in known]
+    """Return what was not known, each once."""
+    before = set(known)
+    return [text for text in dict.fromkeys(said) if text not in before]
 
 
 def _first(said: Mapping[str, Sequence[str]]) -> str:

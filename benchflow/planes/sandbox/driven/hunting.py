@@ -166,8 +166,8 @@ class Hunter:
             # One that has died since the list was made may go on as another that is not in it.
             died = {process.identity for process in running.values() if process.state == "Z"} - dead
             dead |= died
-            is_evasive = (hunt.is_outrun and not idle) or all(pid < 0 for pid in victims) if victims else bool(died)
-            if is_evasive and (victims or looks > 1):
+            is_hiding = all(pid < 0 for pid in victims) if victims else bool(died) and looks > 1
+            if is_hiding or (hunt.is_outrun and victims and not idle):
                 # Who starts others all the time, or goes on as another, can do neither while all stand still.
                 async with driver.standing_still(self._handle):
                     if (running := await driver.running(self._handle)) is not None:

@@ -142,6 +142,8 @@ def test_a_journal_without_a_database_is_taken_out() -> None:
     judged = judge(before, now, HardeningConfig(), "/app")
     assert judged.remove == {"/app/b.db-journal": "remove_escaping_links"}
     assert weight_of("remove_escaping_links", "/app/b.db-journal") == "note"
+    # A link is no journal, whatever its name.
+    assert weight_of("remove_escaping_links", "/app/b.db-journal", "/tests/expected.txt") == "tampering"
 
 
 @pytest.mark.parametrize("path", ["/etc/default/locale", "/etc/locale.conf"])
