@@ -15,7 +15,7 @@ from benchflow.tasks import check
 SHARED_LAYER = (ROOT / "benchmarks/quickstart/tasks/ttl-cache/environment/Dockerfile").read_text().split("RUN ")[1]
 MECHANISMS = {
     *("files", "links", "processes", "tools", "loaders", "git", "node", "make", "language runtimes", "NSS/PAM"),
-    *("locale", "databases", "archives", "ACP"),
+    *("locale", "databases", "archives", "ACP", "gateway"),
 }
 ONLY_ROOT = {"tools", "NSS/PAM", "locale"}
 """Of these only root can change what a verifier meets."""
