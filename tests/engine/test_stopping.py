@@ -19,7 +19,7 @@ from benchflow.errors import BenchFlowError, ImageBuildError, RewardScalarError,
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.results.summary import summarize
 
-TOTAL = 9
+TOTAL = 6
 QUESTION = "5 rollouts failed alike, and none was scored"
 WAITS = "The job waits for an answer: bench job watch show, on a terminal, asks. Without one it stops."
 
