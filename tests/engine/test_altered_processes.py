@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack_package import AGENTS, ALL
+from support.attack_package import AGENTS, copy_for_local
 from support.theatre import Theatre
 
 from benchflow.contracts.process_table import RunningProcess
@@ -43,7 +42,7 @@ def attackers(theatre: Theatre) -> None:
 
 def solved(name: str, root: Path) -> Path:
     """Return the task of an attack whose agent solves it, too."""
-    copy = shutil.copytree(ALL[name].directory, root / "package" / name)
+    copy = copy_for_local(name, root / "package" / name)
     script = copy / "environment" / "attack.sh"
     script.write_text(script.read_text() + SOLVES)
     return copy
@@ -60,7 +59,7 @@ def told(result: RolloutResult) -> list[tuple[str, str, str]]:
 
 
 async def test_a_service_that_code_was_put_into_ends_before_the_verifier(theatre: Theatre, tmp_path: Path) -> None:
-    result = await run(theatre, ALL["code-in-a-service"].directory, "stopped")
+    result = await run(theatre, copy_for_local("code-in-a-service", tmp_path / "attack"), "stopped")
     killed = ("kill_processes", "killed", f"{PUT}: python3 /srv/service.py")
     assert (result.error, result.reward, told(result)) == (None, 0.0, [killed])
     task = solved("code-in-a-service", tmp_path)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack_package import AGENTS, ALL
+from support.attack_package import AGENTS, copy_for_local
 from support.theatre import Theatre
 
 from benchflow.hosting.scored_step import ScoredStep
@@ -18,7 +17,7 @@ SOLVES = "#!/bin/sh\necho 100 >/app/answer.txt\n"
 
 
 async def test_a_step_whose_baseline_has_gone_is_not_scored(theatre: Theatre, tmp_path: Path) -> None:
-    task = shutil.copytree(ALL["replaced-diff"].directory, tmp_path / "package" / "task")
+    task = copy_for_local("replaced-diff", tmp_path / "package" / "task")
     (task / "environment" / "attack.sh").write_text(SOLVES)
     theatre.patch.setenv("BENCHFLOW_AGENTS_DIR", str(AGENTS))
     settle = ScoredStep.settle

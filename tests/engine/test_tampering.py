@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack_package import AGENTS, ALL, in_steps
+from support.attack_package import AGENTS, ALL, copy_for_local, in_steps
 from support.theatre import Theatre
 
 from benchflow.contracts.rollout import RolloutResult
@@ -33,7 +32,7 @@ def attackers(theatre: Theatre) -> None:
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
     """The task whose attacker replaces `diff`, and solves it as well; the action space is scored by the findings."""
-    copy = shutil.copytree(ALL["replaced-diff"].directory, tmp_path / "package" / "replaced-diff")
+    copy = copy_for_local("replaced-diff", tmp_path / "package" / "replaced-diff")
     script = copy / "environment" / "attack.sh"
     script.write_text(script.read_text() + SOLVES)
     table = '\n[reward]\nfuncs = [{type = "tampering"}]\n'

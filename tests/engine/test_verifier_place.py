@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from support.attack_package import AGENTS, ALL
+from support.attack_package import AGENTS, copy_for_local
 from support.theatre import Theatre
 
 from benchflow.contracts.rollout import RolloutResult
@@ -14,7 +13,6 @@ from benchflow.contracts.rollout import RolloutResult
 pytestmark = pytest.mark.local
 
 SOLVES = "#!/bin/sh\necho 100 >/app/answer.txt\n"
-TASK = ALL["replaced-diff"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +23,7 @@ def agents(theatre: Theatre) -> None:
 
 def make(tmp_path: Path, *, works: str, expects: str = "", oracle: str = "") -> Path:
     """Return a task whose agent runs `works`, and whose verifier wants the answer and `expects`."""
-    task = shutil.copytree(TASK.directory, tmp_path / "package" / "task")
+    task = copy_for_local("replaced-diff", tmp_path / "package" / "task")
     (task / "environment" / "attack.sh").write_text(f"{SOLVES}{works}\n")
     (task / "solution" / "solve.sh").write_text(f"{SOLVES}{oracle or works}\n")
     test = task / "tests" / "test.sh"
@@ -119,12 +117,12 @@ async def test_setup_commands_that_leave_something_running_run_in_the_room_too(
 async def test_what_was_changed_outside_of_the_workspace_is_noted_where_a_verifier_may_meet_it(
     theatre: Theatre, tmp_path: Path
 ) -> None:
-    task = shutil.copytree(ALL["spooled-job"].directory, tmp_path / "package" / "task")
+    task = copy_for_local("spooled-job", tmp_path / "package" / "task")
     # Directories, because the service of the task starts files there.
     works = "mkdir /var/spool/reports/new /var/spool/reports/b; echo >/var/spool/reports/new/a; echo >/tmp/c"
     for script in (task / "environment" / "attack.sh", task / "solution" / "solve.sh"):
         script.write_text(f"{SOLVES}{works}\n")
-    for agent, place in (("attacker", "shared"), ("attacker-root", "shared"), ("attacker", None)):
+    for agent, place in (("attacker-root", "shared"), ("attacker", None)):
         result, said = await run(theatre, task, f"{agent}-{place}", agent, verify_in=place)
         assert (result.reward, said["verified_in"]) == (1.0, "shared")
         # What the service starts may be ended as well.

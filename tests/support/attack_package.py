@@ -80,6 +80,15 @@ def run(paths: list[Path], jobs_dir: Path, **options: Any) -> dict[str, RolloutR
     return run_tasks(paths, jobs_dir, **{"agents": ["attacker"], "sandbox": "docker", **options})
 
 
+def copy_for_local(name: str, copy: Path) -> Path:
+    """Copy a task of the package for local sandboxes. Its image installs nothing: they have this machine's programs."""
+    shutil.copytree(ALL[name].directory, copy)
+    dockerfile = copy / "environment" / "Dockerfile"
+    head, _, rest = dockerfile.read_text().partition("RUN apt-get")
+    dockerfile.write_text(head + rest[rest.index("WORKDIR") :])
+    return copy
+
+
 def with_hardening(attack: Attack, root: Path, name: str, **items: bool) -> Path:
     """A copy of the task, under a name, with these items of hardening switched on or off."""
     copy = root / name
