@@ -1,4 +1,4 @@
-"""What workflows hand to activities and get back: one model in and one out of each. Bulk travels by reference."""
+"""Inputs and results of the activities: one model in and one model out. Bulk data travels by reference."""
 
 from __future__ import annotations
 
@@ -27,355 +27,562 @@ from benchflow.contracts.sandbox import SandboxRef
 
 
 class BatchInput(Model):
-    """Which rollouts of a job's specification to name. run_id: of the first run of the job's workflow."""
+    """Input of `name_rollouts`, which derives rollouts from a job's specification."""
 
     job_id: str
+    """Workflow id of the job."""
+
     job_name: str
+    """Name of the job. The activity does not read it: it takes the name from `spec`."""
+
     spec: ArtifactRef
+    """The `JobSpec` in the store."""
+
     origin: Origin
+    """Host and directory that receive the results."""
+
     indices: list[tuple[int, int]]
+    """Half-open ranges of the indices of the rollouts to name."""
+
     run_id: str = ""
+    """Run id of the first run of the job's workflow. A sandbox that the job's rollouts share is named after it."""
 
 
 class Batch(Model):
+    """Result of `name_rollouts`: as many of the wanted rollouts as fit into one message, at least one."""
+
     rollouts: list[RolloutSpec]
+    """Specifications of the first of the wanted rollouts, in their order. The job asks again for the rest."""
 
 
 class OpenRollouts(Model):
-    """The rollouts of a sweep, and from when on one is stuck."""
+    """Input of `rollout_states`: one batch of a job's sweep, and when a rollout counts as stuck."""
 
     ids: list[str]
-    """Their workflow ids."""
+    """Workflow ids of rollouts that have not reported."""
 
     awaited: list[str] = []
-    """Workflow ids of attempts that have reported and that a retry waits for: one that is stuck is terminated."""
+    """Workflow ids of attempts that have reported and whose end a retry awaits. The activity terminates a stuck one."""
 
     stuck_attempts: int = 10
-    """Failed attempts of a workflow task from which a rollout is stuck."""
+    """Attempt number of a workflow task from which its rollout may count as stuck, one more than its failures."""
 
     stuck_after_sec: float = 600.0
-    """Seconds that the task must have failed for, besides."""
+    """Seconds since that workflow task was first scheduled, which must have passed as well."""
 
 
 class RolloutState(Model):
-    """What the server knows of a rollout's workflow."""
+    """State of a rollout's workflow, as the Temporal server reports it."""
 
     id: str
+    """Workflow id."""
+
     status: Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out", "stuck", "unknown"]
-    """`stuck`: it runs, but a workflow task of it fails again and again. `unknown`: the server has no such workflow."""
+    """Status of the workflow. `stuck`: it runs, but one of its workflow tasks fails again and again. `unknown`: the
+    server has no such workflow. `running` also stands for a workflow whose state cannot be read from the store now.
+    """
 
     outcome: RolloutOutcome | None = None
-    """Its result, when it completed."""
+    """Result of a `completed` workflow; None for any other status, or if the result cannot be decoded."""
 
     run_id: str = ""
-    """First run of the workflow that has this id now."""
+    """Run id of the first run of the workflow that has this id now; empty if there is none, or it could not be read."""
 
     reason: str | None = None
-    """Why the workflow tasks of one that is stuck fail."""
+    """Why the workflow tasks of a `stuck` workflow fail, or why the result of a `completed` one cannot be decoded; None
+    or empty otherwise.
+    """
 
 
 class RolloutStates(Model):
+    """Result of `rollout_states`."""
+
     states: list[RolloutState]
+    """One state for each of `OpenRollouts.ids`, in the same order."""
 
 
 class RolloutPlan(Model):
-    """What the workflow needs to know of the task: the steps with their times. Bulk stays in the store.
-
-    readiness_timeout_sec: for the world of a manifest, 0 for a task without one.
-    """
+    """Result of `plan`: the steps of a task and the time limits of a rollout. Files and prompts stay in the store."""
 
     steps: list[Step]
+    """All steps, one a turn; empty if a stored rollout is scored again or a world is tried."""
+
     strategy: Literal["mean", "final"] = "mean"
+    """How the rewards of scored steps make the rollout's: `mean` of each key, or those of the `final` scored step."""
+
     has_healthcheck: bool = False
+    """Whether the task declares a healthcheck of the sandbox."""
+
     readiness_timeout_sec: float = 0.0
+    """Seconds until the world of a manifest must be ready, starting its services included; 0 for a task without one."""
+
     build_timeout_sec: float = 600.0
+    """Seconds that building the sandbox's image may take."""
+
     setup_timeout_sec: float = 0.0
+    """Seconds that all setup commands of the task may take together; 0 if it has none."""
+
     install_timeout_sec: float = 0.0
+    """Seconds that building the agent's toolbox may take; 0 for an agent that needs none."""
+
     healthcheck_timeout_sec: float = 0.0
+    """Seconds after which the healthcheck has failed for good; without one, those of a default healthcheck."""
+
     warnings: list[str] = []
+    """Warnings for the rollout's result: limits that the sandbox cannot enforce, or a world without a proof."""
+
     scoring_timeout_sec: float = 0.0
-    """Limit of all that a rollout without an agent does: its scoring."""
+    """Seconds of one attempt to score a stored rollout again, or to try a world; unused for a rollout with an agent."""
 
 
 class ProvisionInput(Model):
-    """run_id: of the workflow's first execution; sandbox names derive from it, so that no run finds another's.
-    checkpoint: what it is to begin with, in place of the task's image; goes_on: of the same run, whose results stay.
-    """
+    """Input of `provision`, and of `wait_for_slot` before it where a host has no free slot."""
 
     spec: RolloutSpec
+    """The rollout that needs the sandbox."""
+
     run_id: str
+    """Run id of the first run of the rollout's workflow. The sandbox's name derives from it, so that no other run finds
+    the same sandbox.
+    """
+
     generation: int = 0
+    """Number of this sandbox among those of the rollout, from 0; part of the sandbox's name and labels."""
+
     checkpoint: Checkpoint | None = None
+    """Checkpoint that the sandbox starts from; None to start from the task's image and run its setup."""
+
     goes_on: bool = False
+    """Whether the rollout resumes in this sandbox, so that results of the same run stay; otherwise results that an
+    earlier run left are set aside.
+    """
 
 
 class SandboxInput(Model):
-    """For the activities that work in a sandbox."""
+    """Input of an activity that works in a sandbox; as such, that of `teardown`."""
 
     spec: RolloutSpec
+    """The rollout that the sandbox belongs to."""
+
     sandbox: SandboxRef
+    """The sandbox."""
 
 
 class ConnectInput(SandboxInput):
-    """session: which of the rollout's sessions is to be opened; `generation` of the sandbox is in its reference. load:
-    what is known of it in the sandbox that this one is a copy of. may_replay: where it does not load, one is to be
-    driven there instead; not_replayed: why it could not.
-    """
+    """Input of `connect`, which prepares the agent and opens or resumes its session."""
 
     session: int = 0
+    """Index of the session among those of the rollout."""
+
     load: SessionLayer | None = None
+    """Session of the checkpoint that the sandbox starts from, to be resumed; None to open a new session."""
+
     may_replay: bool = False
+    """Whether, if the session cannot be loaded, none is opened, because a replay of it is tried next."""
+
     not_replayed: str | None = None
+    """Why an attempt to replay the session has failed, for the warnings; None if none was made."""
 
 
 class Connected(Model):
-    """An agent that is ready; session: None for one that does not talk. rung: how its session goes on, None for one
-    that is new. warnings: why it does not by a better way.
-
-    later: the best way to go on with it in a copy of its world. digests: of the world where no session was opened,
-    because one can be driven there.
-    """
+    """Result of `connect`: an agent that is ready for a turn, or one whose session is to be replayed."""
 
     session: AgentSession | None = None
+    """The session that is open; None for an agent without sessions, and where a replay is to be tried."""
+
     rung: StoredRung = None
+    """Resume mode of the session: `load`, `fresh`, or `replay` if a replay is to be tried; None for a new session."""
+
     warnings: list[str] = []
+    """Why the session was not resumed in a better mode."""
+
     later: StoredRung = None
+    """Best resume mode of this session in a copy of its world; None if no session is open."""
+
     digests: WorldDigests | None = None
+    """Digests of the world in the sandbox, which a replay must reach; None unless a replay is to be tried."""
 
 
 class Readied(Model):
-    """A world that is healthy. baseline: its state at that moment, where it has any."""
+    """Result of `readiness`: a world that is healthy. None in its place for a task without a world."""
 
     world: ReadyWorld | None = None
+    """Services, probes and ports of the world. `readiness` always sets it."""
+
     baseline: StateSnapshot | None = None
+    """Snapshot of the state that the agent began with: taken when the world became ready, and in a copy of a sandbox
+    that of the original. None for a world without state.
+    """
+
     differences: tuple[str, ...] = ()
-    """Sentences about URLs whose answers differ from those at the checkpoint that it began with."""
+    """Sentences about URLs whose responses differ from those at the checkpoint that the sandbox started from."""
 
 
 class ReadinessInput(SandboxInput):
-    """baseline: the state that the agent began with, where the sandbox began with a later one."""
+    """Input of `readiness`, which waits until the world and the task's healthcheck are healthy."""
 
     baseline: StateSnapshot | None = None
+    """Snapshot of the state that the agent began with, for a sandbox that starts from a checkpoint; None if the world's
+    own state at readiness becomes the baseline.
+    """
+
     observed: tuple[Observation, ...] = ()
-    """Answers of the world's URLs at the checkpoint that the sandbox began with."""
+    """Responses of the world's URLs at the checkpoint that the sandbox starts from, to compare with; empty for none."""
 
 
 class CheckpointInput(SandboxInput):
-    """A state that is to be kept. run_id: of the root's first execution. node: of the tree; steps_done: that led to it.
-
-    baseline: the state that the agent began with. goes_on: something is about to be done in the sandbox again; else it
-    waits for its children. begun: where the session did.
-    """
+    """Input of `checkpoint`, which captures the state of a sandbox."""
 
     run_id: str
+    """Run id of the first run of the workflow of the tree's root."""
+
     goes_on: bool = False
+    """Whether the agent resumes in the sandbox at once; otherwise the sandbox is frozen, and lends its slot, while its
+    children run.
+    """
+
     node: str
+    """Node of the tree whose state is captured; `-session` is appended at the start of a session."""
+
     steps_done: int
+    """Number of steps, counted from the root, that led to the node."""
+
     session: AgentSession | None = None
+    """Session of the agent, captured too; None if none is open."""
+
     baseline: StateSnapshot | None = None
+    """Snapshot of the state that the agent began with; None for a world without state."""
+
     begun: SessionBegin | None = None
+    """Where the session began, from where it may be replayed; None without a session, or if that is not known."""
 
 
 class Resumed(SandboxInput):
-    """A sandbox in which something is about to be done again. session: of its agent, whose model may be called then."""
+    """A sandbox that was frozen while children ran, and in which the rollout resumes."""
 
     session: AgentSession | None = None
+    """Session of its agent, whose model calls are let through again; None if none is open."""
 
 
 class ReleaseInput(Model):
-    """Checkpoints that nobody needs any more, on one host."""
+    """Input of `release_checkpoint`: checkpoints of one host to remove, and a sandbox to freeze or thaw."""
 
     checkpoints: list[Checkpoint]
+    """Checkpoints that are no longer needed, removed from the host and from the store; empty for none."""
+
     resumed: Resumed | None = None
-    """The sandbox there that has waited for its children, and is used again."""
+    """Sandbox on the host that has waited for its children and resumes; None for none."""
 
     waiting: SandboxRef | None = None
-    """A sandbox there that is about to wait for its children: others may have its slot meanwhile."""
+    """Sandbox on the host to freeze while its children run, so that others may use its slot; None for none."""
 
 
 class DecideInput(Model):
-    """What a user's policy is asked at a node. tree: as far as the rollout knows it, from the root to below itself;
-    steps_left: that it may still run; most: children that the whole tree may have. agent: that is to run them.
-    """
+    """Input of `decide`, which asks a user's branch policy at a node."""
 
     policy: CustomPolicy
+    """Import path of the policy, and its options."""
+
     agent: AgentSpec
+    """Agent that the children would run, to check them against."""
+
     tree: RolloutTree
+    """The tree as far as this rollout knows it: from the root to its own node, and all below its origin."""
+
     node: str
+    """Id of the present node of the rollout."""
+
     steps_left: int
+    """Steps that the rollout may still run."""
+
     most: int
+    """Maximum number of children that the policy may return: the limit of the whole tree (`branch.max_children`)."""
 
 
 class Decision(Model):
+    """Result of `decide`."""
+
     children: list[ChildSpec]
+    """Children that start at the node; empty if the rollout does not branch there."""
 
 
 class AggregateInput(Model):
-    """What a user's aggregate is asked. returns: of children, in the order of their numbers."""
+    """Input of `aggregate`, which calls a user's own aggregate function."""
 
     aggregate: str
+    """Import path of the function, `module:function`."""
+
     returns: list[float]
+    """Returns of the children that have one, in the order of the children's numbers."""
 
 
 class Aggregated(Model):
+    """Result of `aggregate`."""
+
     value: float
+    """V(s) that the function made of the returns."""
 
 
 class TreeInput(Model):
-    """A rollout's tree as it has grown so far."""
+    """Input of `write_tree`, which writes the tree of a rollout that still runs."""
 
     spec: RolloutSpec
+    """The rollout."""
+
     tree: RolloutTree
+    """The tree from the rollout's origin, as far as it has grown."""
 
 
 class TakenBefore(Model):
-    """What came of a turn that is taken again, by a session that is driven to where another one was. digests: of the
-    world that it has led to, after the last of these turns.
-    """
+    """The parent's turn that a child replays, which the child's turn must equal."""
 
     stop_reason: str
+    """Stop reason of the parent's turn."""
+
     is_last: bool = False
+    """Whether it is the last turn to replay, after which the worlds are compared as well."""
+
     digests: WorldDigests | None = None
+    """Digests of the world that the last turn must reach; None to compare no world."""
 
 
 class StepInput(Model):
-    """answers: to what the agent asked in this turn before. goes_on: its session has had a turn, and nothing was done
-    to the sandbox since. before: the turn is one that is taken again.
-    """
+    """Input of `execute`, which runs one turn of the agent."""
 
     spec: RolloutSpec
+    """The rollout."""
+
     sandbox: SandboxRef
+    """Sandbox in which the agent acts."""
+
     step: Step
+    """The step that the turn belongs to."""
+
     session: AgentSession | None = None
+    """Session that is prompted; None for an agent without sessions, such as the oracle."""
+
     answers: list[Answer] = []
+    """Answers to the questions that the agent has asked in this turn so far."""
+
     goes_on: bool = False
+    """Whether the session has had a turn and nothing was done to the sandbox since, so that the step needs no setup."""
+
     before: TakenBefore | None = None
+    """The parent's turn, if this one is a replay of it; None otherwise."""
 
 
 class ReportInput(Model):
-    """All that is known of a rollout when it ends. sandbox: None when there never was one or it is lost.
-
-    readied: its world, if a manifest describes one and it became ready. tree: of a root that branched; value: of where
-    the rollout itself branched, which is its reward. used_below: by its children's models; n_tool_calls: with theirs.
-    rung: how a child's session went on, None where there was none to go on with. rollbacks: what was undone.
-    packs: results of children, by their chain. record: of the last checkpoint that other hosts have, if there is one.
-    """
+    """Input of `report` and `report_without_sandbox`: all that the workflow knows of a rollout that ends."""
 
     spec: RolloutSpec
+    """The rollout."""
+
     run_id: str
+    """Run id of the first run of the rollout's workflow."""
+
     sandbox: SandboxRef | None
+    """Sandbox to collect logs and artifacts from; None if there never was one, it is lost, or collecting has failed."""
+
     status: Status
+    """How the rollout ended: `passed`, `failed`, `scored` (several keys, no scalar), `errored` or `cancelled`."""
+
     rewards: dict[str, float] | None = None
+    """Rewards by key, the scalar under `reward`; None if nothing was measured."""
+
     error: Failure | None = None
+    """How the agent or the engine failed; None if neither did. An agent's failure may stand beside rewards."""
+
     verifier_error: Failure | None = None
+    """How the verifier failed; None if it did not."""
+
     steps: list[StepOutcome] = []
+    """Outcomes of the steps that led to the end, in a child those of its parent first."""
+
     sessions: list[AgentSession] = []
+    """Sessions that were opened with agents, in their order."""
+
     tree: RolloutTree | None = None
+    """The tree of a root that branched, or whose checkpoints are retained; None to derive it from `steps`."""
+
     value: StateValue | None = None
+    """V(s) of the node where the rollout ended in its children, which is its reward; None if its reward is measured."""
+
     used_below: list[Usage] = []
+    """Model usage of all children, and of reverted work."""
+
     n_tool_calls: int = 0
+    """Tool calls of the rollout's own steps and of all children."""
+
     rung: StoredRung = None
+    """Resume mode of the session, where the rollout started from a checkpoint; None if there was none to resume."""
+
     rollbacks: list[Rollback] = []
+    """Roll-backs that were carried out, in their order."""
+
     packs: dict[str, ArtifactRef] = {}
+    """Results of children in the store, by branch path; only of those that may have run on another host."""
+
     record: ArtifactRef | None = None
+    """Results up to the last retained checkpoint that other hosts can restore, in the store. A report without a sandbox
+    starts from them. None if there is no such checkpoint.
+    """
+
     readied: Readied | None = None
+    """World of the rollout; None for a task without one, or if it never became ready."""
+
     warnings: list[str] = []
+    """Warnings for the result, in their order."""
+
     timing: dict[str, float] = {}
+    """Seconds by phase."""
+
     is_frozen: bool = False
-    """Whether the sandbox has to stay frozen, so that nothing can be collected in it."""
+    """Whether the sandbox has to stay frozen, because it got no slot, so that nothing can be collected from it."""
 
     keeps_result: bool = False
-    """Whether a result that is there stays: that of a rollout which had ended, and of which nothing was undone."""
+    """Whether an existing result stays: that of an ended rollout whose roll-back has not reverted anything yet."""
 
     started_at: float
+    """Start of the rollout, in seconds since the epoch; of a lost rollout, the time of the report."""
+
     generations: int = 1
+    """Number of times that the rollout was started: once, and after each roll-back and each lost host."""
 
 
 class ReportResult(Model):
+    """Result of `report` and `report_without_sandbox`: where the rollout's result lies."""
+
     directory: str | None = None
+    """Directory of the result on the host that wrote it; None if it only goes to the store, or nothing was written."""
+
     pack: ArtifactRef | None = None
+    """All results of the rollout in the store: of a root that ran on another host than the job's origin, and of a child
+    with portable checkpoints; None otherwise.
+    """
+
     is_kept: bool = False
-    """Whether nothing was written, since the earlier result stays."""
+    """Whether nothing was written, because the earlier result stays."""
 
 
 class VerifyInput(Model):
-    """session: the agent's, which ends before the verifier begins. baseline: the state that the agent began with.
-    run_id: as in `ProvisionInput`.
-    """
+    """Input of `verify`, which scores the state after a step. It is destructive: the verifier changes the sandbox."""
 
     spec: RolloutSpec
+    """The rollout."""
+
     sandbox: SandboxRef
+    """Sandbox in which the agent has acted."""
+
     step: Step
+    """The step whose state is scored."""
+
     run_id: str = ""
+    """As in `ProvisionInput`; the name of a clean room derives from it."""
+
     session: AgentSession | None = None
+    """Session of the agent, which is ended before the verifier starts; None if none is open."""
+
     baseline: StateSnapshot | None = None
+    """Snapshot of the state that the agent began with, to compare with; None for a world without state."""
+
     is_last: bool = True
+    """Whether it is the last step of the rollout, after which a world that is not kept alive is ended."""
 
 
 class SoftVerifyInput(Model):
-    """A look at what the verifier would say, between turns. number: of such looks in this rollout. baseline: the state
-    that the agent began with. run_id: as in `ProvisionInput`.
-    """
+    """Input of `soft_verify`: a verification preview while the agent waits for an answer. It changes nothing."""
 
     spec: RolloutSpec
+    """The rollout."""
+
     sandbox: SandboxRef
+    """Sandbox in which the agent acts."""
+
     step: Step
+    """The step under way, whose verifier runs."""
+
     run_id: str = ""
+    """As in `ProvisionInput`; the name of a clean room derives from it."""
+
     number: int
+    """Number of this preview among those of the rollout, from 1; names its directory `soft/<number>`."""
+
     baseline: StateSnapshot | None = None
+    """Snapshot of the state that the agent began with, to compare with; None for a world without state."""
 
 
 class HostQuery(Model):
+    """Input of `host_status`."""
+
     queue: str
+    """Task queue of the host."""
 
 
 class HostStatus(Model):
-    """When a worker of a host last asked for work; both are None when the server knows of none."""
+    """Result of `host_status`: when a worker of a host last polled. Both are None if the server knows of no poll."""
 
     last_poll_sec: float | None
-    """Seconds since then, by the clock of the host that asks, which may differ from the server's."""
+    """Seconds since the last poll, by the clock of the host that asks, which may differ from the server's."""
 
     last_poll: float | None = None
-    """The server's time of it, in seconds since the epoch."""
+    """Time of the last poll by the server's clock, in seconds since the epoch."""
 
 
 class LostInput(Model):
-    """Rollouts that were lost for one reason, and what their rows need."""
+    """Input of `report_lost`: rollouts that were lost for one reason, for which result rows are to be written."""
 
     job_id: str
+    """Workflow id of the job."""
+
     job_name: str
+    """Name of the job."""
+
     spec: ArtifactRef
-    """The job's specification. Rows are written without it where it can't be read."""
+    """The `JobSpec` in the store. Rows are written without it if it cannot be read."""
 
     origin: Origin
+    """Host and directory that receive the results."""
+
     run_id: str = ""
-    """First run of the job's workflow."""
+    """Run id of the first run of the job's workflow."""
 
     rollouts: list[LostRollout]
+    """The lost rollouts."""
+
     failure: Failure
+    """Why they were lost: the `error` of their rows."""
+
     is_stuck: bool = False
     """Whether their workflows still run, and are to be terminated."""
 
 
 class LostOutcomes(Model):
-    """The outcomes of lost rollouts: as the row says that was written now, or as an earlier report of them says."""
+    """Result of `report_lost`: an outcome for each lost rollout, from its new row or from the report it did write."""
 
     outcomes: list[RolloutOutcome]
-    """In the order of the input. One without `directory` and `pack` has no row yet where the job was submitted."""
+    """Outcomes in the order of the input. One without `directory` and `pack` has no row yet at the job's origin."""
 
 
 class FinishJob(Model):
-    """A job that has ended, with the rollouts that have no row yet."""
+    """Input of `finish_job`: a job that has ended, and its rollouts that have no row yet."""
 
     job_id: str
+    """Workflow id of the job."""
+
     job_name: str
+    """Name of the job."""
+
     spec: ArtifactRef
+    """The `JobSpec` in the store. Rows and summary are written without it if it cannot be read."""
+
     origin: Origin
+    """Host and directory that receive the results."""
+
     run_id: str = ""
-    """First run of the job's workflow."""
+    """Run id of the first run of the job's workflow. A sandbox that the job's rollouts share is named after it."""
 
     total: int = 0
-    """Rollouts of the job; 0: as the specification says."""
+    """Number of the job's rollouts; 0 to take it from the specification."""
 
     lost: list[LostGroup] = []
     """Rollouts that still need a row."""

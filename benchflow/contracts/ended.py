@@ -1,4 +1,4 @@
-"""A rollout that has ended and whose checkpoints are retained, so that it can be rolled back."""
+"""Rollouts that have ended and whose checkpoints are retained, so that they can be rolled back."""
 
 from __future__ import annotations
 
@@ -9,51 +9,57 @@ from benchflow.contracts.rollout import AgentSession, Rollback, StepOutcome, Usa
 
 
 class Restart(Model):
-    """Where a rollout that has ended starts again."""
+    """The checkpoint from which a rollout that has ended starts again."""
 
     node: str
-    """A node of its own, of which there is a checkpoint."""
+    """Id of a node on the rollout's own branch path that has a checkpoint."""
 
     queue: str
-    """Task queue of the host that has its checkpoints."""
+    """Task queue of the host that has the checkpoints."""
 
 
 class EndedState(Model):
-    """State of a rollout that has ended, with which it continues from one of its checkpoints."""
+    """State of a rollout that has ended, from which it can continue at one of its checkpoints.
+
+    `retain` writes it to the state directory of each host that has checkpoints of the rollout; `recall` reads it.
+    """
 
     steps: list[StepOutcome]
-    """Outcomes of its steps."""
+    """Outcomes of the steps that led to the rollout's end."""
 
     sessions: list[AgentSession]
-    """Sessions that were opened with agents."""
+    """Sessions that were opened with agents, the last one last."""
 
     session_begin: SessionBegin | None = None
-    """Where the last session began."""
+    """Where the last session began; None if it cannot be replayed from there."""
 
     outcomes: list[ChildOutcome] = []
-    """Children that have ended."""
+    """Children that have ended, in that order. Their checkpoints were released."""
 
     adopted: dict[int, str] = {}
-    """Nodes of children from which it has continued, by the index of the step that led to each."""
+    """Ids of children's nodes from which the rollout continued, by the index of the step that led to each."""
 
     retained: list[Checkpoint]
-    """Checkpoints of its nodes."""
+    """Checkpoints of the rollout's own nodes; `recall` returns those that its host still has."""
 
     session_checkpoints: list[Checkpoint] = []
-    """Checkpoints of where sessions began that may be replayed."""
+    """Checkpoints at which sessions began that may be replayed."""
 
     rollbacks: list[Rollback] = []
-    """Roll-backs that were carried out."""
+    """Roll-backs that were carried out, in their order."""
 
     reverted_usage: list[Usage] = []
-    """Model usage of what was reverted."""
+    """Model usage of reverted work, which counts in the rollout's totals."""
 
 
 class RetainInput(Model):
-    """A rollout that ends, and the checkpoints of it on one host that are retained."""
+    """Input of `retain`: a rollout that ends, and its checkpoints on one host that outlive it."""
 
     rollout: str
     """Workflow id of the rollout."""
 
     checkpoints: list[Checkpoint]
+    """Checkpoints on that host, of nodes and of starts of sessions."""
+
     state: EndedState
+    """State of the rollout at its end."""

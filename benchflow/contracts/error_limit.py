@@ -1,4 +1,4 @@
-"""When a job stops starting rollouts: after a number of equal errors without a success."""
+"""The error limit of a job: it stops starting rollouts after a number of equal errors without a success."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from benchflow.contracts.retries import TAMPERING
 from benchflow.contracts.rollout import Failure, RolloutOutcome
 
 DEFAULT_ERRORS = 5
-"""Equal errors without a success that are taken for the fault of what all rollouts have in common."""
+"""Equal errors without a success from which on the cause is taken to be common to all rollouts."""
 
 _MAX_KINDS = 100
-"""Kinds of errors that are counted: a job carries them in its input."""
+"""Most kinds of errors that are counted. A job carries them across continue-as-new, in its input."""
 
 _NO_SCALAR = "reward_scalar"
-"""Category of the error of a rollout whose verifier, or those of its children, reported several keys and no scalar."""
+"""Category of the error of a rollout whose verifier, or a child's, reported several keys and no scalar reward."""
 
 _NOT_COUNTED = frozenset({"cancelled", "deadline", TAMPERING, "terminated"})
-"""Categories that do not predict how later rollouts end."""
+"""Categories of errors that do not count, since they do not predict how later rollouts end."""
 
 _VARYING = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|(?=[A-Za-z]*\d)[A-Za-z0-9]{16,}|[0-9a-f]{8,}|\d+"
@@ -27,39 +27,56 @@ _VARYING = re.compile(
 
 
 class Decision(Model):
-    """A user's answer to a job that asks whether it is to go on."""
+    """A user's answer to a job that has reached its error limit."""
 
     continues: bool
+    """Whether the job continues. If not, it starts no more rollouts."""
 
 
 class ErrorLimit(Model):
-    """The limit of a job, and what counts towards it. Carried across continue-as-new."""
+    """The error limit of a job, and the errors that count towards it. Carried across continue-as-new."""
 
     errors: int = 0
     """Equal errors after which the job stops; 0 for never."""
+
     asks: bool = False
-    """Whether a user watches the job on a terminal, and is asked."""
+    """Whether a user watches the job on a terminal, and is asked before the job stops."""
+
     needs_scalar: bool = False
-    """Whether rollouts branch, so that a verifier without a scalar reward stops the job at once."""
+    """Whether rollouts branch, so that one verifier without a scalar reward is enough to reach the limit."""
+
     lacks_scalar: bool = False
-    """Whether a verifier has reported no scalar reward, and `needs_scalar`."""
+    """Whether `needs_scalar`, and a verifier has reported no scalar reward."""
+
     seen: dict[str, int] = {}
-    """Number of errors of each kind so far."""
+    """Number of errors so far, by kind: type, key and message of the error, without the parts that vary."""
+
     is_off: bool = False
-    """Whether nothing counts any more: a rollout was scored, or the user decided to go on."""
+    """Whether equal errors count no more: a rollout was scored, or the user decided to continue. In the first case, a
+    missing scalar reward still counts.
+    """
+
     reached: Failure | None = None
-    """The error of rollouts that are not started, once the limit is reached and until that is decided; else None."""
+    """Error for the rollouts that are not started, from when the limit is reached until the job stops or asks its user;
+    else None. It waits for the rollouts that are still open, since one of them may be scored.
+    """
+
     asked: Failure | None = None
-    """Question to the user, as an error; None for none."""
+    """Error about which the user is asked, until there is an answer or the time for it is over; else None."""
+
     asked_at: float = 0.0
-    """Workflow time of the question, in seconds."""
+    """Workflow time at which the user was asked, in seconds since the epoch; 0 before."""
 
     def going_on(self) -> ErrorLimit:
-        """Return the limit of a job whose user has decided that it goes on."""
+        """Return the limit after the user has decided to continue: nothing counts any more."""
         return self.model_copy(update={"is_off": True, "needs_scalar": False, "lacks_scalar": False})
 
     def plus(self, outcome: RolloutOutcome) -> ErrorLimit:
-        """Return the limit with one more outcome of a rollout that is not run again."""
+        """Return the limit with one more outcome counted.
+
+        Args:
+            outcome: Outcome of a rollout that is not retried.
+        """
         if not self.errors or self.lacks_scalar:
             return self
         failure = outcome.error or outcome.verifier_error
@@ -78,7 +95,11 @@ class ErrorLimit(Model):
         return self.model_copy(update={"seen": self.seen | {kind: self.seen.get(kind, 0) + 1}})
 
     def reached_by(self, outcome: RolloutOutcome) -> Failure | None:
-        """Return the error of the rollouts that are not started, if this outcome has reached the limit."""
+        """Return the error for the rollouts that are not started; None unless the limit is reached.
+
+        Args:
+            outcome: Outcome that was counted last, whose error is in the message.
+        """
         failure = outcome.error or outcome.verifier_error
         if failure is None or not self.errors:
             return None

@@ -1,4 +1,4 @@
-"""Errors as data and back, and the type of errors that come from the operating system."""
+"""Conversion of errors to data (`Failure`) and back, and typed errors for those of the operating system."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from benchflow import errors
 from benchflow.contracts.rollout import Failure, Phase
 
 MAX_TEXT = 4000
-"""Longest message or log tail that a failure carries, in characters; the end of a log is what matters."""
+"""Maximum number of characters of a failure's message (from its start) and of its log tail (from its end)."""
 
 MAX_LINE = 300
-"""Most characters of a failure that are shown in a line."""
+"""Maximum number of characters of a failure that are shown in one line."""
 
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -19,15 +19,18 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REFUSED = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 )
-"""Error numbers that no later attempt changes. EIO, ESTALE, EMFILE, ENOMEM and the like pass."""
+"""Error numbers that a retry does not change. EIO, ESTALE, EMFILE, ENOMEM and the like are transient."""
 
 
 def storage_error(error: OSError, what: str) -> errors.StoreError:
     """Return the typed error for a file of the store, the results or the state that could not be written or read.
 
     Args:
-        error: What the operating system said.
-        what: The file, where `error` does not name it.
+        error: Error of the operating system.
+        what: Name of the file, used where `error` has none. A full disk is always reported under this name.
+
+    Returns:
+        `DiskFullError` if there is no space left, `StoreAccessError` if no retry can succeed, else `StoreError`.
     """
     if error.errno in _DISK_FULL:
         return errors.DiskFullError(
@@ -42,10 +45,10 @@ def storage_error(error: OSError, what: str) -> errors.StoreError:
 
 
 def typed_error(error: BaseException) -> BaseException:
-    """Return the type that tells more about an exception; the exception itself where there is none.
+    """Return a typed error in place of an exception that means a full disk; any other exception as it is.
 
-    Only a full disk can be told from an `OSError` that nobody has translated: the rest may be anything, such as a
-    connection that a program of the sandbox has refused.
+    Other exceptions of type `OSError` have no certain cause: it may be a connection that a program of the sandbox has
+    refused.
     """
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         full = storage_error(error, str(error.filename or "a file of this host"))
@@ -56,7 +59,12 @@ def typed_error(error: BaseException) -> BaseException:
 def failure_of(error: BaseException, phase: Phase | None = None) -> Failure:
     """Return an exception as data.
 
-    One that is not ours is a fault of the engine: category `internal`. As nobody knows what it is, it may pass.
+    An exception that is no `BenchFlowError` is a fault of the engine: category `internal`. It is retryable, because
+    its cause is not known.
+
+    Args:
+        error: The exception.
+        phase: Phase of the rollout in which it was raised; None outside of phases.
     """
     error = typed_error(error)
     if isinstance(error, errors.BenchFlowError):
@@ -76,13 +84,13 @@ def failure_of(error: BaseException, phase: Phase | None = None) -> Failure:
 
 
 def error_type(name: str | None) -> type[errors.BenchFlowError]:
-    """Return the type of errors that a failure names; `BenchFlowError` where it is none of ours."""
+    """Return the `BenchFlowError` subclass of this name; `BenchFlowError` itself if there is none."""
     kind = getattr(errors, name or "", None)
     return kind if isinstance(kind, type) and issubclass(kind, errors.BenchFlowError) else errors.BenchFlowError
 
 
 def error_of(failure: Failure) -> errors.BenchFlowError:
-    """The typed error that a failure was made from; `BenchFlowError` for one that was not ours."""
+    """Return the typed error that a failure was made from; `BenchFlowError` if it was made from another exception."""
     return error_type(failure.type)(
         failure.message,
         file=failure.file,

@@ -1,4 +1,4 @@
-"""Rollouts that can't report by themselves, as their job knows them: never started, terminated, or stuck."""
+"""Rollouts that cannot report by themselves, as their job knows them: never started, terminated, or stuck."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.rollout import Failure
 
 MAX_LOST_MESSAGE = 1000
-"""Characters of the message in a lost rollout's row: a job may carry thousands of them."""
+"""Maximum number of characters of the message in a lost rollout's row: a job may carry thousands of them."""
 
 
 class LostRollout(Model):
-    """A rollout that can't report by itself: it was never started, or its workflow ended without a result."""
+    """A rollout that cannot report by itself: never started, stuck, or ended without a result."""
 
     index: int
+    """Index of the rollout in its job."""
+
     attempt: int = 1
-    """0: not known, as another run of the job has started it."""
+    """Number of the attempt, from 1; 0 if it is not known, because another run of the job has started the rollout."""
 
     run_id: str = ""
-    """First run of its workflow; empty if it has none, or none that is known."""
+    """Run id of the first run of its workflow; empty if it has no workflow, or the id is not known."""
 
 
 class SweepState(Model):
-    """Carries what the sweep of a job knows across continue-as-new."""
+    """State of a job's sweep that is carried across continue-as-new."""
 
     due: float
-    """When the next one is, workflow time."""
+    """Workflow time of the next sweep, in seconds."""
 
     unknown: list[int] = []
-    """Indices of rollouts that the server did not know at the last one."""
+    """Indices of rollouts that the server did not know at the last sweep: one that it does not know twice is lost."""
 
     awaited: list[str] = []
-    """Workflow ids of attempts that have reported and whose end a retry waits for."""
+    """Workflow ids of attempts that have reported and whose end a retry awaits; stuck ones are terminated."""
 
 
 class LostGroup(Model):
-    """Lost rollouts of one cause, whose rows are not yet where the job was submitted."""
+    """Lost rollouts of one cause that have no row yet at the job's origin."""
 
     failure: Failure
-    """Why: the `error` of their rows."""
+    """Why they were lost: the `error` of their rows. `merged` cuts its message and drops its log tail."""
 
     rollouts: list[LostRollout] = []
-    """The rollouts that were started."""
+    """Rollouts that were started."""
 
     unstarted: list[tuple[int, int]] = []
-    """Half-open ranges of indices of those that were not."""
+    """Half-open ranges of the indices of rollouts that were never started."""
 
     def each(self) -> Iterator[LostRollout]:
         """Yield all rollouts of the group."""
@@ -54,7 +56,12 @@ class LostGroup(Model):
 
 
 def without(groups: Sequence[LostGroup], index: int) -> list[LostGroup]:
-    """Return the groups without the started rollout of this index: a later attempt of it has ended."""
+    """Return the groups without a started rollout, of which a later attempt has ended.
+
+    Args:
+        groups: The lost rollouts of a job. Groups that become empty are left out.
+        index: Index of the rollout.
+    """
     found = []
     for group in groups:
         rollouts = [rollout for rollout in group.rollouts if rollout.index != index]
@@ -64,7 +71,14 @@ def without(groups: Sequence[LostGroup], index: int) -> list[LostGroup]:
 
 
 def merged(groups: Sequence[LostGroup], group: LostGroup) -> list[LostGroup]:
-    """Return the groups with one more: thousands of rollouts that are lost for one reason carry it once."""
+    """Return the groups with one more, merged with those of the same failure.
+
+    Thousands of rollouts that are lost for one reason carry that reason once. Its message is cut to `MAX_LOST_MESSAGE`.
+
+    Args:
+        groups: The lost rollouts of a job so far, their failures cut already.
+        group: Further lost rollouts.
+    """
     failure = group.failure.model_copy(update={"message": group.failure.message[:MAX_LOST_MESSAGE], "log_tail": None})
     same = [*(other for other in groups if other.failure == failure), group]
     rollouts = [rollout for one in same for rollout in one.rollouts]

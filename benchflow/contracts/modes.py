@@ -1,7 +1,7 @@
-"""What a job is for, where that is a way of branching: a GRPO group a task, or V(s) at given depths of each task.
+"""Job modes: a GRPO group for each task, or V(s) at given depths of each task.
 
-A mode is all that somebody has to say: it stands for a `BranchConfig`, which its job's rollouts then have, and for the
-rows that the job writes beside its results (`groups.jsonl`, `values.jsonl`).
+A mode replaces a `BranchConfig`: it determines how the job's rollouts branch, and which rows the job writes beside its
+results (`groups.jsonl`, `values.jsonl`).
 """
 
 from __future__ import annotations
@@ -14,31 +14,43 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.branch import AfterSteps, BranchConfig, Group
 
 MOST_CHILDREN = 1000
+"""Most children of one rollout in a mode."""
 
 
 class GrpoMode(Model):
-    """A group of `n` trajectories that have their first `at` steps in common."""
+    """GRPO: a group of trajectories with a shared prefix, for each rollout of the job."""
 
     kind: Literal["grpo"] = "grpo"
+    """Marks this form of `JobMode`."""
+
     n: int = Field(default=8, ge=2, le=MOST_CHILDREN)
+    """Number of trajectories in the group."""
+
     at: int = Field(default=0, ge=0)
+    """Steps of the shared prefix; 0 if the trajectories share only the initial state. Less than the task's steps."""
 
     @property
     def depths(self) -> tuple[int, ...]:
+        """Return the depth of the node where the group branches, in steps."""
         return (self.at,)
 
     @property
     def branch(self) -> BranchConfig:
-        """How its rollouts branch: they stop where their group begins."""
+        """Return the branch configuration: a rollout stops where its group branches."""
         return BranchConfig(policy=Group(n=self.n, at=self.at), max_children=self.n)
 
 
 class ValueMode(Model):
-    """V(s) of the states after so many steps, each the mean of what `n` children earn that go on from there."""
+    """Value estimates: V(s) of states along one trunk, each the mean return of children that continue from there."""
 
     kind: Literal["value"] = "value"
+    """Marks this form of `JobMode`."""
+
     depths: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
+    """Depths of the states, in steps from the root; 0 is the initial state. Each less than the task's steps."""
+
     n: int = Field(default=4, ge=1, le=MOST_CHILDREN)
+    """Number of children per state. All depths together may have at most `MOST_CHILDREN`."""
 
     @model_validator(mode="after")
     def _check(self) -> ValueMode:
@@ -51,9 +63,10 @@ class ValueMode(Model):
 
     @property
     def branch(self) -> BranchConfig:
-        """How its rollouts branch: each goes on by itself, so that all the states are those of one trunk."""
+        """Return the branch configuration: a rollout continues by itself, so that all states lie on one trunk."""
         policy = AfterSteps(steps=tuple(sorted(self.depths)), n=self.n)
         return BranchConfig(policy=policy, then="itself", max_children=self.n * len(self.depths))
 
 
 JobMode = Annotated[GrpoMode | ValueMode, Field(discriminator="kind")]
+"""Mode of a job; `kind` says which one."""

@@ -1,9 +1,10 @@
-"""Timing as data: what an operator may set for a worker, and for the workflows of a job.
+"""Options, mostly of timing, that an operator may set for a worker and for the workflows of a job.
 
 `WorkerOptions` belong to a process: a worker reads them once from its environment. `WorkflowOptions` belong to a job:
 `submit` reads them from its own environment and freezes them into the job's specification, so that an open workflow
-keeps what it began with, whatever the workers that go on with it are given. The defaults suit production; tests and
-operators of slow or fast clusters change them without touching code. docs/operating.md lists the variables.
+keeps the options it was started with, whatever the environment of the workers that resume it. The defaults suit
+production; tests and operators of slow or fast clusters change them without touching code. docs/operating.md lists the
+variables.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ SecondsOrNone = Annotated[float, Field(ge=0, le=1e8)]
 
 
 _DROPPED = "activity_total_sec"
-"""It ended an activity after so many seconds, an outage of the server included."""
+"""Option of earlier versions: seconds after which an activity was ended, an outage of the server included."""
 
 
 class _FromEnvironment(Model):
     """Options whose fields are read from environment variables: `<PREFIX><FIELD>` in capitals."""
 
     PREFIX: ClassVar[str]
+    """Prefix of the variables. A variable that has it and names no option is refused."""
 
     # Neither JSON nor a timeout can hold infinity. The text under each field is its description.
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
@@ -47,10 +49,13 @@ class _FromEnvironment(Model):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """Read the options from `environ`.
+        """Read the options from environment variables; those that are not set have their defaults.
+
+        Args:
+            environ: Environment variables by name.
 
         Raises:
-            ConfigError: a value is out of range, or a variable has the prefix but names no option.
+            ConfigError: A value is out of range, or a variable has the prefix but names no option.
         """
         variables = cls.variables()
         unknown = sorted(name for name in environ if name.startswith(cls.PREFIX) and name not in variables.values())
@@ -75,9 +80,10 @@ class _FromEnvironment(Model):
 
 
 class WorkerOptions(_FromEnvironment):
-    """How one worker process polls, reports and cleans up."""
+    """Options of one worker process: its capacity, its polls and heartbeats, its retries and its cleanup."""
 
     PREFIX: ClassVar[str] = "BENCHFLOW_WORKER_"
+    """Prefix of the variables, except that of `capacity`."""
 
     capacity: int = Field(default_factory=lambda: max(8, 4 * (os.cpu_count() or 1)), ge=1)
     """Sandboxes at a time on this host. Set by `BENCHFLOW_HOST_CAPACITY`; 4 a core, at least 8, by default."""
@@ -113,19 +119,22 @@ class WorkerOptions(_FromEnvironment):
     leftovers_retain_days: float = Field(default=30.0, ge=0, le=10_000)
     """Days for which unused leftovers stay: results that are in the store, unpacked tasks, the bulk of messages.
     Nothing goes that was written or used since the oldest open workflow began."""
+
     max_failures: int = Field(default=10, ge=1, le=10_000)
     """Attempts of an activity that may fail with an unknown error, or one that may pass, before that is final: 10 take
     some 40 seconds. Outages and attempts of workers that have died do not count."""
 
     @classmethod
     def variables(cls) -> dict[str, str]:
+        """Return the environment variable of each field, by field name; that of `capacity` has no prefix."""
         return super().variables() | {"capacity": CAPACITY_VARIABLE}
 
 
 class WorkflowOptions(_FromEnvironment):
-    """Every timeout, retry and batch of a job's workflows, as they were when the job was submitted."""
+    """Timeouts, retries and batch sizes of a job's workflows, frozen when the job is submitted."""
 
     PREFIX: ClassVar[str] = "BENCHFLOW_WORKFLOW_"
+    """Prefix of the variables."""
 
     heartbeat_timeout_sec: Seconds = 60.0
     """Seconds without a heartbeat after which the server starts an activity again. Longer than a restart of the

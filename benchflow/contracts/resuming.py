@@ -7,17 +7,18 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 Rung = Literal["load", "replay", "fresh"]
-"""How an agent's session goes on in a copy of its world, best first.
+"""Resume modes: how an agent's session is resumed in a copy of its world, best first.
 
-`load`: a new process loads the session. `replay`: a new session is driven to the same point, with its model calls
-answered from the record. `fresh`: a new session that knows nothing.
+`load`: a new process of the agent loads the session. `replay`: a new session is driven through the same turns, with its
+model calls answered from the record. `fresh`: a new session without any history.
 """
 
 RUNGS: tuple[Rung, ...] = ("load", "replay", "fresh")
+"""All resume modes, best first."""
 
 
 def is_enough(rung: Rung, least: Rung) -> bool:
-    """Whether a rung is `least` or better."""
+    """Return whether a resume mode is `least` or better."""
     return RUNGS.index(rung) <= RUNGS.index(least)
 
 
@@ -36,7 +37,7 @@ def _refuse_process(value: object) -> object:
 
 
 StoredRung = Annotated[Rung | None, BeforeValidator(_read_stored)]
-"""As it is in results and messages, also those of earlier versions."""
+"""Resume mode in results and messages; None if there was no session, for which earlier versions wrote `process`."""
 
 LeastRung = Annotated[Rung, BeforeValidator(_refuse_process)]
-"""As somebody asks for it."""
+"""Worst resume mode that a user accepts. `process`, of earlier versions, is refused."""

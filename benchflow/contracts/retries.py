@@ -1,4 +1,4 @@
-"""When a rollout that failed is run again."""
+"""The retry policy of a job: which failed rollouts are run again, and after how long."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
 from benchflow.errors import TamperingError
 
 TAMPERING = TamperingError.category
-"""Category of a rollout whose reward is withheld. It is never run again: that would go on until nothing was found."""
+"""Error category of a rollout whose reward is withheld because of tampering. It is never retried: retries would repeat
+the attempt until no tampering was found."""
 
 
 class RetryConfig(Model):
-    """When a rollout is run again, from its root, because of how it failed.
+    """The retry policy of a job's rollouts. A retry runs the whole rollout again, from its root.
 
-    max_retries: further attempts a rollout. The n-th waits min_wait_sec * wait_multiplier**(n-1) seconds, at most
-    max_wait_sec. categories: the error categories that are worth another attempt; by default those in which the engine,
-    and not the task or the agent, was in trouble. docs/errors.md lists all of them.
+    The waits also apply to rollouts whose workflow could not be started, whatever the number of retries.
     """
 
     max_retries: int = Field(default=2, ge=0)
+    """Most retries of one rollout, besides its first attempt; 0 for none."""
+
     wait_multiplier: float = Field(default=2.0, ge=1)
+    """Factor by which the wait grows from one retry to the next; 1 for equal waits."""
+
     min_wait_sec: float = Field(default=1.0, ge=0)
+    """Seconds before the first retry."""
+
     max_wait_sec: float = Field(default=30.0, ge=0)
+    """Longest wait before a retry, in seconds."""
+
     categories: tuple[str, ...] = (
         "agent_connection",
         "gateway",
@@ -32,9 +39,11 @@ class RetryConfig(Model):
         "stack",
         "store",
     )
+    """Error categories that are retried; docs/errors.md lists all. By default failures of the engine, and not of the
+    task or the agent."""
 
     def allows(self, ended: RolloutOutcome | RolloutResult) -> bool:
-        """Return whether a rollout that has ended so is run again."""
+        """Return whether a rollout is retried. ended: its outcome."""
         failure = ended.error or ended.verifier_error
         if ended.status != "errored" or failure is None:
             return False
@@ -43,7 +52,7 @@ class RetryConfig(Model):
         return failure.category in self.categories and ended.attempt <= self.max_retries
 
     def wait(self, attempt: int) -> float:
-        """Seconds to wait after attempt number `attempt` (from 1)."""
+        """Return the seconds to wait after attempt number `attempt`, from 1."""
         try:
             growth = min(self.wait_multiplier ** (attempt - 1), 1e9)
         except OverflowError:

@@ -1,4 +1,4 @@
-"""Roll-backs of a rollout: what is asked for, what is to be undone, and what was."""
+"""Roll-backs of a rollout: the request, its response, and the activity that reverts what was written."""
 
 from __future__ import annotations
 
@@ -9,66 +9,72 @@ from benchflow.contracts.sandbox import SandboxRef
 
 
 class Restore(Model):
-    """A request to roll a rollout back."""
+    """Input of the `restore` update: a request to roll a rollout back."""
 
     node: str
-    """The node to whose state it goes back."""
+    """Id of the node whose state the rollout returns to; it needs a checkpoint."""
 
 
 class Restored(Model):
-    """A rollout that was rolled back."""
+    """Result of the `restore` update: a rollout that was rolled back."""
 
     rollout: str
-    """Its workflow id; of a child in a tree, the child's."""
+    """Workflow id of the rollout that was rolled back; for a node of a child, the child's."""
 
     node: str
-    """The node at which it is again."""
+    """Id of the node whose state the rollout is in again."""
 
     undone: list[str]
-    """Nodes that it has left."""
+    """Ids of the nodes that were reverted: they are no longer the rollout's."""
 
 
 class UndoInput(Model):
-    """What a rollout has written since a state to which it goes back."""
+    """Input of `undo`, which sets aside all that a rollout has written since the state that it returns to."""
 
     spec: RolloutSpec
+    """The rollout."""
+
     sandbox: SandboxRef | None
-    """The sandbox that wrote it, if there is anything of it."""
+    """Sandbox of the reverted work, whose journals are retained; None if it is gone: after the rollout's end, or with a
+    lost host.
+    """
 
     label: str
-    """Name of this roll-back, of which its directory is called."""
+    """Name of this roll-back and of its directory in `rollbacks/`: its number, or `lost-<number>` after a lost host."""
 
     node: str
-    """The node of that state."""
+    """Id of the node whose state the rollout returns to."""
 
     steps: list[Step]
-    """Steps after it, with the one under way."""
+    """Steps after that node, the one under way included."""
 
     undone: list[str]
-    """Nodes to which those steps led."""
+    """Ids of the nodes that those steps led to, or were about to."""
 
     chains: list[str] = []
-    """Branch paths of the children that began since."""
+    """Branch paths of the children that started since."""
 
     untold: list[str] = []
-    """Those of the children of whose models nothing is known."""
+    """Branch paths of those children that reported no model usage; it is read from their results."""
 
     interrupted: Step | None = None
-    """The step under way."""
+    """The step under way, whose model usage is counted; None if no step is."""
 
     session: AgentSession | None = None
+    """Session of the agent in the step under way; None if none is open."""
+
     run_id: str = ""
-    """First run of the rollout's workflow: of an ended rollout, another one may have used the label before."""
+    """Run id of the first run of the rollout's workflow. An earlier run of an ended rollout may have used `label`."""
 
 
 class Undone(Model):
-    """What was undone."""
+    """Result of `undo`: work that was reverted. Also written to `undone.json` in its directory."""
 
     used: Usage | None = None
-    """Model usage of the turn under way, and of children of whose models nothing was known."""
+    """Model usage of the interrupted turn, and of children that reported none; None if nothing is known of either."""
 
     directory: str
-    """Directory of what was written, in that of the rollout."""
+    """Directory of the reverted files, relative to the rollout's directory."""
 
     run_id: str = ""
-    """First run of the workflow that has undone it."""
+    """Run id of the first run of the workflow that reverted it; empty in files of earlier versions."""

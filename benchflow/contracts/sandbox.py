@@ -1,8 +1,8 @@
-"""The Sandbox plane's contract: a place to run commands, and the images it starts from.
+"""The Sandbox plane's contract: the specification, reference and methods of an isolated place to run commands.
 
-A provider is an object with the methods of `SandboxProvider`; it is found by entry point
-(`benchflow.sandboxes`) under its name. Every call may come from a new process: a provider keeps nothing in
-memory that it could not find again from a `SandboxRef`, because workers die.
+A provider is an object with the methods of `SandboxProvider`; it is found by entry point (`benchflow.sandboxes`) under
+its name. Every call may come from a new process: a provider holds nothing in memory that it could not find again from a
+`SandboxRef`, because workers die.
 """
 
 from __future__ import annotations
@@ -19,166 +19,248 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.task import NetworkMode
 
 Lockdown = Literal["none", "hardened", "clean_room"]
-"""How far a verifier can be kept from what an agent has left.
+"""Degree to which a verifier can be isolated from the files and processes that an agent has left.
 
-`none`: not at all. `hardened`: all that the agent has left running ends, and files can be read, written and compared
-with the image's past every program of the sandbox, which the agent may have changed. `clean_room`: besides, no sandbox
-reaches another one, so that a verifier can run in one where no agent has ever been.
+`none`: not at all. `hardened`: all processes that the agent has left are killed, and files are read, written and
+compared with the image's without any program of the sandbox, which the agent may have changed. `clean_room`: besides,
+no sandbox reaches another one, so that a verifier can run in one where no agent has ever been.
 """
 
 
 class Capabilities(Model):
-    """What a provider can do, as data. A task that asks for more is refused before it starts."""
+    """The features of a provider's sandboxes, as data.
+
+    A task that asks for more is refused before it starts; an upper limit that is not enforced is a warning.
+    """
 
     provider: str
-    """Its name."""
+    """Name of the provider, as `--sandbox` has it."""
 
     os: tuple[str, ...] = ("linux",)
+    """Operating systems that a task may ask for."""
 
     network_modes: tuple[NetworkMode, ...] = ("public",)
+    """Network modes that a task may ask for. See `SandboxSpec.network_mode`."""
 
     gpus: bool = False
+    """Whether sandboxes can have GPUs. Has no effect: a task that asks for GPUs is refused with every provider."""
 
     users: bool = True
     """Whether commands can run as other users than root."""
 
     snapshot: bool = False
-    """Whether the files of a running sandbox can be kept as an image."""
+    """Whether the files of a running sandbox can be captured as an image."""
 
     fork: bool = False
     """Whether copies of a running sandbox can be started."""
 
     portable: bool = False
-    """Whether other hosts can have its snapshots."""
+    """Whether snapshots can be packed for other hosts."""
 
     freeze: bool = False
-    """Whether its sandboxes can stand still for as long as it takes. One that can't runs on while it waits."""
+    """Whether the processes of a sandbox can be stopped for any length of time. If not, a sandbox runs on while its
+    rollout waits."""
 
     cpu_limit: bool = False
+    """Whether `SandboxSpec.cpus` is enforced."""
 
     memory_limit: bool = False
+    """Whether `SandboxSpec.memory_mb` is enforced."""
 
     storage_limit: bool = False
+    """Whether `SandboxSpec.storage_mb` is enforced. If not, a rollout's spec leaves it out."""
 
     dockerfile: bool = False
-    """Whether it builds images."""
+    """Whether the provider builds Dockerfiles. If not, it takes ready images only."""
 
     entrypoint: bool = False
-    """Whether a sandbox can run what its image runs by itself. A driver need not say so: `RunsEntrypoints` does."""
+    """Whether a sandbox can run its image's ENTRYPOINT and CMD. The engine sets it for a driver with the methods of
+    `RunsEntrypoints`, which need not."""
 
     mounts: bool = False
-    """Whether a sandbox can see directories of this host."""
+    """Whether a sandbox can see directories of its host. If not, agents run with journals of their own in the sandbox,
+    which are copied to the host."""
 
     isolation: str = "process"
-    """What keeps a sandbox apart from this host, in a word for people."""
+    """Boundary between a sandbox and its host, in a word for people: `container`, `process` or `none`. Recorded in
+    results, and not evaluated."""
 
     lockdown: Lockdown = "none"
-    """How far a verifier can be kept from what an agent has left."""
+    """Degree to which a verifier can be isolated from the files and processes that an agent has left."""
 
 
 class Mount(Model):
-    """A directory of this host that a sandbox sees at `target`, whatever its image has there.
+    """A directory of the host that is mounted in a sandbox.
 
-    Never part of a snapshot; a fork has the read-only ones, since nothing writable may be shared.
+    It is never part of a snapshot. A fork has the read-only mounts alone, since nothing writable may be shared.
     """
 
     source: str
+    """Absolute path of the directory on the host."""
+
     target: str
+    """Absolute path in the sandbox. It covers the files that the image has there."""
+
     read_only: bool = True
+    """Whether the sandbox cannot write there, not even as root."""
 
 
 class SandboxSpec(Model):
-    """What to start. name: deterministic; starting twice finds the first. env: reaches PID 1, no secrets.
-
-    labels: carried by everything the sandbox owns, for reaping. cpus: cores; memory_mb, storage_mb: MiB.
-    hidden: paths of this host that it must not show, for providers whose sandboxes see the host. entrypoint: what is
-    done with the image's ENTRYPOINT and CMD: `wraps`, an ENTRYPOINT is given a command that idles, as containers do it;
-    `none`, they are left out; `first`, they are the first process, and the sandbox ends with them; `below`, they run
-    below an idle one, and may end. A provider whose sandboxes have a first process of its own runs them below that, and
-    wraps nothing. ports: TCP ports that this host must be able to reach.
-    """
+    """The specification of a sandbox to start."""
 
     name: str
+    """Name, deterministic, so that a second start under it finds the first one's sandbox."""
+
     image: ImageRef
+    """Image that it starts from: one that the provider has built or found, or a snapshot."""
+
     labels: dict[str, str] = {}
+    """Labels of all resources that the sandbox owns, by which the reaper finds them: `benchflow.stack` and others."""
+
     env: dict[str, str] = {}
+    """Variables of all its processes, PID 1 among them where the provider can, over the image's ENV. Never secrets,
+    since they are recorded."""
+
     workdir: str | None = None
+    """Absolute path of the workspace, which is made if it is missing. None for the image's working directory or, if
+    that is unset, the provider's choice."""
+
     network_mode: NetworkMode = "public"
+    """`public`: it reaches the network, and no other sandbox. `no-network`: it has its loopback alone. `allowlist`: it
+    reaches the allowed hosts alone, which no provider offers yet."""
+
     cpus: float | None = None
+    """Upper limit of CPU time, in cores. None for no limit."""
+
     memory_mb: int | None = None
+    """Upper limit of memory, in MiB, without swap. None for no limit."""
+
     storage_mb: int | None = None
+    """Upper limit of disk space, in MiB. None for no limit."""
+
     hidden: tuple[str, ...] = ()
+    """Paths of the host that it must not show, for providers whose sandboxes see the host: the task's directories and
+    the job's results."""
+
     mounts: tuple[Mount, ...] = ()
+    """Directories of the host that it sees."""
+
     entrypoint: Literal["wraps", "none", "first", "below"] = "wraps"
+    """Use of the image's ENTRYPOINT and CMD. `wraps`: an ENTRYPOINT runs with an idle command as its arguments, as
+    containers are used; `none`: neither runs; `first`: both are the first process, and the sandbox ends with it;
+    `below`: both run below an idle first process, and may end.
+
+    A provider whose sandboxes have a first process of its own runs them below that for `first`, too, and wraps none.
+    """
+
     ports: tuple[int, ...] = ()
+    """TCP ports of the sandbox that its host must be able to reach, by `expose_port`."""
+
     image_user: str | None = None
-    """USER of the image that the task names, also where `image` is a later state of it. None for root."""
+    """USER of the image that the task names, also where `image` is a later state of it. None for root, and for the
+    image of a world, whose USER is for its entrypoint."""
 
     @property
     def named_workdir(self) -> str | None:
-        """The workspace that the task or its image names, None where neither does."""
+        """Return the workspace that the task or its image names; None if neither does."""
         return self.workdir or self.image.workdir
 
     @property
     def runs_entrypoint(self) -> bool:
-        """Whether what the image runs by itself is run for its own sake."""
+        """Return whether the image's ENTRYPOINT and CMD run for their own sake, not around an idle command."""
         return self.entrypoint in ("first", "below")
 
 
 class SandboxRef(Model):
-    """How any process finds a started sandbox again.
-
-    handle: the provider's own id. workdir: the resolved workspace. queue: the task queue of its host.
-    warnings: limits that were asked for and cannot be enforced. episode: put before the keys of `exec_once`, where
-    several rollouts use one sandbox after another.
-    """
+    """A reference by which any process finds a started sandbox again."""
 
     provider: str
+    """Name of the provider that has started it."""
+
     name: str
+    """Name of the sandbox, as its `SandboxSpec` has it."""
+
     handle: str
+    """The provider's own id of it. It survives a restore; a later sandbox of the same name has another one."""
+
     host_id: str
+    """Id of its host. May be empty for a sandbox that one process starts and removes."""
+
     queue: str
+    """Task queue of its host, on which all activities that touch it run. May be empty like
+    `host_id`."""
+
     generation: int = 0
+    """Number of the provision within its rollout, from 0: a sandbox in place of a lost one has the next number."""
+
     workdir: str
+    """Absolute path of the workspace, in which commands start unless they name a directory."""
+
     warnings: tuple[str, ...] = ()
+    """Warnings of the start for the rollout's result, a sentence each: limits that are not enforced and, with the local
+    provider, the warnings of the image."""
+
     episode: str = ""
+    """Rollout namespace: prefix of the keys of `exec_once` and of the records of a rollout, where the rollouts of a job
+    share one sandbox, one after another. Empty in a sandbox of one rollout, and for the sandbox as a whole."""
+
     image: str | None = None
-    """Identity of the image that it was started from. None of one that an earlier version started."""
+    """Identity of the image that it was started from; None for a sandbox that an earlier version started."""
+
     has_workdir: bool = True
-    """Whether the task or its image names the workspace. Where neither does, it is one of the provider's choice, and
-    commands of the image itself start in `/`."""
+    """Whether the task or its image names the workspace. If neither does, the provider chooses `/app` if it exists,
+    else `/root`, and scripts of a task of the split layout start in `/`."""
+
     image_user: str | None = None
-    """As the `SandboxSpec` has it. The engine's own commands are root's nevertheless, unless they name a user."""
+    """USER of the image, as `SandboxSpec.image_user`; commands run as root nevertheless, unless they name a user."""
 
 
 class SandboxExecResult(Model):
-    """A finished command. truncated: output beyond the cap was dropped from the middle of the capture."""
+    """The result of a command that has ended."""
 
     return_code: int
+    """Exit status; 128 plus the number of the signal that ended it; 124 if it timed out; 126 if it could not be
+    started, with the reason in `stderr`."""
+
     stdout: str = ""
+    """Stdout, as UTF-8 with replacements: at most 10 MiB, its first and last half."""
+
     stderr: str = ""
+    """Stderr, as UTF-8 with replacements: at most 10 MiB, its first and last half."""
+
     timed_out: bool = False
+    """Whether it was killed at its timeout."""
+
     truncated: bool = False
+    """Whether stdout or stderr lacks its middle, in whose place a line says so."""
 
 
 class ExecChunk(Model):
-    """A piece of a running command's output, or, as the last one, its return code."""
+    """A chunk of a running command's output or, as the last one, its exit status."""
 
     stream: Literal["stdout", "stderr", "exit"]
+    """Stream of the data; `exit` for the last chunk, which has the exit status."""
+
     data: bytes = b""
+    """Output as it came; empty in the last chunk."""
+
     return_code: int | None = None
+    """Exit status, in the last chunk alone."""
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """A started sandbox. Methods raise `SandboxLostError` when it is gone, `SandboxError` otherwise.
+    """A started sandbox.
 
-    Paths are absolute and inside the sandbox; `user` is a name or uid, root when None. A command that
-    outlives `timeout` seconds is killed with everything it started, and the result says `timed_out`.
+    Methods raise `SandboxLostError` if it is gone, `SandboxError` otherwise. Paths are absolute and inside the sandbox;
+    `user` is a name or uid, root if None; `cwd` is the workspace if None. A command that runs longer than `timeout`
+    seconds is killed with all its descendants, and the result has `timed_out`.
     """
 
     @property
-    def ref(self) -> SandboxRef: ...
+    def ref(self) -> SandboxRef:
+        """Return the reference by which any process finds this sandbox again."""
+        ...
 
     async def exec(
         self,
@@ -189,7 +271,15 @@ class Sandbox(Protocol):
         user: str | int | None = None,
         timeout: float | None = None,
     ) -> SandboxExecResult:
-        """Run a command to its end. Not repeatable: a crash in the middle leaves it running or not run."""
+        """Run a command to its end. A crash of the worker in the middle leaves it running, or not started.
+
+        Args:
+            cmd: Argv of the command.
+            env: Variables besides those of the sandbox.
+            cwd: Directory in which it starts.
+            user: User as whom it runs.
+            timeout: Seconds after which it is killed; None for no limit.
+        """
         ...
 
     async def control(
@@ -197,15 +287,15 @@ class Sandbox(Protocol):
     ) -> SandboxExecResult:
         """Run a short shell script of the engine's own, as root, with `args` as `$1` and so on.
 
-        For what the engine does many times a rollout: a provider makes it cheaper than `exec`. It may be run twice, but
-        not once `sink` was called.
+        For steps that the engine takes many times in a rollout: a provider makes it cheaper than `exec`. The script may
+        be run twice, but not after `sink` was called.
 
         Args:
-            script: What is run.
-            args: Its arguments.
-            sink: Gets the parts of its standard output as they come; then there is none in the result. What it raises
-                ends the script.
-            timeout: Seconds after which it is killed. None for no limit.
+            script: Text of the script.
+            args: Arguments of the script.
+            sink: Callback for the chunks of stdout, which is then empty in the result. An error that it raises ends the
+                script.
+            timeout: Seconds after which it is killed; None for no limit.
         """
         ...
 
@@ -219,19 +309,27 @@ class Sandbox(Protocol):
         user: str | int | None = None,
         timeout: float | None = None,
     ) -> SandboxExecResult:
-        """Run a command at most once under `key`, however many processes call this, before or after a crash.
+        """Run a command at most once under an idempotency key, from any number of processes, also after a crash.
 
-        The first call starts it, every other attaches to the same execution and gets the same result.
-        `timeout` counts from the start of the execution, without the time in which no caller waits or all are frozen.
+        The first call starts it; every other call attaches to the same execution and returns the same result.
+
+        Args:
+            key: Idempotency key within the sandbox, or within the rollout namespace of `ref`.
+            cmd: Argv of the command.
+            env: Variables besides those of the sandbox.
+            cwd: Directory in which it starts.
+            user: User as whom it runs.
+            timeout: Seconds from the start of the execution after which it is killed; None for no limit. Time in which
+                no caller waits, or in which the callers are frozen, does not count.
         """
         ...
 
     async def was_started(self, key: str) -> bool:
-        """Whether `exec_once` has started a command under `key`, in any process."""
+        """Return whether `exec_once` has started a command under `key`, in any process."""
         ...
 
     async def kill_once(self, key: str) -> None:
-        """Kill the execution under `key` and all it started. None running is success."""
+        """Kill the execution under `key`, with all its descendants. Success if none runs."""
         ...
 
     def exec_stream(
@@ -242,61 +340,107 @@ class Sandbox(Protocol):
         cwd: str | None = None,
         user: str | int | None = None,
     ) -> AsyncIterator[ExecChunk]:
-        """Run a command and yield its output as it comes, then one chunk with the return code."""
+        """Run a command and yield its output as it comes, then one chunk with the exit status.
+
+        Leaving the iteration early kills the command.
+
+        Args:
+            cmd: Argv of the command.
+            env: Variables besides those of the sandbox.
+            cwd: Directory in which it starts.
+            user: User as whom it runs.
+        """
         ...
 
     async def read_bytes(self, path: str) -> bytes:
-        """The bytes of a file. Raises `FileNotFoundError`."""
+        """Return the content of a file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
         ...
 
     async def read_file(self, path: str) -> str:
-        """The content of a text file in UTF-8. Raises `FileNotFoundError`; `SandboxError` for what is no such text."""
+        """Return the content of a UTF-8 text file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            SandboxError: It is not UTF-8 text.
+        """
         ...
 
     async def write_file(
         self, path: str, content: bytes | str, *, mode: int = 0o644, user: str | int | None = None
     ) -> None:
-        """Write a file, making its parent directories."""
+        """Write a file, and make its parent directories.
+
+        Args:
+            path: Absolute path of the file.
+            content: Content; text is written as UTF-8.
+            mode: Permission bits.
+            user: Owner of the file and of the directories that are made.
+        """
         ...
 
     async def upload(
         self, source: Path, target: str, *, user: str | int | None = None, exclude: Sequence[str] = ()
     ) -> None:
-        """Copy a file or the *content* of a directory to `target`, made if missing. Modes are kept."""
+        """Copy a file, or the *content* of a directory, from the host into the sandbox. Modes are preserved.
+
+        Args:
+            source: File or directory of the host.
+            target: Path of the file, or of the directory for the content, which is made if it is missing.
+            user: Owner of the copies.
+            exclude: Shell patterns of relative paths, or of names in them, to leave out.
+        """
         ...
 
     async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
-        """Copy a file, or the content of a directory, to the host. False when `source` does not exist.
+        """Copy a file, or the content of a directory, from the sandbox to the host.
 
-        Nothing is ever written outside `target`: links that leave it and device nodes are left out.
+        Nothing is ever written outside `target`: links that lead out of it and device nodes are left out.
+
+        Args:
+            source: Path in the sandbox.
+            target: File or directory of the host.
+            exclude: Shell patterns of relative paths, or of names in them, to leave out.
+
+        Returns:
+            False if `source` does not exist.
         """
         ...
 
     async def read_outside(self, path: str) -> bytes | None:
-        """The bytes of a file, links followed, None when there is none, with no program of the sandbox taking part.
+        """Return the content of a file, links followed, without running any program of the sandbox.
 
-        Slower than `read_file`; for when nothing inside can be believed.
+        Slower than `read_file`; for a sandbox whose programs an agent may have changed.
+
+        Returns:
+            None if there is no such file.
         """
         ...
 
     async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
-        """Put a file of root's in a place, with no program of the sandbox taking part."""
+        """Write a file, owned by root, without running any program of the sandbox."""
         ...
 
     async def put_outside(self, files: Mapping[str, tuple[FileState, bytes]]) -> None:
-        """Put files, with their contents, and links in their places, with no program of the sandbox taking part.
+        """Write files and symbolic links without running any program of the sandbox.
 
-        What is no directory there is replaced. The directories that hold them are there, or are made.
+        A file or link at one of the paths is replaced. Missing parent directories are made.
+
+        Args:
+            files: State and content by absolute path. Mode, owner and, for a link, target are taken from the state.
         """
         ...
 
     async def changes(self, known: FileChanges | None = None, *, skip: Sequence[str] = ()) -> FileChanges:
-        """Return the files that differ from the sandbox's image, with no program of the sandbox taking part.
+        """Return the files that differ from the sandbox's image, without running any program of the sandbox.
 
         Args:
-            known: What differed before, perhaps in a sandbox that this one was forked from: both then are over the same
+            known: An earlier list, of this sandbox or of one that it was forked from. The result is then over the same
                 image.
-            skip: Paths that are left out, with all that is below them, besides `/proc`, `/sys` and `/dev`.
+            skip: Paths to leave out, with all below them, besides `/proc`, `/sys` and `/dev`.
 
         Raises:
             SandboxError: The files can't be compared with those of `known`.
@@ -304,84 +448,106 @@ class Sandbox(Protocol):
         ...
 
     async def originals(self, base: str, paths: Sequence[str]) -> dict[str, FileState]:
-        """Return what the image that `FileChanges.base` names has at paths without links; only those that it has.
+        """Return the files that an image has at these paths; none from a provider whose `changes` lists all files.
 
-        Nothing where `changes` lists all files.
+        Args:
+            base: Id of the image, as `FileChanges.base` has it.
+            paths: Absolute paths that lead through no link. Those that the image lacks are not in the result.
         """
         ...
 
     async def read_original(self, path: str) -> bytes | None:
-        """What the sandbox's image has at a path without links; None when that is no file."""
+        """Return the content of a file of the sandbox's image; None if there is no file.
+
+        Args:
+            path: Absolute path that leads through no link.
+        """
         ...
 
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
-        """Kill what the agent left running; the number killed.
+        """Kill the processes that the agent has left running, and return their number.
 
-        `services` keeps PID 1, what ran when `mark_baseline` was called, and what that has forked: not another program
-        that it has started since, unless it starts that again and again.
+        Args:
+            keep: Processes to spare. `services`: PID 1, the processes that `mark_baseline` has recorded, and their
+                forks; another program that one of them has started since is spared only if it is started again after
+                each of several kills. `nothing`: PID 1 and the main process alone, without which the sandbox ends.
         """
         ...
 
     async def strangers(self) -> list[RunningProcess]:
-        """Return the processes that `kill_processes` would kill, or has left alone."""
+        """Return the processes that `kill_processes` would kill, or has given up on."""
         ...
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
-        """Remember the processes that belong to the world, not to the agent: all that run now.
+        """Record the processes that belong to the world, not to the agent: by default, all that run now.
 
-        With `key`, those of an `exec_once` belong to it, too, besides what was remembered before. is_restored: the
-        sandbox began with files that an agent left, any program of which may have started something by now: besides
-        what was remembered before, only what the image's entrypoint has started belongs to the world.
+        Args:
+            key: Key of an `exec_once`. Its processes are then added to those that were recorded before.
+            is_restored: Whether the sandbox started with files that an agent left, whose programs may run by now. Only
+                processes of the image's entrypoint are then added to those that were recorded before.
         """
         ...
 
     async def memory_use(self) -> MemoryUse | None:
-        """Return its memory counters, also of one that has ended, as long as they can be had; None where they can't.
+        """Return the memory counters, also of a sandbox that has ended, as long as the provider has them; else None.
 
         A sandbox that is started again, forked or restored counts from zero.
         """
         ...
 
     async def expose_port(self, port: int) -> tuple[str, int]:
-        """The (host, port) at which this host reaches a TCP port of the sandbox."""
+        """Return the address, as (host, port), at which this host reaches a TCP port of the sandbox.
+
+        Raises:
+            SandboxError: The sandbox has no network.
+        """
         ...
 
     async def snapshot(self, name: str) -> ImageRef:
-        """Keep the files as they are at one moment, as an image; the sandbox goes on as if nothing had been.
+        """Capture the files as of one moment, as an image; the sandbox runs on undisturbed.
 
-        Of a name that has a snapshot already, that one is returned: a caller that died may ask again. Processes,
-        sockets and what lies in memory file systems (/dev/shm) are not kept. Raises `UnsupportedFeatureError` where
-        the provider's capabilities say no, here and in `restore` and `fork`.
+        A snapshot of this name that exists is returned as it is, since a caller that died may call again. Processes,
+        sockets and files in memory (/dev/shm) are not captured.
+
+        Args:
+            name: Name of the snapshot: at most 200 letters, digits and `.`, `_`, `-`, `/`.
+
+        Raises:
+            UnsupportedFeatureError: The provider's capabilities lack it; so do `restore` and `fork`.
         """
         ...
 
     async def freeze(self) -> None:
-        """Stop all its processes where they are until `thaw`, whichever processes of the engine die meanwhile.
+        """Stop all processes of the sandbox until `thaw`, also if the worker dies in between. Success if it is frozen.
 
-        Frozen, it can be attached to and removed, and nothing else. Once it is frozen, freezing is success. Called only
-        where the provider's capabilities say `freeze`, here and in `thaw` and `is_frozen`.
+        A frozen sandbox can only be attached to and removed. The engine calls `freeze`, `thaw` and `is_frozen` only if
+        the provider's capabilities have `freeze`.
         """
         ...
 
     async def thaw(self) -> None:
-        """Let its processes go on. One that is not frozen is success."""
+        """Resume its processes. Success if it is not frozen."""
         ...
 
     async def is_frozen(self) -> bool:
-        """Tell whether it was frozen and not thawed since."""
+        """Return whether it was frozen and not thawed since."""
         ...
 
     async def restore(self, image: ImageRef) -> None:
-        """Start again from an image: same name, environment, limits and network, none of the old processes."""
+        """Restart from an image, with the same name, environment, limits and network, and none of the old processes."""
         ...
 
     async def fork(self, names: Sequence[str]) -> list[SandboxRef]:
-        """Start sandboxes of these names that begin with the files of this one, all as of one moment.
+        """Start copies of this sandbox under these names, all with its files as of one moment.
 
-        They have its environment, limits, labels and network mode, and share nothing that either can change.
+        They have its environment, limits, labels and network mode, and share nothing writable with it. Copies that all
+        exist are returned as they are.
+
+        Args:
+            names: Names of the copies.
         """
         ...
 
     async def stop(self) -> None:
-        """End it and remove all it owns. Stopping something that is gone is success."""
+        """End the sandbox and remove all that it owns. Success if it is gone."""
         ...

@@ -1,4 +1,4 @@
-"""What scores the stored rollouts of a job again: the same for all of them, and kept in the store."""
+"""Basis on which the stored rollouts of a job are scored again, and the input of scoring without an agent."""
 
 from __future__ import annotations
 
@@ -11,53 +11,60 @@ from benchflow.contracts.rollout import Failure
 
 
 class ScoredBy(Model):
-    """The task that a rollout is scored by."""
+    """The task that a rollout is scored by, or why there is none."""
 
     ref: TaskRef | None = None
-    """The task, frozen; None where there is none."""
+    """The task, frozen in the store; None if it may not be used or is missing."""
 
     digest: str | None = None
-    """Digest of its files."""
+    """Digest of the task's files; None without `ref`."""
 
     origin: TaskOrigin = "store"
+    """Where the task comes from: the `source` directory that it was submitted from, the `store`, or the directory
+    `given` with the request. Without meaning if there is no `ref`.
+    """
+
     failure: Failure | None = None
-    """Why it may not be used, or can't be had."""
+    """Why the task may not be used, or is missing; None if `ref` is set."""
 
 
 class Scoring(Model):
-    """What scores, and how."""
+    """Tasks, rubric and settings that score the stored rollouts of a job again: one for all of them, in the store."""
 
     name: str
-    """Names the directories of the new scores."""
+    """Name of the scoring: new scores are written to `rescored/<name>/` of each rollout."""
 
     digest: str
-    """Digest of all that scores."""
+    """Digest of all that a score may depend on except the rollout: rubric, tasks, worlds and options of the request."""
 
     tasks: dict[str, ScoredBy]
-    """Tasks to score by, by name."""
+    """Tasks to score by, by task name."""
 
     recorded: dict[str, ScoredBy]
-    """Tasks of the first scoring, by name."""
+    """Tasks of the first scoring, by task name; the same as `tasks` unless the request gave a directory of tasks."""
 
     rubric: GivenRubric | None = None
-    """Scores instead of the tasks' own verifiers."""
+    """Rubric that scores instead of the tasks' own verifiers; None if those score."""
 
     judge: dict[str, Any] = {}
-    """Fields of `JudgeSettings`, over the job's own."""
+    """Fields of `JudgeSettings` that override those of the job."""
 
     ask_again: bool = False
-    """Whether judges are asked anew, though their answers are there."""
+    """Whether judges are asked again, although answers of the first scoring are recorded."""
 
     trust_workspace: bool = False
-    """Whether a changed verifier is run without a check that the one before still gives the workspace its reward."""
+    """Whether a changed verifier runs without a check that the first one still gives the retained workspace its reward.
+    """
 
     allow_code: list[str] = []
-    """Modules whose code the tasks may name."""
+    """Modules whose code the tasks may name: those that the job allows, and those of the request."""
 
 
 class AgentlessInput(Model):
-    """A rollout that is scored without an agent."""
+    """Input of `rescore` and `try_world`, which score a rollout without running an agent."""
 
     spec: RolloutSpec
+    """The rollout; `stored` or `trial` is set."""
+
     run_id: str
-    """First run of its workflow."""
+    """Run id of the first run of its workflow, to which sandboxes and slots of the scoring belong."""

@@ -1,10 +1,11 @@
-"""The Agent plane's contract: who acts in a rollout, and the session in which it does.
+"""The Agent plane's contract: the agent of a rollout and its sessions.
 
-An `Agent` opens sessions in a rollout's sandbox, and a `Session` is prompted, turn by turn. Workers die and others take
-over: any process makes both of them anew, at any time, and what has to be known again lies in `AgentPlace.directory` or
-in the sandbox. A turn that was begun goes on where it was left, and tells the same lines in the same order.
+An `Agent` opens sessions in a rollout's sandbox, and a `Session` takes prompts, turn by turn. Workers die and others
+take over: any process may construct both of them again, at any time, so that their state lies in `AgentPlace.directory`
+or in the sandbox. A turn that was started is resumed where it was left, with the same trajectory lines in the same
+order.
 
-What is data of an agent, its registry record, is in `contracts.agent`.
+The registry record of an agent is in `contracts.agent`.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from benchflow.contracts.task import McpServer
 from benchflow.errors import SessionNotLoadedError
 
 Line = dict[str, Any]
-"""A line of the trajectory: an object with a `type`, see `docs/trajectories.md`."""
+"""A line of the trajectory: a JSON object with a `type`."""
 
 Stop = Literal["wall_clock", "idle", "cancelled"]
-"""Why the engine ended a turn."""
+"""Why the engine ended a turn: `wall_clock` and `idle` are limits that were exceeded; `cancelled` is a cancellation."""
 
 Intervals = Sequence[tuple[float, float]]
-"""Begin and end of each, of this host's monotonic clock."""
+"""Start and end of each interval, in seconds of this host's monotonic clock."""
 
 AskBlocked = Callable[[], Awaitable[Intervals | None]]
-"""Asks when calls of the agent's model waited for whoever passes them on; None while nobody answers, as then no call
-passes either."""
+"""Callback that returns the intervals in which calls of the agent's model waited for the gateway itself; None if the
+gateway does not answer, since then all calls wait for it."""
 
 AskUser = Callable[[Question], Awaitable[Answer]]
-"""Answers what an agent asks its user. Raises `Unanswered` if nobody can yet."""
+"""Callback that answers an agent's question to its user. Raises `Unanswered` if there is no answer yet."""
 
 
 class Unanswered(Exception):
-    """The agent waits for an answer that is not there yet. The turn is not over: prompt again when it is."""
+    """The agent waits for an answer that was not given yet. The turn is not over: prompt again once it was."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.text)
@@ -50,19 +51,25 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a turn may take."""
+    """The time limits of a turn."""
 
     wall: float | None = None
-    """Seconds from its prompt, without the time that a user took to answer. None for no limit."""
+    """Seconds since the prompt, less the time in which the agent waits for a user or the engine. None for no limit."""
 
     idle: float | None = 600.0
-    """Seconds that it may be silent. None for no limit."""
+    """Seconds without output, counted likewise, after which the turn is ended. None for no limit."""
 
     ask_blocked: AskBlocked | None = None
-    """None where the agent's calls do not pass the engine."""
+    """Tells when model calls waited for the gateway, for which both limits stand still. None where the agent calls its
+    model directly."""
 
     def reached(self, elapsed: float, silent: float) -> Stop | None:
-        """Return which of them is passed."""
+        """Return the limit that is exceeded; None if none is.
+
+        Args:
+            elapsed: Seconds since the prompt, without those that do not count.
+            silent: Seconds since the last output, likewise.
+        """
         if self.wall is not None and elapsed > self.wall:
             return "wall_clock"
         return "idle" if self.idle is not None and silent > self.idle else None
@@ -70,193 +77,217 @@ class Limits:
 
 @dataclass
 class TurnCounts:
-    """What is counted of a turn while it is taken, also of one that fails."""
+    """Counts of a turn, updated while the agent works; also valid for a turn that fails."""
 
     tool_calls: set[str] = field(default_factory=set)
-    """Ids of the calls of tools."""
+    """Ids of the turn's tool calls."""
 
     usage: Usage | None = None
-    """Tokens used, as far as the agent itself tells."""
+    """Tokens that the agent reports to have used; None if it reports none. The gateway's counts replace them."""
 
 
 @dataclass(frozen=True)
 class StopReason:
-    """Why a turn is over."""
+    """The end of a turn."""
 
     reason: str
-    """As in ACP: `end_turn`, `max_tokens`, `refusal`, `cancelled`; an agent may give any text."""
+    """ACP's stop reason: `end_turn`, `max_tokens`, `refusal`, `cancelled`. An agent may give any other text; `timeout`
+    comes from the engine, for an agent that exceeded a limit and did not stop when asked to."""
 
     ended_by: Stop | None = None
-    """Why the engine ended it; None for a turn that the agent ended."""
+    """Why the engine ended the turn; None if the agent ended it."""
 
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """A turn to take, or to go on with."""
+    """A turn to start, or to resume."""
 
     number: int
-    """Which of the rollout's. A session has no two turns of one number, and later ones have higher ones."""
+    """Index of the turn's step. Unique within a session, and higher for later turns."""
 
     prompt: str
+    """Text of the user message that starts the turn."""
 
     limits: Limits
+    """Time limits of the turn."""
 
     heard: Callable[[list[Line]], None]
-    """Takes the lines of the trajectory. Whoever takes a turn again gives it the same lines in the same order."""
+    """Callback that receives the trajectory lines. A process that resumes the turn passes the same lines in the same
+    order."""
 
     skip: Callable[[int], bool] = lambda lines: False
-    """Tells whether the next so many lines are written already, so that `heard` need not be given them again."""
+    """Callback that returns whether so many further lines are in the trajectory already. If so, they count as passed
+    to `heard`. By default none are."""
 
 
 class Session(ABC):
     """A session with an agent.
 
-    Methods raise `ACPError`, `AgentExitError`, `AgentTimeoutError` and other `AgentError`s for what the agent does
-    wrong, and `SandboxLostError` when its sandbox is gone.
+    Methods raise `ACPError`, `AgentExitError`, `AgentTimeoutError` and other `AgentError`s for failures of the agent,
+    and `SandboxLostError` when the sandbox is gone.
     """
 
     counts: TurnCounts
-    """Of the turn that was prompted last."""
+    """Counts of the turn that was prompted last."""
 
     @abstractmethod
     async def was_begun(self, turn: int) -> bool:
-        """Return whether a turn was prompted, by whichever process."""
+        """Return whether a turn was prompted, in this process or another one. turn: its number."""
 
     @abstractmethod
     async def prompt(self, turn: TurnRequest) -> StopReason:
-        """Take a turn to its end, or go on with it where another process has left it.
+        """Run a turn to its end, or resume it where another process has left it.
 
-        When a limit is reached, or `cancel` was called, the agent is asked to stop, and killed if it does not.
+        When a limit is exceeded, or `cancel` was called, the agent is asked to stop, and killed if it does not.
 
         Raises:
-            Unanswered: It waits for its user.
+            Unanswered: The agent waits for an answer of its user.
         """
 
     async def nudge(self, turn: TurnRequest) -> StopReason:
-        """Take one more turn in a session that has had some: what a user adds to what was said before."""
+        """Run one more turn in a session that has had some: a further user message. By default as `prompt`."""
         return await self.prompt(turn)
 
     @abstractmethod
     def cancel(self, turn: int) -> None:
-        """Have a turn end, whichever process takes it. Returns at once."""
+        """Request the end of a turn, whichever process runs it, and return at once. turn: its number."""
 
     @abstractmethod
     def on_ask_user(self, answer: AskUser) -> None:
-        """Have what the agent asks its user be answered so."""
+        """Set the callback that answers the agent's questions to its user."""
 
     @abstractmethod
     async def end(self) -> None:
-        """End the agent with all that it has started. One that has ended is success."""
+        """End the agent and all processes that it has started. An agent that has ended already is success."""
 
     async def capture(self) -> dict[str, Any] | None:
-        """Return what `Agent.restore` needs beside the sandbox's files, as a small JSON object. The turn is over."""
+        """Return the state that `Agent.restore` needs besides the sandbox's files, as a small JSON object.
+
+        Called when the turn is over. None by default, if the sandbox's files are enough.
+        """
         return None
 
     def positions(self) -> Mapping[str, int | str]:
-        """Return what changes whenever the agent says something or is told something, by names for people."""
+        """Return values that change with each message to or from the agent, by names for error messages.
+
+        A checkpoint is only valid if they are the same before and after it.
+        """
         return {}
 
     async def log_tail(self) -> str | None:
-        """Return the last that the agent wrote to its log, to explain a failure."""
+        """Return the end of the agent's log, to explain a failure; None if there is none."""
         return None
 
     async def close(self) -> None:
-        """Let go of what this process holds of the session, which goes on."""
+        """Release the resources that this process holds for the session. The session continues."""
         return None
 
 
 @dataclass(frozen=True)
 class ModelRoute:
-    """How an agent reaches its model."""
+    """Model, address and credentials with which an agent reaches its model."""
 
     name: str | None = None
-    """As the user has spelled it; None for the agent's own choice."""
+    """Model as the user spells it, `provider/model` for most; None for the agent's own choice."""
 
     base_url: str | None = None
-    """Of the endpoint, where the agent runs; None for the provider's own."""
+    """Base URL of the endpoint: the gateway's, as it is reached where the agent runs, or the user's; None for the
+    provider's own."""
 
     api_key: str | None = field(default=None, repr=False)
-    """A token of the gateway's, or the key of an endpoint that is called directly."""
+    """A token of the gateway, or the key of an endpoint that is called directly; None if there is no key."""
 
     effort: str | None = None
+    """Reasoning effort that the user asks for; None for the agent's default."""
 
     socket: Path | None = None
-    """Unix socket of the gateway on this host, for agents that don't run in the sandbox."""
+    """Unix socket of the gateway on this host, for agents that run in the worker. None for agents in the sandbox, and
+    where the model is called directly."""
 
     login_files: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Content of files that the agent logs in with, by path below its home. They belong in no snapshot."""
+    """Content of the agent's login files, by path below its home. Kept out of snapshots. Empty if a key is used."""
 
 
 @dataclass(frozen=True)
 class AgentPlace:
-    """Where an agent acts, and what it is given there."""
+    """The context in which an agent acts: its record, sandbox, model and settings."""
 
     record: AgentRecord
+    """Registry record of the agent."""
+
     provider: SandboxProvider
-    """Of the sandbox."""
+    """Provider of the sandbox."""
 
     state: Path
     """The engine's state directory on this host."""
 
     directory: Path
-    """Directory of this host for the agents of this sandbox, which lasts as long as the sandbox."""
+    """Directory of this host for the state of the sandbox's agents, who create it. It lasts as long as the sandbox."""
 
     access: ModelAccess
-    """Whether the model is reached by the gateway, directly, or not at all."""
+    """How the agent reaches its model: through the `gateway`, `direct`, or `none` if it uses no model."""
 
     route: Callable[[], ModelRoute]
-    """Returns the way to the model, once there is a sandbox."""
+    """Callback that returns the route to the model. Only valid once there is a sandbox."""
 
     run_relay: Callable[[Sequence[str]], Awaitable[None]]
-    """Runs a program in the sandbox that passes its calls on to the gateway: a command without its arguments."""
+    """Callback that starts the relay in the sandbox, which forwards model calls to the gateway, unless it runs. Takes
+    the relay's command without its arguments."""
 
     started: Sandbox | None = None
-    """None before it is started."""
+    """The sandbox; None before it is started. See `sandbox`."""
 
     user: str | int = "root"
-    """Who the agent is in the sandbox."""
+    """User that the agent acts as in the sandbox: a name or a uid."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Environment of commands in the sandbox, secrets included."""
+    """Environment of the rollout's commands in the sandbox, secrets included."""
 
     agent_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables that the user gives the agent, secrets included. They win over all others."""
+    """Variables that the user gives the agent (`--agent-env`), secrets included. They override all others."""
 
     mcp_servers: tuple[McpServer, ...] = ()
+    """MCP servers of the task, with secrets put in."""
+
     permissions: Permissions = "auto"
-    """How its questions are answered, for an agent whose own client answers them. Others have `on_ask_user`."""
+    """Policy for the agent's questions: `auto` allows, `deny` rejects, `ask` waits for the user. For agents whose own
+    client answers them; others get a callback by `Session.on_ask_user`."""
 
     setup_sec: float = 360.0
-    """Seconds in which a session has to be open."""
+    """Seconds within which a session must be open. The engine gives `sandbox_setup_timeout` of the job."""
 
     job: str = ""
-    """Id of the job."""
+    """Id of the job, for which a worker process imports the code of a Python agent once. Empty outside of a job."""
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox, which is started."""
+        """Return the started sandbox."""
         assert self.started is not None, "the sandbox is not started"
         return self.started
 
 
 class Agent(ABC):
-    """Who acts in a rollout.
+    """The agent of a rollout, in the sandbox of its place.
 
     Make a subclass and name it by an import path (`--agent-import-path module:Class`) or an entry point of
     `benchflow.agents`; run `benchflow.testing.agent_conformance` over it.
     """
 
     runs_inside: ClassVar[bool] = False
-    """Whether it is a process of the sandbox, which calls its model from there."""
+    """Whether the agent is a process of the sandbox and calls its model from there, and not from the worker."""
 
     resume_mode: ClassVar[LeastRung] = "fresh"
-    """The best way known to go on with its sessions in a copy of their world: `load` if `restore` does so."""
+    """Best resume mode of its sessions in a copy of their world: `load` if `restore` works, `replay`, or `fresh`."""
 
     def __init__(self, place: AgentPlace) -> None:
         self.place = place
 
     async def prepare(self, wanted: SandboxSpec, log: Path) -> SandboxSpec:
-        """Return what a sandbox must be started with for the agent to act there. log: file for what builds print.
+        """Return the spec with which a sandbox must be started for the agent to act there.
+
+        Args:
+            wanted: The spec without the agent.
+            log: File for the output of builds.
 
         Raises:
             UnsupportedFeatureError: The agent can't act in such a sandbox.
@@ -264,41 +295,45 @@ class Agent(ABC):
         return wanted
 
     async def set_up(self) -> None:
-        """Put into the sandbox what is there before the first session and belongs to the world, not to the agent."""
+        """Prepare the sandbox before a session is opened. Must be repeatable; by default nothing is done.
+
+        Processes that the first call starts, such as the relay, belong to the world and not to the agent.
+        """
         return None
 
     @abstractmethod
     async def open(self, index: int) -> AgentSession:
-        """Open the rollout's session of this number, or find it open."""
+        """Open the rollout's session number `index`, or return it if it is open."""
 
     async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
-        """Open a session that goes on with one that was held in a sandbox of which this one is a copy.
+        """Open a session that resumes another one, which was held in a sandbox that this one is a copy of.
 
         Args:
             index: Number of the new session.
-            held: The session as it was opened there.
-            captured: What `Session.capture` returned there.
+            held: The other session, as it was opened there.
+            captured: The return value of `Session.capture` there.
 
         Raises:
-            SessionNotLoadedError: Its sessions can't go on in a copy; a new one may be opened under this number.
+            SessionNotLoadedError: The session can't be resumed in a copy; a new one may be opened under this number.
         """
         raise SessionNotLoadedError(f"agent {self.place.record.name!r} cannot go on with its sessions in a copy")
 
     def rung(self, held: AgentSession, least: Rung) -> Rung:
-        """Return the best way known to go on with a session in a copy of its world.
+        """Return the best resume mode of a session in a copy of its world.
 
         Args:
             held: The session.
-            least: The worst way that is allowed: a replay is tried where it is asked for.
+            least: The minimum that the user asks for: with `replay`, it is tried also for an agent of which only
+                `fresh` is known to work.
         """
         return self.resume_mode
 
     @abstractmethod
     async def session(self, held: AgentSession) -> Session:
-        """Return a session that was opened, in whichever process."""
+        """Return a handle of a session that this process or another one has opened."""
 
     async def end(self, held: AgentSession) -> None:
-        """End a session's agent with all that it has started. One that has ended is success."""
+        """End a session's agent and all processes that it has started. An agent that has ended already is success."""
         session = await self.session(held)
         try:
             await session.end()

@@ -1,4 +1,4 @@
-"""How a rollout is run: what users say and what workers read, in one place."""
+"""Settings of rollouts: the fields that configurations of users and the specs that workers read have in common."""
 
 from __future__ import annotations
 
@@ -14,90 +14,97 @@ from benchflow.contracts.rollout import Permissions
 from benchflow.contracts.task import VerifierMode
 
 Keep = Literal["evidence", "workspace", "checkpoints"]
-"""What is kept of a sandbox: what its scorers read; the whole workspace as well; or its checkpoints, to go back to."""
+"""Parts of a sandbox that are retained after its rollout, each with those before it.
+
+`evidence`: the files that scorers read. `workspace`: the workspace, in which verifiers can be run again. `checkpoints`:
+the root's checkpoints, to which a rollout that has ended can be rolled back.
+"""
 
 
 class RunSettings(Model):
-    """How every rollout of a job is run. Times in seconds.
+    """Settings that all rollouts of a job have in common.
 
     A field that is added here is one of every configuration, and reaches all activities as `spec.run`.
     """
 
     sandbox_setup_timeout: float = Field(default=120.0, gt=0)
-    """Limit of starting a sandbox."""
+    """Seconds that the start of a sandbox may take, and as many to prepare it for the agent."""
 
     deadline_sec: float = Field(default=6 * 3600.0, gt=0)
-    """Ends a rollout that nothing else ended."""
+    """Seconds of work after which a rollout is ended. Waiting for a slot, a user or children does not count."""
 
     agent_timeout_sec: float | None = Field(default=None, gt=0)
-    """Limit of an agent's turn, instead of the task's own."""
+    """Seconds that an agent's turn may take; None: the task's own limit, else `deadline_sec`, the most in any case."""
 
     agent_idle_timeout_sec: float = Field(default=600.0, gt=0)
-    """How long an agent may be silent."""
+    """Seconds that an agent may be silent in a turn before the turn is ended."""
 
     permissions: Permissions = "auto"
-    """Who answers what an agent asks of its user."""
+    """Answers to the agent's questions to its user: `auto` allows, `deny` rejects, `ask` waits for a user."""
 
     limits: ModelLimits = ModelLimits()
-    """Limits of the model's calls."""
+    """Limits of the model calls, tokens and cost of a rollout."""
 
     sampling: Sampling = Sampling()
-    """What is put into each call of the model."""
+    """Sampling parameters that the gateway puts into each model call."""
 
     replay: Replay | None = None
-    """A record from which the model's calls are answered."""
+    """Record from which the gateway answers model calls; None: the endpoint answers all."""
 
     endpoint_policy: EndpointPolicy = "fail"
-    """Policy for model calls whose endpoint fails: `fail`, or `wait(LIMIT)`."""
+    """Policy for model calls whose endpoint fails: `fail` retries for some minutes, `wait(LIMIT)` for that limit."""
 
     judge: JudgeSettings = JudgeSettings()
-    """Which model scores, where a model does."""
+    """Settings of the model that judges, where one scores."""
 
     keep: Keep = "evidence"
-    """What is kept of each sandbox."""
+    """Parts of each sandbox that are retained after its rollout."""
 
     keep_max_mb: int = Field(default=256, gt=0)
-    """Most MiB of a workspace that is kept."""
+    """Most MiB of a step's packed workspace, and as many of the files that its scorers read. A workspace or file that
+    is larger is not retained.
+    """
 
     branch: BranchConfig | None = None
-    """When a rollout branches, and what comes of it."""
+    """Configuration of how rollouts branch; None: they do not."""
 
     verify_in: VerifierMode | None = None
-    """Where verifiers run: `separate` for a clean room, `shared` for where the agent worked. By default, and with
-    `auto`, each task decides; where it says nothing, a clean room is taken if the oracle is known to score the same
-    there, and the rollout has changed nothing that would be left behind: a verifier may read more than the workspace
-    (a file in /var, a service that must still answer).
+    """Place where verifiers run: `separate` is a clean room, `shared` the sandbox in which the agent worked. With None
+    or `auto` each task decides. One that does not gets a clean room if an oracle was seen to score the same there, and
+    the rollout left no process or change that a clean room would lack: verifiers may read more than the workspace.
     """
 
     try_clean_room: bool = False
-    """Whether an oracle's work is scored in a clean room as well, to learn whether that tells the same."""
+    """Whether an oracle's work is scored in a clean room as well, to learn whether the score is the same there."""
 
     reward_key: str | None = Field(default=None, min_length=1)
-    """Key of `reward.json` that is the scalar where there is no `reward`, instead of the one that each task names."""
+    """Key of `reward.json` that is the scalar reward if it has no key `reward`; None: the key that each task names."""
 
     reward_lenient: bool = False
-    """Whether reward files are read leniently: `BENCHFLOW_REWARD_LENIENT` of whoever submitted the job."""
+    """Whether reward files are read leniently: other names of the reward are accepted, and entries that are no metrics
+    are ignored. `BENCHFLOW_REWARD_LENIENT=1` in the submitting environment sets it.
+    """
 
     on_tampering: OnTampering = "keep"
-    """What becomes of the reward of a step where the hardening found tampering: `keep` leaves it as measured; `null`
-    withholds it, so that the rollout ends with an error; `zero` makes the scalar 0, or the lower end of a range without
-    0, and leaves the named metrics.
+    """Rule for the reward of a step where the hardening found tampering: `keep` leaves it as measured; `null` withholds
+    it, so that the rollout ends with an error; `zero` lowers the scalar to 0, or to the lower end of a range without 0,
+    and leaves the named metrics.
     """
 
     allow_code: list[str] = []
-    """Modules whose code tasks may name, to be imported on the host. None but installed entry points by default."""
+    """Modules of the host whose code tasks may name for import. Installed entry points need no permission."""
 
     require_proven_state: bool = False
-    """Refuse to branch over a world unless `bench env check` has proven that copies of it answer alike; fail a copy
-    that answers otherwise than its world.
+    """Whether a world must be proven, by `bench env check`, to have copies that give the same responses. If so, a job
+    that branches over one that is not is refused, and a copy with other responses fails.
     """
 
     @field_validator("on_tampering", mode="before")
     @classmethod
     def _read_yaml_null(cls, value: object) -> object:
-        """Take the null of a YAML file, where `on_tampering: null` is no text, for the word."""
+        """Return `"null"` for None: YAML reads `on_tampering: null` as None."""
         return "null" if value is None else value
 
     def settings(self) -> dict[str, Any]:
-        """Return these settings, to be handed on."""
+        """Return these settings by field name, to make another model of them."""
         return {name: getattr(self, name) for name in RunSettings.model_fields}

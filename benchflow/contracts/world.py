@@ -1,7 +1,7 @@
-"""The Environment plane's protocol: a stateful world in a sandbox, and what the engine gives to it.
+"""The Environment plane's contract: a stateful world in a sandbox, and the context that the engine gives to it.
 
-Most environments are a manifest, and its default implementation is the engine's. What a manifest can't say, such as a
-state that lies in a service's memory, is a subclass of `Environment`: see docs/custom-environment.md.
+Most environments are a manifest, which the engine itself implements. A world that a manifest cannot describe, such as
+one whose state lies in a service's memory, is a subclass of `Environment`: see docs/custom-environment.md.
 """
 
 from __future__ import annotations
@@ -15,47 +15,51 @@ from benchflow.contracts.environment import Observation, ReadyWorld, StateDiff, 
 from benchflow.contracts.sandbox import Sandbox
 
 TOO_LARGE = "the state is larger than {} bytes: it is not kept, nor shown to the verifier"
-"""Warning of a state that is not written."""
+"""Warning for a state that is neither stored nor shown; formatted with the limit in bytes."""
 
 
 class StateEvidence(NamedTuple):
-    """The state after a step, as the verifier and rewards are shown it."""
+    """The state of a world after a step, for the verifier and rewards."""
 
     state: WorldState | None
-    """None where it is too large to be shown."""
+    """State after the step; None if it is too large to be shown."""
 
     diff: StateDiff | None = None
-    """What differs from the baseline; None where that is not known."""
+    """Differences from the baseline; None where they are not known, as for an environment in code."""
 
     warnings: tuple[str, ...] = ()
+    """Warnings for the rollout's result, a sentence each, such as that the state is too large."""
 
 
 class EnvironmentContext(Protocol):
-    """What an environment is made with, in any process. Its helpers may be called again after a crash in the middle."""
+    """The context that an environment is constructed with, in any process.
+
+    Its methods may be called again after a crash in the middle of one.
+    """
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox that the world is in, whichever provider it is of."""
+        """Return the sandbox that the world is in, of whichever provider."""
         ...
 
     @property
     def task(self) -> str:
-        """Id of the task: the name of its directory."""
+        """Return the id of the task: the name of its directory."""
         ...
 
     @property
     def env(self) -> Mapping[str, str]:
-        """Variables for the world's processes: the sandbox's, the task's id, and the secrets of `forward_env`."""
+        """Return the variables of the world's processes: the sandbox's, the task's id, secrets of `forward_env`."""
         ...
 
     @property
     def namespace(self) -> str:
-        """Prefix of this episode's own names in a sandbox that several use, one after another; else empty."""
+        """Return the prefix of this rollout's names in a sandbox that rollouts share one after another; else empty."""
         ...
 
     @property
     def records(self) -> Path:
-        """Directory on this host, for what the environment must know later. It is this sandbox's, and removed with it.
+        """Return the directory on this host for the environment's own records, which is removed with the sandbox.
 
         Nothing in the sandbox can read or change it. A copy of the sandbox has a new one.
         """
@@ -64,134 +68,167 @@ class EnvironmentContext(Protocol):
     async def start_service(self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         """Start a command of the world as root, unless it was started and not stopped since, and leave it running.
 
-        Its processes are the world's: they stay when what an agent has left running is killed. Whether it is ready, or
-        still runs, is not looked at.
+        Its processes belong to the world: they survive when processes that an agent left running are killed. The method
+        checks neither that the service is ready nor that it still runs.
 
         Args:
-            name: Its name in this sandbox.
-            command: Its argv.
+            name: Name of the service in this sandbox.
+            command: Argv of the service.
             env: Variables besides `env` of the context.
         """
         ...
 
     async def stop_service(self, name: str) -> None:
-        """Kill a service with all that it started. None running is success; `start_service` starts it anew."""
+        """Kill a service and all its descendants. Success if it does not run; `start_service` starts it again.
+
+        Args:
+            name: Name of the service in this sandbox.
+        """
         ...
 
     async def save_snapshot(self, name: str, files: Mapping[str, bytes]) -> StateSnapshot:
-        """Keep files in the sandbox, readable by root alone, as a snapshot.
+        """Save files in the sandbox, readable by root alone, as a snapshot; one of this name is returned as it is.
 
-        Copies of the sandbox have them. Their hashes are recorded on this host.
+        Copies of the sandbox have the files. Their hashes are recorded on this host.
 
         Args:
-            name: As `Environment.snapshot` was given it.
-            files: Their contents, by name without `/`.
+            name: Name of the snapshot, as `Environment.snapshot` received it.
+            files: Contents of the files, by name without `/`.
         """
         ...
 
     async def find_snapshot(self, name: str) -> StateSnapshot | None:
-        """Return what `save_snapshot` has kept under a name in this sandbox; None if there is nothing."""
+        """Return the snapshot that `save_snapshot` has saved under a name in this sandbox; None if there is none."""
         ...
 
     async def load_snapshot(self, snapshot: StateSnapshot) -> dict[str, bytes]:
-        """Return the files of a snapshot that `save_snapshot` has made, in this sandbox or one that it is a copy of.
+        """Return the files of a snapshot that `save_snapshot` has saved, in this sandbox or one that it is a copy of.
 
         Raises:
-            StateError: A file is not what it was.
+            StateError: A file is missing, or has changed since it was saved.
         """
         ...
 
     async def keep_baseline(self, capture: Callable[[str], Awaitable[StateSnapshot]]) -> StateSnapshot:
-        """Return the episode's baseline. The first time, wait for the task's healthcheck, and capture it.
+        """Return the rollout's baseline. The first time, wait for the task's healthcheck, and capture it.
 
         A copy of the sandbox has its original's baseline.
+
+        Args:
+            capture: Takes a snapshot of the name that it is called with.
         """
         ...
 
     def baseline(self) -> StateSnapshot:
-        """Return the episode's baseline. Raises `StateError` where none has been captured."""
+        """Return the rollout's baseline.
+
+        Raises:
+            StateError: None has been captured.
+        """
         ...
 
 
 class Environment(ABC):
-    """A world in a sandbox: a class of this kind is constructed with a context, in any process, at any time.
+    """A stateful world in a sandbox.
 
-    An object keeps nothing that another one can't find again, because a worker may die at any moment. Every method may
-    be called again after a crash in the middle of it. The class's attributes are what the engine must know before there
-    is a sandbox. Raise errors of `benchflow.errors`: `ReadinessError`, `ServiceDiedError`, `StateError`, `WorldError`.
+    The engine constructs an object with a context, in any process, at any time. The object holds nothing in memory that
+    another one can't find again, because a worker may die at any moment. Every method may be called again after a crash
+    in the middle of it. The engine reads the class's attributes before there is a sandbox. Raise errors of
+    `benchflow.errors`: `ReadinessError`, `ServiceDiedError`, `StateError`, `WorldError`.
     """
 
     name: str
-    """Name of the environment."""
+    """Name of the environment, on one line. Required."""
 
     image: str | None = None
-    """Image of its sandboxes; None for each task's own."""
+    """Image of the sandboxes; None for each task's own."""
 
     ports: tuple[int, ...] = ()
     """TCP ports of the sandbox that this host must reach by `Sandbox.expose_port`."""
 
     is_stateful: bool = True
-    """Whether it has a state. Without one, `query`, `snapshot`, `restore` and `reset` are never called."""
+    """Whether the world has a state. Without one, `query`, `snapshot`, `restore` and `reset` are never called."""
 
     keep_alive: bool = True
-    """Whether the world stays up for the verifier. Else it is torn down as soon as the agent stops."""
+    """Whether the world stays up for the verifier. If not, it is torn down after the last step, before verification."""
 
     isolation: Literal["per_task", "persistent"] = "per_task"
-    """`persistent`: the episodes of a job share one sandbox, one after another."""
+    """`per_task`: each rollout has a sandbox of its own. `persistent`: the rollouts of a job share one sandbox, one
+    after another, each in the state that the last one left."""
 
     readiness_timeout_sec: float = 120.0
-    """Seconds in which the world becomes ready. The engine adds five minutes for what `provision` does besides."""
+    """Seconds in which the world becomes ready. The engine adds five minutes for the rest of `provision`."""
 
     forward_env: tuple[str, ...] = ()
-    """Variables of whoever submits the job that the world is given, by name."""
+    """Names of the submitter's variables that the world is given, in `env` of the context."""
 
     def __init__(self, context: EnvironmentContext) -> None:
+        """Store the context as `self.context`."""
         self.context = context
 
     @abstractmethod
     async def provision(self) -> ReadyWorld:
-        """Start the world unless it runs, return when it is ready and its baseline captured (`capture_baseline`).
+        """Start the world unless it runs, and return when it is ready and its baseline is captured.
 
-        It is called again by other workers, in copies of the sandbox whose state was restored, and for each episode of
-        a shared sandbox: a world that runs is left as it is, and a baseline that was captured stays.
+        Ends with `capture_baseline()`. It is called again by other workers, in copies of the sandbox whose state was
+        restored, and for each rollout in a shared sandbox: leave a world that runs, and a captured baseline, as it is.
         """
 
     @abstractmethod
     async def readiness(self) -> ReadyWorld:
-        """Return when the world is ready. Raises `ReadinessError` at its deadline."""
+        """Return when the world is ready.
+
+        Raises:
+            ReadinessError: It is not ready at its deadline.
+        """
 
     @abstractmethod
     async def query(self) -> WorldState:
-        """Return the state now, as verifiers and rewards read it: of JSON, `WorldState.of(data)`."""
+        """Return the current state, as verifiers and rewards read it: `WorldState.of(data)` for JSON values."""
 
     @abstractmethod
     async def snapshot(self, name: str) -> StateSnapshot:
-        """Keep the state as of one moment, in the sandbox; a snapshot of this name that is there is the one meant."""
+        """Capture the state as of one moment, in the sandbox; a snapshot of this name that exists is returned as it is.
+
+        Args:
+            name: Name of the snapshot.
+        """
 
     @abstractmethod
     async def restore(self, snapshot: StateSnapshot) -> None:
-        """Put the state back, in this sandbox or in a copy of it where nothing runs yet. Return when it is ready."""
+        """Restore the state, in this sandbox or in a copy of it where nothing runs yet. Return when the world is ready.
+
+        Args:
+            snapshot: Snapshot to restore.
+        """
 
     @abstractmethod
     async def reset(self) -> None:
-        """Put the state of the baseline back. Return when the world is ready."""
+        """Restore the state of the baseline. Return when the world is ready."""
 
     @abstractmethod
     async def teardown(self) -> None:
-        """End what was started; the sandbox stays."""
+        """End the world's processes; the sandbox stays."""
 
     # --- what need not be overridden ---------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Raise if a part of the world that should run has ended. Called every two seconds while an agent acts."""
+        """Raise an error if a part of the world has ended that should run.
+
+        The engine calls it every two seconds while an agent acts, and before verification.
+        """
         await self.readiness()
 
     async def logs(self, *, tail: int | None = None) -> dict[str, str]:
-        """Return the output of each service by its name, its last `tail` characters."""
+        """Return the output of each service, by the service's name.
+
+        Args:
+            tail: Number of characters, from the end; None for all.
+        """
         return {}
 
     async def observe(self) -> tuple[Observation, ...]:
-        """Return what must be the same in a copy of the world: by default, the digest of the state."""
+        """Return the observations that must be the same in a copy of the world: by default, the state's digest."""
         if not self.is_stateful:
             return ()
         state = await self.query()
@@ -200,13 +237,13 @@ class Environment(ABC):
     async def collect_evidence(
         self, label: str, baseline: StateSnapshot | None, snapshots: Path, limit_bytes: int
     ) -> StateEvidence:
-        """Return the state for the verifier and the results: by default what `query` returns.
+        """Return the state for the verifier and the results: by default the state that `query` returns.
 
         Args:
-            label: Name of the moment in the results, after the namespace a name for a snapshot.
-            baseline: State that the agent began with.
+            label: Name of the moment in the results. With the context's namespace before it, a name for a snapshot.
+            baseline: State that the agent started with.
             snapshots: Directory of the results for copies of snapshots.
-            limit_bytes: A state of more is not shown, with a warning.
+            limit_bytes: Bytes above which a state is replaced by a warning.
         """
         state = await self.query()
         if len(state.model_dump_json()) > limit_bytes:
@@ -214,6 +251,6 @@ class Environment(ABC):
         return StateEvidence(state)
 
     async def capture_baseline(self) -> None:
-        """Capture the baseline unless it was: the last thing that `provision` does. Nothing for a stateless world."""
+        """Capture the baseline, unless that was done, as the last action of `provision`. Skip a stateless world."""
         if self.is_stateful:
             await self.context.keep_baseline(self.snapshot)
