@@ -407,11 +407,14 @@ class ReportInput(Model):
     value: StateValue | None = None
     """V(s) of the node where the rollout ended in its children, which is its reward; None if its reward is measured."""
 
+    adopted_steps: list[int] = []
+    """Indices of the `steps` that a child ran, from which the rollout continued. Their usage is in `used_below`."""
+
     used_below: list[Usage] = []
     """Model usage of all children, and of reverted work."""
 
     n_tool_calls: int = 0
-    """Tool calls of the rollout's own steps and of all children."""
+    """Tool calls of the steps that the rollout ran itself, and of all children."""
 
     rung: StoredRung = None
     """Resume mode of the session, where the rollout started from a checkpoint; None if there was none to resume."""

@@ -344,15 +344,16 @@ def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
 
 def _totals(report: ReportInput) -> dict[str, Any]:
     """Return tokens and cost of all turns, as far as they are known."""
-    own = report.steps[report.spec.begins_at[1] :]
-    told = [step.turn.usage for step in own if step.turn.usage is not None] + report.used_below
-    if not told:
+    # A step that a child ran counts once, with the child.
+    own = [one for one in report.steps[report.spec.begins_at[1] :] if one.step.index not in report.adopted_steps]
+    used = [step.turn.usage for step in own if step.turn.usage is not None] + report.used_below
+    if not used:
         return {}
-    costs = [usage.cost for usage in told if usage.cost is not None and usage.currency in (None, "USD")]
+    costs = [usage.cost for usage in used if usage.cost is not None and usage.currency in (None, "USD")]
     return {
-        "n_input_tokens": sum(usage.input_tokens for usage in told),
-        "n_output_tokens": sum(usage.output_tokens for usage in told),
-        "n_estimated_calls": sum(usage.estimated_calls for usage in told),
+        "n_input_tokens": sum(usage.input_tokens for usage in used),
+        "n_output_tokens": sum(usage.output_tokens for usage in used),
+        "n_estimated_calls": sum(usage.estimated_calls for usage in used),
         "cost_usd": sum(costs) if costs else None,
     }
 

@@ -189,6 +189,7 @@ class Ending:
             "sessions": state.sessions,
             "tree": self._tree(own) if has_tree or state.keeps_checkpoints else None,
             "value": state.value,
+            "adopted_steps": sorted(state.adopted),
             "used_below": state.usage_below,
             "rollbacks": state.rollbacks,
             "record": next((one.record for one in reversed(state.retained) if one.record is not None), None),

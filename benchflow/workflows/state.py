@@ -217,9 +217,14 @@ class RolloutState:
         return bool(self.own_steps) and (len(self.steps) >= self.last_step or not leads_on(self.steps[-1]))
 
     @property
+    def turns(self) -> list[StepOutcome]:
+        """Return the outcomes of the steps that it ran itself: those after its origin that no child has run for it."""
+        return [outcome for outcome in self.own_steps if outcome.step.index not in self.adopted]
+
+    @property
     def own_usage(self) -> list[Usage]:
-        """Return the model usage of its own steps."""
-        return [outcome.turn.usage for outcome in self.own_steps if outcome.turn.usage is not None]
+        """Return the model usage of the steps that it ran itself."""
+        return [outcome.turn.usage for outcome in self.turns if outcome.turn.usage is not None]
 
     # --- what its children add up to ------------------------------------------------------------------------
 
@@ -230,8 +235,8 @@ class RolloutState:
 
     @property
     def n_tool_calls(self) -> int:
-        """Return the tool calls of its own steps and of all children."""
-        own = sum(outcome.turn.n_tool_calls for outcome in self.own_steps)
+        """Return the tool calls of the steps that it ran itself, and of all children."""
+        own = sum(outcome.turn.n_tool_calls for outcome in self.turns)
         return own + sum(outcome.n_tool_calls for outcome in self.outcomes)
 
     @property

@@ -20,7 +20,7 @@ from temporalio import workflow
 
 import benchflow as bf
 from benchflow.contracts import ids
-from benchflow.contracts.rollout import Failure, RolloutResult, TurnResult
+from benchflow.contracts.rollout import Failure, RolloutResult, TurnResult, Usage
 from benchflow.errors import ConfigError, MissingArtifactError
 from benchflow.executions import FailingTask
 from benchflow.hosting.reporting import HostedReport
@@ -202,6 +202,13 @@ async def test_a_trajectory_that_an_agents_failure_has_cut_short_says_so_whereve
 
 
 async def test_a_parent_goes_on_from_the_best_of_its_children(theatre: Theatre) -> None:
+    act = HostedTurn._act
+
+    async def using(hosted: HostedTurn, writer: NodeWriter) -> TurnResult:
+        usage = Usage(input_tokens=10, output_tokens=1, cost=0.5, currency="USD")
+        return (await act(hosted, writer)).model_copy(update={"usage": usage, "n_tool_calls": 2})
+
+    theatre.patch.setattr(HostedTurn, "_act", using)
     policy = {"kind": "after_steps", "steps": [1], "n": 3}
     result = await grown(theatre, policy, horizon=1, then="best")
     nodes = nodes_of(result)
@@ -213,6 +220,8 @@ async def test_a_parent_goes_on_from_the_best_of_its_children(theatre: Theatre) 
     assert (result.reward_kind, result.reward) == ("measured", nodes["n3"]["rewards"]["reward"])
     assert left_by(theatre, result)[:2] == left_by(theatre, result, best.partition("/")[0])
     assert [step.step.name for step in result.steps] == ["s0", "s1", "s2"]
+    # The turn of the child from which the rollout continues is counted once, as that of the others.
+    assert (result.n_input_tokens, result.cost_usd, result.n_tool_calls) == (50, 2.5, 10)
 
 
 @pytest.mark.long
