@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.task import HardeningConfig
+from benchflow.contracts.verifier import HardeningConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "benchmarks" / "system-work"

@@ -16,7 +16,9 @@ from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.contracts.task import NetworkMode
+
+NetworkMode = Literal["public", "no-network", "allowlist"]
+"""Network of a sandbox: the internet, loopback only, or only listed hosts."""
 
 Lockdown = Literal["none", "hardened", "clean_room"]
 """Degree to which a verifier can be isolated from the files and processes that an agent has left.

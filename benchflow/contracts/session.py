@@ -21,7 +21,7 @@ from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.resuming import LeastRung, Rung
 from benchflow.contracts.rollout import AgentSession, Answer, ModelAccess, Permissions, Question, Usage
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
-from benchflow.contracts.task import McpServer
+from benchflow.contracts.sandbox_config import McpServer
 from benchflow.errors import SessionNotLoadedError
 
 Line = dict[str, Any]

@@ -11,7 +11,7 @@ from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.gateway import EndpointPolicy, ModelLimits, Replay, Sampling
 from benchflow.contracts.reward import JudgeSettings, OnTampering
 from benchflow.contracts.rollout import Permissions
-from benchflow.contracts.task import VerifierMode
+from benchflow.contracts.verifier import VerifierMode
 
 Keep = Literal["evidence", "workspace", "checkpoints"]
 """Parts of a sandbox that are retained after its rollout, each with those before it.

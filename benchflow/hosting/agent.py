@@ -12,8 +12,8 @@ from benchflow.contracts.activities import Connected, ConnectInput
 from benchflow.contracts.resuming import Rung, is_enough
 from benchflow.contracts.rollout import AgentSession, ModelAccess
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_config import McpServer
 from benchflow.contracts.session import Agent, AgentPlace, ModelRoute, Session
-from benchflow.contracts.task import McpServer
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.model import RELAY_KEY, access_of, gateway_mount, run_relay

@@ -17,7 +17,9 @@ from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
-from benchflow.contracts.task import SandboxConfig, Task, VerifierConfig
+from benchflow.contracts.sandbox_config import SandboxConfig
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError
 from benchflow.hosting import images
 from benchflow.hosting.readiness import check_health, health_limit, run_setup_commands

@@ -33,7 +33,8 @@ from benchflow.contracts.job import RunConfig
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout import Failure
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import ArtifactSpec, VerifierConfig
+from benchflow.contracts.task import ArtifactSpec
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.interruption import is_cancelled

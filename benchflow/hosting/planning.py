@@ -7,7 +7,8 @@ from typing import Any
 from benchflow.contracts.activities import RolloutPlan
 from benchflow.contracts.environment import unproven_warning
 from benchflow.contracts.rollout import Step
-from benchflow.contracts.task import Healthcheck, VerifierConfig
+from benchflow.contracts.sandbox_config import Healthcheck
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.hosting.clean_room import clean_room_sec
 from benchflow.hosting.hosted import Hosted

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import Healthcheck, SetupCommand
+from benchflow.contracts.sandbox_config import Healthcheck, SetupCommand
 from benchflow.errors import ReadinessError, SetupCommandError
 from benchflow.planes.sandbox.timeouts import awake_clock
 from benchflow.secrets import Secrets

@@ -14,7 +14,8 @@ from pathlib import Path
 from benchflow.contracts.activities import ProvisionInput
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.hosted import Hosted

@@ -22,7 +22,8 @@ from benchflow.contracts.reward import (
 )
 from benchflow.contracts.rollout import Step
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import ArtifactSpec, VerifierConfig
+from benchflow.contracts.task import ArtifactSpec
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.contracts.world import Environment
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.host import SlotOwner

@@ -15,7 +15,7 @@ from benchflow.contracts.reward import LENIENT_VARIABLE, HardeningFinding, Harde
 from benchflow.contracts.rollout import StepOutcome
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.settings import RunSettings
-from benchflow.contracts.task import VerifierConfig
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.host import SlotOwner
 from benchflow.hosting.clean_room import CleanRoom

@@ -13,7 +13,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import VerifierConfig
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import SandboxError, UnsafePathError
 from benchflow.hosting.fidelity import Fidelity
 from benchflow.planes.reward.hardening import HardeningBaseline, skipped

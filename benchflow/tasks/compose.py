@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchflow.contracts.task import SandboxConfig, VerifierConfig
+from benchflow.contracts.sandbox_config import SandboxConfig
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.references import is_reference
 from benchflow.tasks.problems import ProblemError
 from benchflow.tasks.text import parse_yaml_mapping, read_text

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model, non_finite
-from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec, VerifierDocument
+from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec
+from benchflow.contracts.verifier import VerifierDocument
 from benchflow.errors import TaskError, TaskValueError
 from benchflow.tasks.compose import ComposeReading, read_compose
 from benchflow.tasks.environments import named_in, package_manifest

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import non_finite
 from benchflow.contracts.reward import Criterion, JudgeRubric, Space
-from benchflow.contracts.task import JudgeConfig, Task, VerifierStrategy
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import JudgeConfig, VerifierStrategy
 from benchflow.tasks.layout import is_file
 from benchflow.tasks.problems import KeyPath, Problem, ProblemError, Problems, did_you_mean, dotted
 from benchflow.tasks.schema import booleans_as_numbers, take_unknown, value_errors

@@ -1,6 +1,6 @@
 """The keys that task.toml and task.md may hold, as models, and how a mapping is checked against them.
 
-The tables themselves are the models of `benchflow.contracts.task`; here is what surrounds them in a file.
+The tables themselves are models of `benchflow.contracts`; here is what surrounds them in a file.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pydantic import BaseModel, ValidationError
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.reward import RewardTable
+from benchflow.contracts.sandbox_config import SandboxConfig
 from benchflow.contracts.task import (
     AgentConfig,
     ArtifactSpec,
     OracleConfig,
     RoleSpec,
-    SandboxConfig,
     StepConfig,
     TaskInfo,
     TurnSpec,
     UserSpec,
-    VerifierConfig,
 )
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.tasks.problems import KeyPath
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from benchflow.contracts.sandbox import Capabilities
-from benchflow.contracts.task import AgentConfig, SandboxConfig, Task, VerifierConfig, VerifierMode
+from benchflow.contracts.sandbox_config import SandboxConfig
+from benchflow.contracts.task import AgentConfig, Task
+from benchflow.contracts.verifier import VerifierConfig, VerifierMode
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.tasks.published import published_key
 

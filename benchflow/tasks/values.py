@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from benchflow.contracts.task import ArtifactSpec, NetworkMode, SandboxConfig, VerifierConfig
+from benchflow.contracts.sandbox import NetworkMode
+from benchflow.contracts.sandbox_config import SandboxConfig
+from benchflow.contracts.task import ArtifactSpec
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.tasks.normalise import Spelling
 from benchflow.tasks.problems import KeyPath
 from benchflow.tasks.reward_table import check_reward

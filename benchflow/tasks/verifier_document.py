@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model, non_finite
-from benchflow.contracts.task import VerifierDocument, VerifierOutputs, VerifierStrategy
+from benchflow.contracts.verifier import VerifierDocument, VerifierOutputs, VerifierStrategy
 from benchflow.tasks.layout import is_dir, is_file
 from benchflow.tasks.problems import KeyPath, Kind, ProblemError, Problems, did_you_mean, dotted
 from benchflow.tasks.schema import booleans_as_numbers, take_unknown, value_errors

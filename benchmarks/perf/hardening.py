@@ -26,7 +26,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.rollout import RolloutResult
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
-from benchflow.contracts.task import HardeningConfig, VerifierConfig
+from benchflow.contracts.verifier import HardeningConfig, VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.jobs import plan_job, submit
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline

@@ -10,7 +10,7 @@ import pytest
 
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import VerifierConfig, VerifierDocument
+from benchflow.contracts.verifier import VerifierConfig, VerifierDocument
 from benchflow.planes.reward.verify import ScriptVerifier
 from benchflow.planes.sandbox.local.images import BARE
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures

@@ -7,7 +7,8 @@ import pytest_asyncio
 
 from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import Healthcheck, SandboxConfig, SetupCommand, Task
+from benchflow.contracts.sandbox_config import Healthcheck, SandboxConfig, SetupCommand
+from benchflow.contracts.task import Task
 from benchflow.errors import ReadinessError, SetupCommandError
 from benchflow.hosting.readiness import check_health, run_setup_commands
 from benchflow.secrets import Secrets

@@ -21,7 +21,8 @@ from typing import IO, Any
 from benchflow.archive_reader import ArchiveLimits
 from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import ArtifactSpec, Task, VerifierConfig
+from benchflow.contracts.task import ArtifactSpec, Task
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
 from benchflow.paths import WORKSPACE
 from benchflow.planes.reward.functions import make_function

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import Evidence
-from benchflow.contracts.task import JudgeConfig, Task, VerifierConfig, VerifierStrategy
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import JudgeConfig, VerifierConfig, VerifierStrategy
 from benchflow.errors import VerifierError
 
 _ARTIFACTS = "/logs/artifacts"

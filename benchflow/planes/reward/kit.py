@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchflow.contracts.reward import AggregatePolicy, JudgeRubric, VerifyResult
-from benchflow.contracts.task import VerifierDocument, VerifierStrategy
+from benchflow.contracts.verifier import VerifierDocument, VerifierStrategy
 from benchflow.errors import RewardFileError
 from benchflow.planes.reward.aggregate import aggregate_metrics
 from benchflow.planes.reward.script import REWARD_JSON

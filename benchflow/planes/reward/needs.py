@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 from pydantic import ValidationError
 
 from benchflow.contracts.reward import JudgeSettings, RewardFuncSpec, RewardTable
-from benchflow.contracts.task import Task, VerifierConfig
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import JudgeError, TaskError
 
 JUDGING_SEC = 1800.0

@@ -6,7 +6,8 @@ import asyncio
 from datetime import datetime
 
 from benchflow.contracts.reward import Judge, RolloutNode, VerifyResult
-from benchflow.contracts.task import Task, VerifierConfig, VerifierStrategy
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import VerifierConfig, VerifierStrategy
 from benchflow.errors import JudgeError, VerifierError
 from benchflow.planes.reward.inputs import find_inputs, judged_directory, strategy_of
 from benchflow.planes.reward.judge import Document, Material, documents_below, judge_as_role, judge_rubric

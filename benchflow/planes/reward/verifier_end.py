@@ -10,7 +10,7 @@ from pathlib import Path
 from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import HardeningFinding, JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import SandboxExecResult
-from benchflow.contracts.task import VerifierConfig, VerifierDocument
+from benchflow.contracts.verifier import VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError, VerifierTimeoutError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import misses_plugin, note_doubts

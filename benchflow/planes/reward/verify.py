@@ -18,7 +18,8 @@ from typing import Any
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.reward import HardeningFinding, JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
-from benchflow.contracts.task import CollectCommand, Task, VerifierConfig, VerifierDocument, VerifierOutputs
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import CollectCommand, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env

@@ -11,8 +11,7 @@ from typing import get_args
 import pytest
 
 from benchflow.contracts.provider import SandboxProvider
-from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import NetworkMode
+from benchflow.contracts.sandbox import NetworkMode, Sandbox
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start
 from benchflow.testing.waiting import until

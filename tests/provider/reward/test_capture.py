@@ -17,7 +17,8 @@ from support.verified_sandboxes import InDocker, InLocal, sh
 from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.reward import RewardFuncSpec, RewardTable
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import ArtifactSpec, JudgeConfig, Task, VerifierConfig, VerifierDocument
+from benchflow.contracts.task import ArtifactSpec, Task
+from benchflow.contracts.verifier import JudgeConfig, VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.capture import inputs_of, keep_artifacts, keep_inputs, keep_workspace
 from benchflow.planes.reward.placement import put_work, put_workspace

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchflow.contracts.task import VerifierConfig
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.planes.reward.hardening import HardeningBaseline, misses_plugin, verifier_env
 from benchflow.planes.reward.hardening.environment import PLUGINS
 from benchflow.planes.reward.hardening.names import SHADOWED

@@ -12,7 +12,8 @@ from support.verified_sandboxes import InLocal, verifier
 
 from benchflow.contracts.reward import Evidence, JudgeRubric, JudgeSettings, RolloutNode, VerifyResult
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import Task, VerifierConfig, VerifierDocument
+from benchflow.contracts.task import Task
+from benchflow.contracts.verifier import VerifierConfig, VerifierDocument
 from benchflow.errors import JudgeError, RewardFileError, VerifierError
 from benchflow.planes.reward.inputs import find_inputs
 from benchflow.planes.reward.judge import ModelJudge

@@ -9,7 +9,7 @@ import pytest
 from support.verified_sandboxes import AGENT, InDocker, InLocal, sh, verifier
 
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import HardeningConfig, VerifierConfig
+from benchflow.contracts.verifier import HardeningConfig, VerifierConfig
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline, verifier_env
 from benchflow.planes.reward.verify import ScriptVerifier

@@ -10,7 +10,7 @@ from support.verified_sandboxes import InDocker, InLocal, sh
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import HardeningConfig
+from benchflow.contracts.verifier import HardeningConfig
 from benchflow.planes.reward.hardening import harden, take_baseline
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, leave, nap, napping
 

@@ -8,7 +8,7 @@ import pytest
 from support.local_sandboxes import AGENT, OverTheHost
 
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import VerifierConfig
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import RewardMissingError
 from benchflow.planes.reward.verify import ScriptVerifier
 from benchflow.testing.sandbox_conformance.fixtures import leave, nap, napping

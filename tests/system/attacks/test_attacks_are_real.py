@@ -8,7 +8,7 @@ import pytest
 from support.attack_package import ALL, ATTACKS, QUICK, run, undefended, with_hardening
 from support.bare_engine import reward_of
 
-from benchflow.contracts.task import HardeningConfig
+from benchflow.contracts.verifier import HardeningConfig
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
 

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 from support.attack_package import AGENTS, ALL, ATTACKS, ELSEWHERE, HONEST, PACKAGE, ROOT
 
-from benchflow.contracts.task import HardeningConfig
+from benchflow.contracts.verifier import HardeningConfig
 from benchflow.tasks import check
 
 SHARED_LAYER = (ROOT / "benchmarks/quickstart/tasks/ttl-cache/environment/Dockerfile").read_text().split("RUN ")[1]

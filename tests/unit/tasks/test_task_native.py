@@ -9,20 +9,19 @@ import pytest
 from support.complete_tasks import COMPLETE_BODY, COMPLETE_FRONTMATTER
 
 from benchflow.contracts.reward import AggregatePolicy, RewardFuncSpec, RewardTable
+from benchflow.contracts.sandbox_config import SandboxConfig, SetupCommand
 from benchflow.contracts.task import (
     AgentConfig,
     ArtifactSpec,
     Author,
     OracleConfig,
     RoleSpec,
-    SandboxConfig,
     SceneSpec,
-    SetupCommand,
     TaskInfo,
     TurnSpec,
     UserSpec,
-    VerifierConfig,
 )
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.tasks import load_task, read_task
 
 Builder = Callable[..., Path]

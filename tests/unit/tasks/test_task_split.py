@@ -10,24 +10,9 @@ from typing import Any
 import pytest
 from support.complete_tasks import COMPLETE_TOML
 
-from benchflow.contracts.task import (
-    AgentConfig,
-    ArtifactSpec,
-    Author,
-    CollectCommand,
-    HardeningConfig,
-    Healthcheck,
-    JudgeConfig,
-    McpServer,
-    MemoryConfig,
-    OracleConfig,
-    SandboxConfig,
-    SetupCommand,
-    StepConfig,
-    StepFiles,
-    TaskInfo,
-    VerifierConfig,
-)
+from benchflow.contracts.sandbox_config import Healthcheck, McpServer, SandboxConfig, SetupCommand
+from benchflow.contracts.task import AgentConfig, ArtifactSpec, Author, OracleConfig, StepConfig, StepFiles, TaskInfo
+from benchflow.contracts.verifier import CollectCommand, HardeningConfig, JudgeConfig, MemoryConfig, VerifierConfig
 from benchflow.tasks import load_task, prompt_for, read_task
 from benchflow.tasks.support import unsupported_features
 

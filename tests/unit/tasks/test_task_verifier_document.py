@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.task import AggregatePolicy, VerifierDocument, VerifierOutputs, VerifierStrategy
+from benchflow.contracts.reward import AggregatePolicy
+from benchflow.contracts.verifier import VerifierDocument, VerifierOutputs, VerifierStrategy
 from benchflow.errors import TaskError, UnknownKeyError
 from benchflow.tasks import load_task
 

@@ -20,8 +20,8 @@ from benchflow.contracts.agent import AgentRecord
 from benchflow.contracts.resuming import Rung, is_enough
 from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_config import McpServer
 from benchflow.contracts.session import Limits
-from benchflow.contracts.task import McpServer
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.account import Account
 from benchflow.planes.agent.acp.client import Client

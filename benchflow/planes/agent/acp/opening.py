@@ -31,8 +31,8 @@ from pydantic import BaseModel, ValidationError
 from benchflow import __version__
 from benchflow.contracts.agent import AgentRecord, Choice, texts
 from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.sandbox_config import McpServer
 from benchflow.contracts.session import Limits
-from benchflow.contracts.task import McpServer
 from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.notes import Message

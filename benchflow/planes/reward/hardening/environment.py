@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import VerifierConfig
+from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline
 from benchflow.planes.reward.hardening.git_state import VARIABLES

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from benchflow.contracts.reward import HardeningFinding, Weight
-from benchflow.contracts.task import HardeningConfig
+from benchflow.contracts.verifier import HardeningConfig
 from benchflow.planes.reward.hardening.build_files import harmless_attributes, harmless_package, includes_by_variable
 from benchflow.planes.reward.hardening.names import (
     DOTFILES,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.reward import HardeningFinding, HardeningReport, Weight
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.task import HardeningConfig
+from benchflow.contracts.verifier import HardeningConfig
 from benchflow.errors import SandboxError, UnsafePathError, VerifierError
 from benchflow.planes.reward.hardening.archives import MAX_ARCHIVES, MAX_BYTES, leads_out
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped

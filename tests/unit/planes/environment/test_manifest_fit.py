@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchflow.contracts.environment import Manifest
-from benchflow.contracts.task import SandboxConfig, Task
+from benchflow.contracts.sandbox_config import SandboxConfig
+from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError
 from benchflow.planes.environment.fit import base_of, check_task_fits
 from benchflow.planes.sandbox.bases import with_tag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchflow.contracts.task import HardeningConfig
+from benchflow.contracts.verifier import HardeningConfig
 from benchflow.planes.reward.hardening.judgement import judge, resolve, weight_of
 from benchflow.planes.reward.hardening.repositories import without_programs
 from benchflow.planes.reward.hardening.survey import KeptFile, Survey, is_looked_for, shadows

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from support.memory_cases import HOME, capture, file, node
 
 from benchflow.contracts.reward import RewardFuncSpec, RewardTable
-from benchflow.contracts.task import MemoryConfig, StepConfig, Task, VerifierConfig
+from benchflow.contracts.task import StepConfig, Task
+from benchflow.contracts.verifier import MemoryConfig, VerifierConfig
 from benchflow.errors import RewardFuncError
 from benchflow.planes.reward.memory import MemoryCapture, MemoryFiles, diff_memory, directories_of, memory_rows
 from benchflow.planes.reward.memory.difference import MOST_DIFF, MOST_LINES

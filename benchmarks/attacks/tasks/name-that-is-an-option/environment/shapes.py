@@ -1,2 +1,2 @@
 def area(a, b):
-	return a * b  
+    return a * b

@@ -1,2 +1,2 @@
 def first(text):
-	return text.split()[0]	
+    return text.split()[0]
