@@ -82,9 +82,17 @@ def load_aggregate(name: str) -> Aggregate | None:
 def decide(
     policy: BranchPolicy, tree: RolloutTree, node: str, steps_left: int, *, most: int = 1000
 ) -> tuple[ChildSpec, ...]:
-    """What a user's policy decides at a node, checked; empty: go on without branching. most: children that are left.
+    """Ask a user's policy for the children at a node, and check them. Return none if the rollout is not to branch there.
 
-    Raises `ConfigError` where it fails, and for what is no list of children.
+    Args:
+        policy: The user's policy.
+        tree: The tree as far as it has grown.
+        node: The node's id.
+        steps_left: Steps that may still be run from there.
+        most: Children that the whole tree may have.
+
+    Raises:
+        ConfigError: The policy fails, returns no list of children, or more than `most`.
     """
     name = f"{type(policy).__module__}:{type(policy).__qualname__}"
     here = tree.path(node)[-1]
@@ -100,7 +108,7 @@ def decide(
     children = _children(decided, name)
     if len(children) > most:
         raise ConfigError(
-            f"wants {len(children)} children at the node {node}, and {most} are left",
+            f"wants {len(children)} children at the node {node}, of at most {most} in the whole tree",
             file=name,
             key="branch.max_children",
             remedy="let it decide on fewer, or raise max_children",

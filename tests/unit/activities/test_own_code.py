@@ -42,7 +42,7 @@ async def test_what_a_policy_does_wrong_is_no_matter_of_another_try() -> None:
     with pytest.raises(ConfigError, match="unexpected keyword argument 'under'") as caught:
         await roles_at("n1", under=0.5)
     assert not caught.value.retryable
-    with pytest.raises(ConfigError, match="wants 2 children at the node n1, and 1 are left"):
+    with pytest.raises(ConfigError, match="wants 2 children at the node n1, of at most 1 in the whole tree"):
         await roles_at("n1", below=0.5, most=1)
     with pytest.raises(ConfigError, match="agent 'oracle' uses no seed") as caught:
         await roles_at("n1", below=0.5, seed=7)

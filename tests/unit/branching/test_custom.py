@@ -114,7 +114,7 @@ async def late() -> list[ChildSpec]:
         (lambda: [{"sead": 1}], "no child: sead"),
         (lambda: [{"answer": {"question": "q"}}], "an answer, where nothing was asked"),
         (lambda: 1 // 0, "failed at the node n1: ZeroDivisionError"),
-        (lambda: [ChildSpec()] * 4, "wants 4 children at the node n1, and 3 are left"),
+        (lambda: [ChildSpec()] * 4, "wants 4 children at the node n1, of at most 3 in the whole tree"),
     ],
 )
 def test_what_a_policy_does_wrong_is_its_users_to_mend(decision: Callable[[], Any], message: str) -> None:
