@@ -82,7 +82,7 @@ def load_aggregate(name: str) -> Aggregate | None:
 def decide(
     policy: BranchPolicy, tree: RolloutTree, node: str, steps_left: int, *, most: int = 1000
 ) -> tuple[ChildSpec, ...]:
-    """Ask a user's policy for the children at a node, and check them. Return none if the rollout is not to branch there.
+    """Ask a user's policy for the children at a node, and check them. Return none where the rollout is not to branch.
 
     Args:
         policy: The user's policy.
