@@ -14,6 +14,7 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.provider import EntrypointState, OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.errors import UnsupportedFeatureError
+from benchflow.planes.reward.hardening.survey import ARCHIVE, empty_archive
 from benchflow.testing.noop_sandbox import NoopDriver
 
 REWARD_FILE = "/logs/verifier/reward.txt"
@@ -80,6 +81,8 @@ class IdleSandbox:
     async def read_bytes(self, path: str) -> bytes:
         if path == REWARD_FILE:
             return REWARD
+        if path == ARCHIVE:
+            return empty_archive()
         raise FileNotFoundError(f"{path}: the idle sandbox holds no files")
 
     async def write_file(

@@ -1,7 +1,7 @@
-"""A look at what in a sandbox may work on a verifier by itself: one script, and one archive that it leaves to be read.
+"""Survey the files in a sandbox that may influence a verifier: one script, which packs them into one archive.
 
-The same look is taken before the agent and after it; what differs is judged on this host. Names are bytes to the
-sandbox: here they are text that keeps every byte.
+The same survey is taken before and after the agent; the differences are judged on this host. Names are bytes to the
+sandbox: here they are text that keeps every byte (`surrogateescape`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.errors import SandboxLostError, VerifierError
+from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.archives import PATTERNS as ARCHIVES
 from benchflow.planes.reward.hardening.build_files import included, targets_without_files
 from benchflow.planes.reward.hardening.contents import FILES, LISTS, PASS, PASSES, READ
@@ -39,15 +39,16 @@ from benchflow.planes.reward.hardening.names import (
 
 ROOM = "/run/benchflow/hardening"
 MOST_SAID = 32 * 1024
-"""Characters that a command may be; what is longer goes by way of a file, which is one more round trip."""
+"""Maximum number of characters of a command; a longer one is passed by a file, which is one more round trip."""
 _MAX_TEMPORARY = 40_000
-"""Bytes of the names in the temporary directories that are listed."""
+"""Maximum number of bytes of the names listed from the temporary directories."""
 
 _OWN_LISTS = ("links", "found", "fresh", "top", "modules", "packed", "temporary")
-"""Lists that a look brings back, beside those about contents."""
+"""Names of the lists that a survey returns, beside those about contents."""
 
 _KNOWN = f"{ROOM}.known"
-_OUT = f"{ROOM}/out.tar"
+ARCHIVE = f"{ROOM}/out.tar"
+"""File in the sandbox that a survey is read from."""
 
 
 def _any_of(names: Iterable[str]) -> str:
@@ -69,14 +70,14 @@ _READ = (
     *("[.]pth$", "/[.]gitattributes$", "/[.]gitconfig$", "/git/config$"),
     *("^/etc/gitconfig$", "^/etc/apt/", "^/etc/dpkg/", "^/etc/default/locale$", "^/etc/locale[.]conf$"),
 )
-"""New files that are read, by patterns: their content decides what becomes of them."""
+"""Patterns of new files that are read, because their content decides about them."""
 
 _SMALL = "grep " + " ".join(
     f"-e '{pattern}'" for pattern in (*_READ, *(f"/{name.replace('.', '[.]')}$" for name in GIT_FILES))
 )
-# $1 the workspace, empty for none; $2 the verifier's home; $3 PATH; $4 PYTHONPATH; $5 seconds since the epoch of the
-# look before, empty for none. What was known then is in $6, or in `known` if that is long: only that is looked into,
-# and what says by its content what it is. $7: further files to look for, a line each.
+# $1: workspace, empty for none. $2: the verifier's home. $3: PATH. $4: PYTHONPATH. $5: time of the survey before in
+# seconds since the epoch, empty for the first. $6: files that were read then, or the file `known` has them if they are
+# long; only these are read again, and new files that match _SMALL. $7: further files to look for, a line each.
 _SCRIPT = rf"""
 ws=$1 home=${{2%/}} path=$3 modules=$4 since=$5 known=$6 wanted=$7 more=
 rm -rf {ROOM}
@@ -152,69 +153,86 @@ tar --hard-dereference -cf out.tar $more -T each 2>/dev/null
 
 
 class KeptFile(Model):
-    """A file as it was. content: in Latin-1, which holds any byte."""
+    """A file that was read."""
 
     content: str
+    """Content in Latin-1, which has a character for each byte."""
+
     mode: int
+    """Permission bits."""
+
     uid: int
+    """User id of the owner."""
+
     gid: int
+    """Group id."""
 
 
 class Survey(Model):
-    """files: what was looked into; found: all that has a name that is looked for; links: of the workspace, with what
-    they say; fresh: caches of bytecode that were written since. top: Python's modules where it starts to look for them.
-    git: what repositories are described by. now: of a first look, seconds since the epoch.
-    """
+    """Files in a sandbox that may influence a verifier."""
 
     now: int = 0
+    """Time of a first survey, in seconds since the epoch; 0 for a second one."""
+
     files: dict[str, KeptFile] = {}
+    """Files that were read, by path."""
+
     found: list[str] = []
+    """Paths with a name that tools look for."""
+
     links: dict[str, str] = {}
+    """Symbolic links of the workspace, with their targets."""
+
     fresh: list[str] = []
+    """Files in a `__pycache__` that were written since the survey before; all of them in a first one."""
+
     top: list[str] = []
+    """Python modules, with the names of ones that pytest needs, in directories that Python searches first."""
+
     git: list[str] = []
+    """Files that describe repositories."""
 
     includes: list[str] = []
-    """Files that Makefiles of the workspace include, whether they are there or not."""
+    """Files that Makefiles of the workspace and git configurations include, whether or not they exist."""
 
     targets: list[str] = []
-    """Files that would keep make from running a rule which makes none."""
+    """Files that would keep make from running a rule that makes no file."""
 
     packed: list[str] = []
-    """Archives of the workspace that have changed since the look before."""
+    """Archives of the workspace that have changed since the survey before; all of them in a first one."""
 
     shadows: list[str] = []
-    """Modules of the workspace that have the name of one of the standard library's."""
+    """Modules of the workspace with the name of one of the standard library."""
 
     naming: list[str] = []
-    """Files of the workspace that name a directory of the verifier's."""
+    """Files of the workspace that name a directory of the verifier."""
 
     acting: dict[str, list[str]] = {}
-    """Statements of SQLite databases that make triggers and views, by the file."""
+    """Statements in SQLite databases that create triggers and views, by file."""
 
     equal: list[str] = []
-    """Python files of the workspace with objects that are equal to everything."""
+    """Files of the workspace with Python objects that are equal to everything."""
 
     plugins: dict[str, list[str]] = {}
-    """Plugins of pytest that packages declare, by the file that does."""
+    """Pytest plugins that packages declare, by the file that declares them."""
 
     packages: list[str] = []
-    """Packages and modules in a `node_modules` of which something is new or changed."""
+    """Packages and modules in a `node_modules` that have new or changed files."""
 
     hooks: list[str] = []
-    """Programs that may be hooks of repositories, and are new or changed."""
+    """New or changed programs that may be hooks of repositories."""
 
     journals: list[str] = []
-    """Journals of SQLite databases that are new or changed."""
+    """New or changed journals of SQLite databases."""
 
     orphans: list[str] = []
     """Journals without a database beside them."""
 
     dashed: list[str] = []
-    """Paths of the workspace whose names begin with `-`."""
+    """Paths of the workspace with names that begin with `-`."""
 
     temporary: list[str] = []
-    """Paths at the top of the temporary directories, but for names that begin with a dot."""
+    """Paths at the top of the temporary directories, except names that begin with a dot."""
 
 
 async def take_survey(
@@ -227,16 +245,19 @@ async def take_survey(
     since: int | None = None,
     wanted: Sequence[str] = (),
 ) -> Survey:
-    """Look.
+    """Return a survey of the sandbox.
 
     Args:
-        sandbox: Where.
-        home: The verifier's.
-        path: PATH.
-        modules: PYTHONPATH.
-        known: Files that were looked into before; without them, every file is.
-        since: When that was.
+        sandbox: The sandbox.
+        home: Home of the verifier's user.
+        path: PATH of the verifier.
+        modules: PYTHONPATH of the verifier.
+        known: Files that an earlier survey read, to be read again.
+        since: Time of that survey; None for the first one, which reads every file that it finds.
         wanted: Further files to look for.
+
+    Raises:
+        VerifierError: The script failed, or its archive is gone or can't be read.
     """
     workspace = workspace_of(sandbox)
     listed = "".join(f"{file}\n" for file in known)
@@ -252,34 +273,46 @@ async def take_survey(
             log_tail=result.stderr[-2000:],
         )
     try:
-        packed = await sandbox.read_bytes(_OUT)
-    except SandboxLostError:
-        raise
-    except FileNotFoundError:
-        return Survey()
+        packed = await sandbox.read_bytes(ARCHIVE)
+    except FileNotFoundError as error:
+        # The script has just written it: a process of the agent's that is still there would have nothing removed.
+        raise VerifierError(
+            "the list of what is in the sandbox was gone before it could be read",
+            remedy="see what the agent has left running in it",
+        ) from error
     return _read(packed)
 
 
+def empty_archive() -> bytes:
+    """Return the archive of a sandbox in which nothing is found, for providers that run no scripts."""
+    with io.BytesIO() as packed:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name in (*_OWN_LISTS, *LISTS):
+                archive.addfile(tarfile.TarInfo(name))
+        return packed.getvalue()
+
+
 def workspace_of(sandbox: Sandbox) -> str:
-    """The workspace; empty where that is the whole file system, which is nobody's in particular."""
+    """Return the workspace of a sandbox; empty if that is `/`, which is not the agent's alone."""
     workspace = posixpath.normpath(sandbox.ref.workdir)
     return "" if workspace == "/" else workspace
 
 
 def encode(text: str) -> bytes:
-    """The bytes of a name."""
+    """Return the bytes of a name that keeps undecodable bytes as surrogates."""
     return text.encode(errors="surrogateescape")
 
 
 def _read(packed: bytes) -> Survey:
+    """Return the survey in the archive that the script has packed."""
     lists: dict[str, list[str]] = {}
     files: dict[str, KeptFile] = {}
     contents: dict[str, bytes] = {}
     try:
-        # No `tar` makes an archive shorter than what is in it, unless it is told to leave out holes.
+        # A `tar` archive is at least as long as its content, unless it was told to leave out holes.
         for member in read_archive(io.BytesIO(packed), ArchiveLimits(size=len(packed))):
             info, name = member.info, "/".join(member.parts)
-            # One that has several names is held once.
+            # A hard link has no content of its own: its first name has it.
             held = contents.get(posixpath.normpath(info.linkname)) if info.islnk() else None
             content = held if member.content is None else member.content.read()
             if content is None:
@@ -329,7 +362,7 @@ def _read(packed: bytes) -> Survey:
 
 
 def _grouped(pairs: Sequence[str]) -> dict[str, list[str]]:
-    """Return what is said of each file, of a list in which a file and what is said of it take turns."""
+    """Return the texts of each file, from a list in which a file and a text alternate."""
     said: dict[str, list[str]] = {}
     for path, text in zip(pairs[0::2], pairs[1::2], strict=False):
         said.setdefault(path, []).append(text)
@@ -337,7 +370,7 @@ def _grouped(pairs: Sequence[str]) -> dict[str, list[str]]:
 
 
 def is_looked_for(path: str) -> bool:
-    """Whether a path means what its name says: weights of a model end in `.pth`, too."""
+    """Return whether tools read a file of this name at this path: a `.pth`, say, may be weights of a model."""
     name = posixpath.basename(path)
     if name in (*GIT_FILES, *GIT_DIRECTORIES):
         return path.endswith(f"/{_GIT_OF_HOME}")
@@ -349,20 +382,25 @@ def is_looked_for(path: str) -> bool:
 
 
 def module_of(path: str) -> str:
-    """Return the name by which Python imports a file, from the directory in which it, or its package, lies."""
+    """Return the name by which Python imports a file: of its package for an `__init__`, else its own."""
     directory, name = posixpath.split(path)
     stem = name.partition(".")[0]
     return posixpath.basename(directory) if stem == "__init__" else stem
 
 
 def shadows(path: str) -> bool:
-    """Whether a module that lies where Python starts to look is taken for one that a verifier needs."""
+    """Return whether a module, in a directory that Python searches first, shadows one that a verifier needs."""
     stem = module_of(path)
     return stem in SHADOWED or stem.startswith("_sysconfigdata")
 
 
 def _is_of_git(path: str, names: set[str]) -> bool:
-    """Whether a file is a repository's, and no other's of its name."""
+    """Return whether a file belongs to a repository, and does not only have such a name.
+
+    Args:
+        path: Path of the file.
+        names: All paths that were found, of which those beside a `config` decide.
+    """
     directory, name = posixpath.split(path)
     if name != "config":
         return name in GIT_FILES
@@ -370,9 +408,10 @@ def _is_of_git(path: str, names: set[str]) -> bool:
 
 
 def in_workspace(path: str, workspace: str) -> bool:
+    """Return whether a path is the workspace, or lies in it; false if the workspace is empty."""
     return bool(workspace) and (path == workspace or path.startswith(f"{workspace}/"))
 
 
 def is_below(path: str, parents: Iterable[str]) -> bool:
-    """Whether a path is one of these, or lies in one."""
+    """Return whether a path is one of `parents`, or lies in one."""
     return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
