@@ -8,7 +8,7 @@ before the standard library.
 import importlib
 
 TYPE_CHECKING = False
-"""As `typing` has it, which is not imported; type checkers know the name."""
+"""Substitute for `typing.TYPE_CHECKING`, without the cost of importing `typing`; type checkers know the name."""
 
 __version__ = "0.1.0"
 
@@ -123,6 +123,7 @@ __all__ = sorted(["__version__", *_PUBLIC])
 
 
 def __getattr__(name: str) -> object:
+    """Import a public name on first use, and cache it as a global of this module."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'benchflow' has no attribute {name!r}")
     module, _, attribute = _PUBLIC[name].partition(":")
@@ -132,4 +133,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
     return __all__

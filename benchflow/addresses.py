@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 
 def is_http_address(text: str) -> bool:
-    """Tell whether a text is an HTTP address with a host, and with a port from 0 to 65535 if it has one."""
+    """Return whether a text is an HTTP or HTTPS URL with a host and, if it has a port, one from 0 to 65535."""
     try:
         parts = urlsplit(text)
-        # The port is read, and found out of range, only when it is asked for.
+        # urlsplit checks the port's range only when the attribute is read.
         return text.startswith(("http://", "https://")) and bool(parts.hostname) and (parts.port or 0) >= 0
     except ValueError:
         return False

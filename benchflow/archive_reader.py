@@ -1,7 +1,8 @@
-"""Read tar archives that a sandbox, an agent or a task set wrote. What is done with a member is up to the caller.
+"""Bounded reader of tar archives that a sandbox, an agent or a task set wrote. Members are checked, not extracted.
 
-An archive of a few kilobytes can declare terabytes: by holes, by compression, by one header that is a gigabyte. So none
-is decompressed, what its members unpack to is counted before it is read, and no read is larger than its limit.
+An archive of a few kilobytes can declare terabytes: by holes, by compression, by one header that is a gigabyte. So no
+archive is decompressed, the unpacked size of each member is counted before it is read, and no read is larger than its
+limit.
 """
 
 from __future__ import annotations
@@ -19,34 +20,35 @@ from benchflow.confined import MAX_DEPTH, MAX_ENTRIES, MAX_PATH
 T = TypeVar("T")
 
 CHUNK = 1024 * 1024
+"""Bytes per read of `copy_content`."""
 
 _MAX_HEADER = 1024 * 1024
-"""Bytes that are read for one member's headers: names, extended attributes, the map of its holes."""
+"""Maximum bytes read for one member's headers: names, extended attributes, the map of its holes."""
 
 _MAX_PAX = 256 * 1024
-"""Bytes of a member's extended header. An extended attribute has at most 64 KiB."""
+"""Maximum bytes of a member's extended header. An extended attribute has at most 64 KiB."""
 
 _MAX_GLOBALS = 1000
 _LONG_NUMBER = re.compile(rb"[0-9]{512}")
-"""Searching for what follows a number takes the square of its length."""
+"""Run of digits that makes an extended header invalid: a search for what follows takes the square of its length."""
 
 _RECORD = re.compile(rb"([0-9]{1,7}) [^=\n]+=")
 
 
 class ArchiveLimitError(tarfile.ReadError):
-    """An archive holds more, or deeper directories, than may be unpacked."""
+    """An archive holds more data, more members, or deeper directories than may be unpacked."""
 
 
 @dataclass(frozen=True)
 class ArchiveLimits:
-    """How much one archive may unpack to."""
+    """Maximum that one archive may unpack to."""
 
     size: int
-    """Bytes of all files, holes included."""
+    """Total bytes of all files, holes included."""
     entries: int = MAX_ENTRIES
-    """Members, of whatever kind."""
+    """Number of members of any kind."""
     depth: int = MAX_DEPTH
-    """Parts of a name."""
+    """Number of parts in a member's name."""
 
 
 class Member(NamedTuple):
@@ -55,11 +57,11 @@ class Member(NamedTuple):
     info: tarfile.TarInfo
     """Its header, as the archive has it."""
     parts: tuple[str, ...]
-    """Of its name, without `.` and empty ones. Empty for the archive's own top directory."""
+    """Parts of its name, without `.` and empty ones. Empty for the archive's own top directory."""
     leads_out: bool
-    """Whether its name is absolute, or has `..` or NUL in it."""
+    """Whether its name is absolute, or contains `..` or NUL."""
     content: IO[bytes] | None
-    """Of a regular file, to be read before the next member."""
+    """Content of a regular file, to be read before the next member; None for other kinds."""
 
 
 def read_archive(file: IO[bytes], limits: ArchiveLimits, check: Callable[[], None] = lambda: None) -> Iterator[Member]:
@@ -67,11 +69,11 @@ def read_archive(file: IO[bytes], limits: ArchiveLimits, check: Callable[[], Non
 
     Args:
         file: The archive, seekable.
-        limits: What it may hold.
-        check: Called before each member, and may raise.
+        limits: Maximum that it may hold.
+        check: Called before each member; may raise to stop the reading.
 
     Raises:
-        tarfile.TarError: It is no archive, or is broken, or exceeds the limits.
+        tarfile.TarError: The file is not an archive, is damaged, or exceeds the limits.
     """
     left = limits.size
     end = 0
@@ -85,14 +87,14 @@ def read_archive(file: IO[bytes], limits: ArchiveLimits, check: Callable[[], Non
                 info = _parse(archive.next)
             if info is None:
                 return
-            # Python before 3.11.14 takes a size below zero for one that leads back, and would read the same for ever.
+            # Python before 3.11.14 seeks backwards for a negative size, and would read the same member for ever.
             if info.size < 0 or archive.offset <= end:
                 raise tarfile.ReadError("a member has a size below zero")
             end = archive.offset
-            # Of global headers, which are copied for each member.
+            # Global headers are copied for each member.
             if len(archive.pax_headers) > _MAX_GLOBALS:
                 raise ArchiveLimitError(f"it has more than {_MAX_GLOBALS} global headers")
-            # It would keep every header until the end.
+            # tarfile would retain every header until the end.
             archive.members = []  # type: ignore[attr-defined]
             parts = tuple(part for part in info.name.split("/") if part not in ("", "."))
             if len(parts) > limits.depth:
@@ -110,7 +112,7 @@ def read_archive(file: IO[bytes], limits: ArchiveLimits, check: Callable[[], Non
 
 
 def _data_ranges(info: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """Return where a file with holes has data, as offsets and sizes."""
+    """Return the ranges of a sparse file that have data, as offsets and sizes."""
     return cast(list[tuple[int, int]], info.sparse or [])
 
 
@@ -132,7 +134,7 @@ class _CheckedHeader(tarfile.TarInfo):
 
 
 def _check_records(block: bytes) -> None:
-    """Raise `tarfile.ReadError` unless a block is `<length> <keyword>=<value>\\n`, any number of times."""
+    r"""Raise `tarfile.ReadError` unless a block is `<length> <keyword>=<value>\n`, any number of times."""
     if _LONG_NUMBER.search(block):
         raise tarfile.ReadError("an extended header has a number that is too long")
     at = 0
@@ -145,7 +147,7 @@ def _check_records(block: bytes) -> None:
 
 
 def _parse(read: Callable[[], T]) -> T:
-    """Call a function of tarfile, which raises what its arithmetic raises where a header makes no sense."""
+    """Call a function of tarfile, and raise `tarfile.ReadError` for the errors of its arithmetic on invalid headers."""
     try:
         return read()
     except (ValueError, OverflowError, RecursionError, LookupError, EOFError) as error:
@@ -153,7 +155,7 @@ def _parse(read: Callable[[], T]) -> T:
 
 
 class _BoundedReads:
-    """A file that refuses to be read further than a limit, where there is one."""
+    """File object that limits how many bytes are read within a `within` block."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -182,7 +184,13 @@ class _BoundedReads:
 
 
 def copy_content(source: IO[bytes], target: IO[bytes], check: Callable[[], None] = lambda: None) -> None:
-    """Copy the content of a member, calling `check` for each piece of it."""
+    """Copy the content of a member in chunks.
+
+    Args:
+        source: Content of the member.
+        target: File to write to.
+        check: Called before each chunk is written; may raise to stop the copy.
+    """
     while piece := source.read(CHUNK):
         check()
         target.write(piece)

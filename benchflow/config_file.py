@@ -1,9 +1,8 @@
-"""Configurations in files: a job's for `bench submit --config`, one rollout's for the Python API, how rollouts branch.
-What is short enough is a text: `group:n=8`.
+"""Parser of configurations: a job's, a rollout's, branches, and their short forms such as `group:n=8`.
 
-Keys are the fields of `JobConfig`, `RolloutConfig` and `BranchConfig`, and a few other spellings of them. A file is
-YAML, which JSON is too, or by its name TOML. Relative paths in a file are relative to that file. A key that nothing
-knows, or that nothing carries out yet, is refused by name.
+Keys are the fields of `JobConfig`, `RolloutConfig` and `BranchConfig`, and a few aliases of them. A file is YAML, which
+includes JSON, or TOML if its name says so. Relative paths in a file are relative to that file. A key that is unknown,
+or not supported yet, is refused by name.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NOT_CARRIED_OUT = {
     "skill_mode": "skills",
     "skills_dir": "skills",
 }
-"""Keys that are valid, with what they ask for, and that this release refuses."""
+"""Valid keys that this release refuses, with the feature that each asks for."""
 
 _JOB_SPELLINGS = {"tasks_dir": "paths", "agent": "agents", "environment": "sandbox"}
 _ROLLOUT_SPELLINGS = {"sandbox": "environment"}
@@ -62,7 +61,14 @@ _NOT_IN_SHORT = ("policy", "children", "options")
 
 
 def read_job_file(file: Path) -> dict[str, Any]:
-    """The values that a file gives, by the names of `JobConfig`, and `model`: for its agents that name none."""
+    """Return the values in a job's file, under the field names of `JobConfig`, with relative paths resolved.
+
+    A further key, `model`, is for those of its agents that name no model.
+
+    Raises:
+        ConfigError: The file cannot be read, or has an unknown or invalid key.
+        UnsupportedFeatureError: It has a key that this release refuses.
+    """
     values = _read(file, [*JobConfig.model_fields, *_JOB_SPELLINGS, "model"])
     values = _normal(values, _JOB_SPELLINGS, file)
     for key in ("paths", "agents"):
@@ -71,7 +77,7 @@ def read_job_file(file: Path) -> dict[str, Any]:
     if "model" in values and not isinstance(values["model"], str | None):
         raise ConfigError("must be a text", file=str(file), key="model", remedy="model: NAME")
     for index, agent in enumerate(values["agents"] if isinstance(values.get("agents"), list) else []):
-        # It would replace what the registry says of an agent, its provider's address included.
+        # A record in the file would replace the registry's, including the address of the agent's provider.
         if isinstance(agent, dict) and "record" in agent:
             raise ConfigError(
                 "is not a key of a file", file=str(file), key=f"agents[{index}].record", remedy="remove `record`"
@@ -80,9 +86,14 @@ def read_job_file(file: Path) -> dict[str, Any]:
 
 
 def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
-    """The rollout that a file asks for. Raises `ConfigError` or `UnsupportedFeatureError`, naming file and key.
+    """Return the rollout's configuration in a file.
 
-    Keys: the fields of `RolloutConfig`; `sandbox` for `environment`; `agent` and `model` for a scene of one role.
+    Keys are the fields of `RolloutConfig`, `sandbox` as an alias of `environment`, and `agent` and `model` for a scene
+    with one role.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key is wrong; names file and key.
+        UnsupportedFeatureError: It has a key that this release refuses.
     """
     file = Path(path)
     values = _read(file, [*RolloutConfig.model_fields, *_ROLLOUT_SPELLINGS, "agent", "model"])
@@ -102,10 +113,17 @@ def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
 
 
 def branch_config(given: str, *, beside: Path = Path()) -> BranchConfig:
-    """How rollouts branch, by `POLICY:KEY=VALUE,…` or a file of all the keys of `BranchConfig`.
+    """Return the branch configuration in `POLICY:KEY=VALUE,…`, or in a file with the keys of `BranchConfig`.
 
-    A key is the policy's if that has it, else the table's; several steps, and their `n`, are joined by `+`. beside:
-    the directory that a file's name is relative to. Raises `ConfigError`; for what is written in short, without a key.
+    A key in the short form is the policy's, if it has that key, else the table's. Several `steps`, and their `n`, are
+    joined by `+`.
+
+    Args:
+        given: The short form, or a file name.
+        beside: Directory that a relative file name is resolved against.
+
+    Raises:
+        ConfigError: It is invalid; without a key if it is in the short form.
     """
     kind, _, rest = given.partition(":")
     if kind not in _POLICIES:
@@ -126,6 +144,7 @@ def branch_config(given: str, *, beside: Path = Path()) -> BranchConfig:
 
 
 def _in_short(kind: str, rest: str) -> dict[str, Any]:
+    """Return the table that the short form of a branch configuration stands for."""
     policy: dict[str, Any] = {"kind": kind}
     table: dict[str, Any] = {"policy": policy}
     of_policy = [name for name in _POLICIES[kind].model_fields if name not in ("kind", "options")]
@@ -137,7 +156,7 @@ def _in_short(kind: str, rest: str) -> dict[str, Any]:
 
 
 def mode_config(given: str) -> GrpoMode | ValueMode:
-    """What a job is for, by `MODE:KEY=VALUE,…`; depths are joined by `+`. Raises `ConfigError` without a key."""
+    """Return the mode in `MODE:KEY=VALUE,…`; several depths are joined by `+`. Raise `ConfigError`, without a key."""
     kind, _, rest = given.partition(":")
     if kind not in _MODES:
         raise ConfigError(f"there is no mode {kind!r}", remedy=did_you_mean(kind, _MODES))
@@ -153,7 +172,14 @@ def mode_config(given: str) -> GrpoMode | ValueMode:
 
 
 def _pairs(kind: str, rest: str, known: Sequence[str], form: str) -> dict[str, str]:
-    """`KEY=VALUE,…` after the name of what has these keys. form: as it is to be written."""
+    """Return the pairs in `KEY=VALUE,…`.
+
+    Args:
+        kind: Name of the policy or mode, for errors.
+        rest: The text.
+        known: Keys that are allowed.
+        form: Correct form, for the remedy of an error.
+    """
     pairs: dict[str, str] = {}
     for part in filter(None, rest.split(",")):
         name, equals, value = part.partition("=")
@@ -168,7 +194,7 @@ def _pairs(kind: str, rest: str, known: Sequence[str], form: str) -> dict[str, s
 
 
 def _with_branch(values: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What a file says in short of branches, spelt out."""
+    """Return the values with the short form of `branch`, if any, replaced by the configuration."""
     given = values.get("branch")
     if not isinstance(given, str):
         return values
@@ -181,7 +207,7 @@ def _with_branch(values: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _with_mode(values: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What a file says in short of the job's mode, spelt out."""
+    """Return the values with the short form of `mode`, if any, replaced by the mode."""
     given = values.get("mode")
     if not isinstance(given, str):
         return values
@@ -193,7 +219,16 @@ def _with_mode(values: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def validated(model: type[M], values: Mapping[str, Any], files: Mapping[str, str]) -> M:
-    """The model made from values. Raises `ConfigError` with the key, and the file that gave it (see `files`)."""
+    """Return a model made from values.
+
+    Args:
+        model: Class of the model.
+        values: Values by field.
+        files: Name of the file that set a field, by field, for errors.
+
+    Raises:
+        ConfigError: A value is invalid; names its key and file.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -201,13 +236,14 @@ def validated(model: type[M], values: Mapping[str, Any], files: Mapping[str, str
 
 
 def refuse(key: str, file: str | None = None) -> UnsupportedFeatureError:
-    """The error for a key that is valid and not carried out."""
+    """Return the error for a valid key that this release refuses."""
     return UnsupportedFeatureError(
         f"{NOT_CARRIED_OUT[key]} cannot be carried out in this release", file=file, key=key, remedy=f"remove `{key}`"
     )
 
 
 def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
+    """Return the table in a file. Raise `ConfigError` for unknown keys, `UnsupportedFeatureError` for refused ones."""
     try:
         # The user's own file, which may be a pipe.
         text = decode_text(file.read_bytes(), file)
@@ -226,7 +262,7 @@ def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
 
 
 def _normal(values: dict[str, Any], spellings: Mapping[str, str], file: Path) -> dict[str, Any]:
-    """The values under the names of the model's fields."""
+    """Return the values with aliases replaced by field names."""
     for other, name in spellings.items():
         if other in values and name in values:
             raise ConfigError(f"says the same as `{name}`", file=str(file), key=other, remedy="give one of the two")
@@ -234,7 +270,7 @@ def _normal(values: dict[str, Any], spellings: Mapping[str, str], file: Path) ->
 
 
 def _beside(values: dict[str, Any], keys: Sequence[str], file: Path) -> dict[str, Any]:
-    """Relative paths made relative to the file's directory."""
+    """Resolve relative paths under these keys against the file's directory, and return the values."""
 
     def resolve(value: Any) -> Any:
         return file.parent / Path(value).expanduser() if isinstance(value, str) else value
@@ -247,14 +283,15 @@ def _beside(values: dict[str, Any], keys: Sequence[str], file: Path) -> dict[str
 
 
 def _scene(scene: Any) -> Any:
-    """A scene's turns may be just the names of their roles."""
+    """Return a scene with turns that are just a role's name replaced by tables."""
     if not isinstance(scene, dict) or not isinstance(scene.get("turns"), list):
         return scene
     return scene | {"turns": [{"role": turn} if isinstance(turn, str) else turn for turn in scene["turns"]]}
 
 
 def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mapping[str, str]) -> ConfigError:
-    # Dataclasses and unions put a marker between a field and its own keys.
+    """Return the error that names key, file and remedy for an error of pydantic."""
+    # pydantic puts a marker for a dataclass or union member between a field and its own keys.
     at, kind = _without_kind(tuple(part for part in details["loc"] if part not in _MARKERS))
     file = files.get(str(at[0])) if at else None
     key = dotted(at) or None
@@ -281,7 +318,7 @@ def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mappi
 
 
 def _without_kind(at: KeyPath) -> tuple[KeyPath, str | None]:
-    """A place without the kind of policy, or mode, that is put after its key; and that kind."""
+    """Return a key's path without the policy's or mode's kind, which pydantic inserts after its key; and that kind."""
     for table, kinds in _KINDS.items():
         if table in at[:-1]:
             after = at.index(table) + 1

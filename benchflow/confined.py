@@ -1,9 +1,9 @@
-"""Open files of this host whose names a sandbox, an agent or an archive can choose.
+"""Safe access to files of this host whose names a sandbox, an agent or an archive can choose.
 
-Whoever chooses a name also chooses what lies behind it, and may change it while it is being opened: a link to a key of
-the host, a pipe that never answers, a device whose driver acts when it is opened. Such a file is opened here and
+Code that chooses a name also chooses the file behind it, and may replace it while it is being opened: by a link to a
+key of the host, a pipe that never answers, a device whose driver acts when it is opened. Such a file is opened here and
 nowhere else: relative to the descriptor of a directory that the host itself has named, through no link, never above
-that directory, and only if it is a regular file. `tests/unit/architecture/test_confined_files.py` holds this.
+that directory, and only if it is a regular file. `tests/unit/architecture/test_confined_files.py` checks this.
 """
 
 from __future__ import annotations
@@ -27,22 +27,27 @@ from typing import BinaryIO, NamedTuple
 from benchflow.errors import UnsafePathError
 
 MAX_DEPTH = 64
-"""Parts of a name in a sandbox's tree. Deeper ones make every operation slow, and exceed the recursion of common tools.
+"""Maximum number of parts of a name in a sandbox's tree. Deeper ones make every operation slow, and exceed the
+recursion limits of common tools.
 
-A `ConfinedDirectory` takes twice as many: such a tree may lie below directories of the host's own.
+A `ConfinedDirectory` allows twice as many: such a tree may be below directories of the host's own.
 """
 
 MAX_PATH = 2000
-"""Bytes of a name in a sandbox's tree, and half of those that a `ConfinedDirectory` takes: the kernel takes 4095."""
+"""Maximum bytes of a name in a sandbox's tree; a `ConfinedDirectory` allows twice as many. The kernel allows 4095."""
 
 MAX_PART = 255
-"""Bytes of one part of a name, as all file systems of Linux have it."""
+"""Maximum bytes of one part of a name, as in all file systems of Linux."""
 
 MAX_ENTRIES = 500_000
-"""Files, directories and links below one directory, or in one archive: each takes an inode of the host's."""
+"""Maximum number of files, directories and links below one directory, or in one archive: each takes an inode of the
+host.
+"""
 
 MAX_TEXT = 4 * 1024 * 1024
-"""Bytes of a file of a task that is read as a whole, such as its instruction or Dockerfile; more than any needs."""
+"""Maximum bytes of a file of a task that is read as a whole, such as its instruction or Dockerfile; more than any
+needs.
+"""
 
 # openat2(2) of Linux 5.6, for which Python has no function. The number is the same on every architecture.
 _OPENAT2 = 437
@@ -59,51 +64,57 @@ _WITHOUT_WAITING = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _LEADS_ELSEWHERE = (errno.ELOOP, errno.EXDEV, errno.ENOTDIR)
-"""What the kernel answers for a name that leads through a link, out of the directory, or through a file."""
+"""Error numbers of the kernel for a name that leads through a link, out of the directory, or through a file."""
 
 
 class Entry(NamedTuple):
-    """A file, directory, link or node below a `ConfinedDirectory`."""
+    """File, directory, link or node below a `ConfinedDirectory`."""
 
     name: str
-    """Relative to the directory, with `/` between its parts."""
+    """Path relative to the directory, with `/` between its parts."""
     status: os.stat_result
-    """Its own: of a link, not of what it leads to."""
+    """Status of the entry itself, not of a link's target."""
 
     @property
     def is_file(self) -> bool:
+        """Return whether it is a regular file."""
         return stat.S_ISREG(self.status.st_mode)
 
     @property
     def is_directory(self) -> bool:
+        """Return whether it is a directory."""
         return stat.S_ISDIR(self.status.st_mode)
 
     @property
     def is_link(self) -> bool:
+        """Return whether it is a symbolic link."""
         return stat.S_ISLNK(self.status.st_mode)
 
 
 class ConfinedDirectory:
-    """A directory of this host whose content is not trusted, held by a descriptor. Use it as a context manager.
+    """Directory of this host with untrusted content, held open by a descriptor; a context manager.
 
-    All names are relative to it. Methods raise `FileNotFoundError` for what does not exist, and `UnsafePathError` for
-    a name that is absolute, has `..`, leads through a link, is too long or too deep, or belongs to another kind than is
-    asked for.
-
-    Args:
-        path: Chosen by the host alone; links on the way to it are the user's own.
+    All names are relative to it. Methods raise `FileNotFoundError` if a name does not exist, and `UnsafePathError` if
+    it is absolute, contains `..`, leads through a link, is too long or too deep, or is of another kind than requested.
     """
 
     def __init__(self, path: Path) -> None:
+        """Open the directory.
+
+        Args:
+            path: Chosen by the host alone; links on the way to it are the user's own.
+        """
         self.path = path
         self._fd = os.open(path, _DIRECTORY)
 
     def __enter__(self) -> ConfinedDirectory:
+        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the descriptor."""
         os.close(self._fd)
 
     # --- reading -------------------------------------------------------------------------------------
@@ -113,12 +124,12 @@ class ConfinedDirectory:
         return os.fdopen(self.open_descriptor(name, os.O_RDONLY), "rb")
 
     def open_descriptor(self, name: str, flags: int) -> int:
-        """Open a regular file that exists, with `flags` as of `os.open`, and return its descriptor."""
+        """Open an existing regular file, with `flags` as of `os.open`, and return its descriptor."""
         with self._parent(name) as (parent, last):
             if not _PATH_ONLY:
                 fd = self._resolve(parent, last, name, flags | os.O_NOFOLLOW | _WITHOUT_WAITING)
                 return self._require_regular(fd, name)
-            # Opening a device acts on it. So the kernel says what it is before it is opened.
+            # Opening a device acts on it, so the kind is checked by an O_PATH descriptor, which does not open it.
             found = self._require_regular(self._resolve(parent, last, name, _PATH_ONLY | os.O_CLOEXEC), name)
             try:
                 return os.open(f"/proc/self/fd/{found}", flags | _WITHOUT_WAITING)
@@ -126,7 +137,7 @@ class ConfinedDirectory:
                 os.close(found)
 
     def read(self, name: str, limit: int) -> bytes:
-        """Return the bytes of a regular file. Raise `UnsafePathError` beyond `limit` of them."""
+        """Return the bytes of a regular file. Raise `UnsafePathError` if it has more than `limit`."""
         with self.open(name) as file:
             content = file.read(limit + 1)
         if len(content) > limit:
@@ -139,7 +150,7 @@ class ConfinedDirectory:
             return os.stat(last, dir_fd=parent, follow_symlinks=False)
 
     def has(self, name: str) -> bool:
-        """Tell whether there is anything under a name that leads through no link."""
+        """Return whether a name exists and leads through no link."""
         try:
             self.status(name)
         except (FileNotFoundError, UnsafePathError):
@@ -147,7 +158,7 @@ class ConfinedDirectory:
         return True
 
     def read_link(self, name: str) -> str:
-        """Return the text of a link."""
+        """Return the target of a symbolic link."""
         with self._parent(name) as (parent, last):
             try:
                 return os.readlink(last, dir_fd=parent)
@@ -167,15 +178,15 @@ class ConfinedDirectory:
     def entries(
         self, below: str = ".", *, skip: Callable[[str], bool] = lambda name: False, limit: int = MAX_ENTRIES
     ) -> Iterator[Entry]:
-        """Yield all that is below one of its directories, sorted, each directory before its content.
+        """Yield everything below a directory, sorted, each directory before its content.
 
-        What is removed meanwhile is left out. Raises `UnsafePathError` for a tree that is too deep, or has more than
-        `limit` of them.
+        Entries that are removed meanwhile are skipped. Raises `UnsafePathError` if the tree is too deep, or has more
+        than `limit` entries.
 
         Args:
-            below: Where to begin.
-            skip: Tells by its name what to leave out, with all that is below it.
-            limit: Most files, directories and links, left out or not.
+            below: Directory to begin with.
+            skip: Whether to skip a name and everything below it.
+            limit: Maximum number of files, directories and links, skipped or not.
         """
         left = limit
         waiting = [below]
@@ -210,16 +221,16 @@ class ConfinedDirectory:
     def create(self, name: str, mode: int = 0o600) -> int:
         """Create a file that does not exist, and return its descriptor for reading and writing.
 
-        Raises `FileExistsError`, also for a link that leads nowhere.
+        Raises `FileExistsError`, also for a dangling link.
         """
         with self._parent(name) as (parent, last):
             return os.open(last, os.O_RDWR | _NEW, mode, dir_fd=parent)
 
     @contextlib.contextmanager
     def replacing(self, name: str, mode: int = 0o600) -> Iterator[BinaryIO]:
-        """Yield a new file, and give it the name at the end of the block, in place of a file or link that has it."""
+        """Yield a new file, which at the end of the block atomically replaces the file or link of this name, if any."""
         with self._parent(name) as (parent, last):
-            # A name that nobody else could have made before, nor a link with it.
+            # A random name, so that no sandbox can have made a file or link of this name before.
             part = f".{secrets.token_hex(8)}.part"
             fd = os.open(part, os.O_WRONLY | _NEW, 0o600, dir_fd=parent)
             try:
@@ -235,7 +246,7 @@ class ConfinedDirectory:
                 raise
 
     def make_directories(self, name: str, mode: int = 0o700) -> None:
-        """Make a directory and what is missing above it; one that is there already is success."""
+        """Make a directory and missing ones above it; an existing one is success."""
         at = os.dup(self._fd)
         try:
             for part in self._parts(name):
@@ -256,12 +267,12 @@ class ConfinedDirectory:
             os.close(fd)
 
     def link(self, name: str, target: str) -> None:
-        """Make a symbolic link. Raises `FileExistsError`. No method of this class follows it."""
+        """Make a symbolic link, which no method of this class follows. Raise `FileExistsError` if the name exists."""
         with self._parent(name) as (parent, last):
             try:
                 os.symlink(target, last, dir_fd=parent)
             except (ValueError, OSError) as error:
-                # NUL, surrogates that stand for no byte, nothing at all, or more than the kernel takes.
+                # NUL, surrogates that encode no byte, an empty target, or one that is too long for the kernel.
                 if isinstance(error, OSError) and (target and error.errno != errno.ENAMETOOLONG):
                     raise
                 raise self._unsafe(name, "is a link that leads to what is no name") from error
@@ -289,7 +300,7 @@ class ConfinedDirectory:
                     raise self._unsafe(name, "cannot be removed, or is being changed") from error
 
     def rename(self, old: str, new: str) -> None:
-        """Give another name, in place of a file or link that has it. Moves a link itself."""
+        """Rename a file, a directory or a link itself, in place of a file or link that has the new name."""
         with self._parent(old) as (source, first), self._parent(new) as (target, last):
             try:
                 os.rename(first, last, src_dir_fd=source, dst_dir_fd=target)
@@ -311,7 +322,7 @@ class ConfinedDirectory:
         try:
             sizes = [len(os.fsencode(part)) for part in parts]
         except UnicodeEncodeError as error:
-            # JSON and archives may have surrogates that stand for no byte.
+            # Names in JSON and archives may have surrogates that encode no byte.
             raise self._unsafe(ascii(name[:MAX_PATH]), "is no name that a file can have") from error
         if max(sizes, default=0) > MAX_PART or sum(sizes) + len(sizes) > 2 * MAX_PATH:
             raise self._unsafe(name[:MAX_PATH], "is longer than the name of a file can be")
@@ -319,7 +330,7 @@ class ConfinedDirectory:
 
     @contextlib.contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the directory that holds a name, and the name's last part."""
+        """Yield the descriptor of the directory that contains a name, and the name's last part."""
         *above, last = self._parts(name) or ["."]
         if not above:
             yield self._fd, last
@@ -337,7 +348,7 @@ class ConfinedDirectory:
         except IsADirectoryError as error:
             raise self._unsafe(name, "is a directory") from error
         except OSError as error:
-            # EBUSY: `.`. EPERM: what POSIX says for EISDIR.
+            # EBUSY: `.`. EPERM: POSIX's error where Linux has EISDIR.
             if error.errno not in (errno.EBUSY, errno.EPERM):
                 raise
             raise self._unsafe(name, "is a directory, or is protected") from error
@@ -346,7 +357,7 @@ class ConfinedDirectory:
         return self._resolve(self._fd, "/".join(self._parts(name)) or ".", name, _DIRECTORY)
 
     def _resolve(self, parent: int, path: str, name: str, flags: int) -> int:
-        """Open a path below a directory through no link. name: as errors show it."""
+        """Open a path below a directory through no link. `name` is the path in errors."""
         try:
             return _opener()(parent, path, flags)
         except OSError as error:
@@ -369,14 +380,15 @@ class ConfinedDirectory:
 
 @dataclass(frozen=True)
 class ConfinedPath:
-    """A name below a directory of this host whose content is not trusted, to be opened later."""
+    """Name below a directory of this host with untrusted content, to be opened later."""
 
     root: Path
-    """As for `ConfinedDirectory`."""
+    """Path of the `ConfinedDirectory`."""
     name: str = "."
-    """Relative to it."""
+    """Name relative to it."""
 
     def __str__(self) -> str:
+        """Return the whole path, for messages."""
         return str(self.root / self.name)
 
     def open(self) -> BufferedReader:
@@ -385,12 +397,12 @@ class ConfinedPath:
             return directory.open(self.name)
 
     def read(self, limit: int) -> bytes:
-        """Return the bytes of a regular file. Raise `UnsafePathError` beyond `limit` of them."""
+        """Return the bytes of a regular file. Raise `UnsafePathError` if it has more than `limit`."""
         with ConfinedDirectory(self.root) as directory:
             return directory.read(self.name, limit)
 
     def status(self) -> os.stat_result | None:
-        """Return its own status; None where there is nothing, or a link leads there."""
+        """Return the status of the file, directory or link itself; None if it is missing, or if a link leads there."""
         try:
             with ConfinedDirectory(self.root) as directory:
                 return directory.status(self.name)
@@ -398,15 +410,15 @@ class ConfinedPath:
             return None
 
     def is_directory(self) -> bool:
-        """Tell whether it is a directory, and no link to one."""
+        """Return whether it is a directory, and not a link to one."""
         status = self.status()
         return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def remove_directory(parent: int, name: str) -> None:
-    """Remove a directory of a directory, with all that is in it. What has come in its place is an error.
+    """Remove an entry of a directory, itself a directory, and its content. Raise `OSError` if it is replaced meanwhile.
 
-    `shutil.rmtree` opens the name of what was a directory as whatever it is by now: a pipe would hold it for ever.
+    `shutil.rmtree` opens the name of what was a directory as whatever it is by now: a pipe would block it for ever.
     """
     opened = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
@@ -433,18 +445,18 @@ _KINDS = {
 
 
 def read_regular(path: Path, limit: int, *, is_cut: bool = False) -> bytes:
-    """Return the bytes of a file whose name the host knows, and whose kind and size somebody else chose.
+    """Return the bytes of a file whose name the host knows, but whose kind and size are untrusted.
 
-    It waits for no pipe, and reads no more than it may. Links are followed: those of a task that lead out of it are
-    refused before, and others are the user's own.
+    It never blocks on a pipe, and reads no more than `limit`. Links are followed: those of a task that lead out of it
+    were refused before, and others are the user's own.
 
     Args:
-        path: Its name.
-        limit: Bytes that it may have.
-        is_cut: Whether of a larger file its beginning is returned.
+        path: Path of the file.
+        limit: Maximum bytes.
+        is_cut: Whether a larger file is cut to `limit`, in place of an error.
 
     Raises:
-        UnsafePathError: It is no regular file, or larger than `limit` bytes.
+        UnsafePathError: It is not a regular file, or is larger than `limit`.
         OSError: It cannot be opened.
     """
     with open_regular(path) as file:
@@ -455,8 +467,8 @@ def read_regular(path: Path, limit: int, *, is_cut: bool = False) -> bytes:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open such a file for reading. Raises the same."""
-    # Opening a device acts on it, so that its kind is asked before, and again of what was opened.
+    """Open such a file for reading, with the same errors as `read_regular`."""
+    # Opening a device acts on it, so the kind is checked before, and again on the opened descriptor.
     _expect_regular(path, path.stat())
     file = os.fdopen(os.open(path, os.O_RDONLY | _WITHOUT_WAITING), "rb")
     try:
@@ -474,13 +486,12 @@ def _expect_regular(path: Path, status: os.stat_result) -> None:
 
 
 def open_in_root(root: int, path: str) -> int:
-    """Open a regular file of a root directory as a process that has this root would, and return its descriptor.
+    """Open a regular file for reading as a process with this root directory would, and return its descriptor.
 
-    For reading. Links mean what they mean inside, and none leads out. Raises `OSError`; `EINVAL` for what is no regular
-    file.
+    Links are resolved inside the root, and none leads out. Raises `OSError`; `EINVAL` if it is no regular file.
 
     Args:
-        root: A descriptor of the directory.
+        root: Descriptor of the root directory.
         path: Absolute, or relative to the root.
     """
     found = _openat2(root, path, _PATH_ONLY | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
@@ -493,28 +504,29 @@ def open_in_root(root: int, path: str) -> int:
 
 
 def open_directory_in_root(root: int, path: str) -> int:
-    """Open a directory of a root directory as a process that has this root would, and return its descriptor.
+    """Open a directory as a process with this root directory would, and return its descriptor.
 
-    Links mean what they mean inside, and none leads out. Raises `OSError`.
+    Links are resolved inside the root, and none leads out. Raises `OSError`.
 
     Args:
-        root: A descriptor of the directory.
+        root: Descriptor of the root directory.
         path: Absolute, or relative to the root.
     """
     return _openat2(root, path or ".", _DIRECTORY, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
 
 
 Opener = Callable[[int, str, int], int]
-"""Open a path below the directory of a descriptor, with flags, through no link."""
+"""Opens a path below the directory of a descriptor, with flags, through no link."""
 
 
 @functools.cache
 def _opener() -> Opener:
+    """Return `open_by_kernel` if the kernel has openat2(2), else `open_by_steps`."""
     root = os.open("/", _DIRECTORY)
     try:
         os.close(open_by_kernel(root, ".", _DIRECTORY))
     except OSError:
-        # An older kernel, a seccomp filter around this process that does not know the call, or macOS.
+        # A kernel before 5.6, a seccomp filter that does not know the call, or macOS.
         return open_by_steps
     finally:
         os.close(root)
@@ -522,12 +534,12 @@ def _opener() -> Opener:
 
 
 def open_by_kernel(parent: int, path: str, flags: int) -> int:
-    """Have the kernel resolve the whole path."""
+    """Open a path below a directory through no link, resolved by the kernel as a whole: openat2(2)."""
     return _openat2(parent, path, flags, _CONFINED)
 
 
 def open_by_steps(parent: int, path: str, flags: int) -> int:
-    """Resolve a path part by part, none of which may be a link: the same, for more system calls."""
+    """Open a path below a directory through no link, resolved part by part: for kernels without openat2(2)."""
     *above, last = path.split("/")
     at = parent
     try:
@@ -549,7 +561,7 @@ def _openat2(parent: int, path: str, flags: int, resolve: int) -> int:
         if fd >= 0:
             return fd
         number = ctypes.get_errno()
-        # EAGAIN: something was renamed meanwhile, so that the kernel can't tell whether `..` leads out.
+        # EAGAIN: a rename raced with the resolution, so that the kernel can't tell whether `..` leads out.
         if number not in (errno.EAGAIN, errno.EINTR):
             break
     raise OSError(number, os.strerror(number), path)

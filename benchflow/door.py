@@ -1,15 +1,16 @@
-"""The door of the Web UI: an HTTP server on loopback that lets in who has the token, and forwards to the UI's socket.
+"""The door of the Web UI: an HTTP proxy on loopback that authenticates its user and forwards to the UI's socket.
 
 Every user of the host can connect to a loopback port, and so can every web page that the owner's browser shows. The
-token, once in the address, is exchanged for a cookie of this run of the stack; a request without it, from another
-origin, or under another host name (which is how a page reaches loopback by DNS rebinding) goes no further.
+token, once in the address, is exchanged for a cookie of this run of the stack. A request is rejected without it, from
+another origin, or under another host name (which is how a page reaches loopback by DNS rebinding).
 
-It is a process of its own, so that who floods it costs the owner no more than the Web UI:
+It is a process of its own, so that a flood of requests costs the owner no more than the Web UI:
 
     python -m benchflow.door LISTENER RUN
 
 LISTENER is the descriptor of the socket that the supervisor listens on; RUN is a random name of this run of the stack.
-The supervisor keeps the socket open, so the port stays the stack's, and connections wait, while a new process starts.
+The supervisor keeps the socket open, so that the port stays the stack's, and connections wait, while a new process
+starts.
 """
 
 from __future__ import annotations
@@ -42,14 +43,17 @@ _CHUNK = 64 * 1024
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 MAX_STRANGERS = 64
-"""Connections at a time that have not shown the token or the cookie. One more ends the oldest of them: a browser sends
-its request at once, who wants to hold connections does not."""
+"""Maximum number of unauthenticated connections. One more aborts the oldest: a browser sends its request at once, a
+client that wants to hold connections does not.
+"""
 MAX_OWNERS = 256
-"""Connections at a time that have shown it. Further ones are served, but may be ended as a stranger's."""
+"""Maximum number of authenticated connections that are protected. Further ones are served, but may be aborted as if
+they were unauthenticated.
+"""
 STRANGER_SEC = 10.0
-"""Time in which a connection must have shown it."""
+"""Seconds within which a connection must authenticate."""
 IDLE_SEC = 75.0
-"""Time that a connection may be kept open between two requests."""
+"""Seconds for which a connection may be kept open between two requests."""
 _ACCEPT_RETRY_SEC = 0.1
 
 log = structlog.get_logger("benchflow.door")
@@ -60,32 +64,33 @@ UNAUTHORIZED = (
 
 
 class Door:
-    """The door of one stack.
+    """HTTP proxy in front of one stack's Web UI.
 
     Args:
-        listener: The socket that listens on a port of 127.0.0.1.
-        ui_socket: The socket of the Web UI.
-        token: What lets its owner in.
-        run: A name of this run of the stack. Cookies of another run are worth nothing.
+        listener: Socket that listens on a port of 127.0.0.1.
+        ui_socket: Address of the Web UI's socket.
+        token: Token that authenticates the owner.
+        run: Name of this run of the stack. Cookies of other runs are invalid.
     """
 
     def __init__(self, listener: socket.socket, ui_socket: str, token: str, run: str) -> None:
+        """Make it; `serve` accepts connections."""
         self._listener = listener
         self._ui_socket = ui_socket
         self._token = token
-        # Not the token itself: while no stack runs, another user may listen on the port, and be sent the cookie. Made
-        # of it, so that a browser stays logged in when this process is started again.
+        # Not the token itself: while no stack runs, another user may listen on the port, and be sent the cookie.
+        # Derived from it, so that a browser stays logged in when this process is restarted.
         self._session = hmac.digest(token.encode(), run.encode(), "sha256").hex()
         port = listener.getsockname()[1]
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        # A cookie is sent to every port of its host: another stack's must not take the place of this one's.
+        # A browser sends a cookie to every port of its host: another stack's must have another name.
         self._cookie = f"benchflow-ui-{port}"
         self._strangers: dict[asyncio.BaseProtocol, tuple[asyncio.Transport, float]] = {}
-        """Connections that have shown neither token nor cookie, oldest first, and when each was accepted."""
+        """Unauthenticated connections, oldest first, and when each was accepted."""
 
     async def serve(self) -> None:
-        """Take connections until this process ends."""
-        # The UI's answers pass as they are, compressed or not, and its cookies are the browser's.
+        """Accept connections until this process ends."""
+        # Responses of the UI pass unchanged, compressed or not; its cookies are left to the browser.
         self._upstream = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(self._ui_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -94,7 +99,7 @@ class Door:
         )
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        # aiohttp logs each malformed request, with a traceback: whoever sends them would fill the disk.
+        # aiohttp logs each malformed request, with a traceback: any user of the host could fill the disk.
         unheard = logging.Logger("benchflow.door.requests")
         unheard.disabled = True
         # No access log: an address may hold the token.
@@ -125,7 +130,7 @@ class Door:
                 client, _ = await loop.sock_accept(self._listener)
                 transport, protocol = await loop.connect_accepted_socket(self._server, client)
             except OSError:
-                # Out of descriptors or memory, until a connection ends; or this one has ended already.
+                # Out of descriptors or memory, until a connection ends; or the client has gone already.
                 await asyncio.sleep(_ACCEPT_RETRY_SEC)
                 continue
             self._strangers = {each: found for each, found in self._strangers.items() if not found[0].is_closing()}
@@ -142,23 +147,25 @@ class Door:
                     self._end(protocol)
 
     def _end(self, protocol: asyncio.BaseProtocol) -> None:
+        """Abort an unauthenticated connection."""
         transport, _ = self._strangers.pop(protocol)
-        # Not `close`, which waits until all is sent, to a client that may read nothing.
+        # Not `close`, which waits until all is sent, while the client may never read.
         transport.abort()
 
     def _keep(self, request: web.Request) -> None:
-        """Let a connection live on that has shown the token or the cookie."""
+        """Protect an authenticated connection from being aborted, unless too many are."""
         if len(self._server.connections) - len(self._strangers) < MAX_OWNERS:
             self._strangers.pop(request.protocol, None)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        """Return the response to a request; close the connection after it unless it is authenticated."""
         response = await self._admit(request)
         if request.protocol in self._strangers:
             response.force_close()
         return response
 
     async def _admit(self, request: web.Request) -> web.StreamResponse:
-        """Forward a request, or answer it here if it may not pass."""
+        """Forward a request if it is authenticated; otherwise return an error response, or the redirect of a login."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return web.Response(status=403, text=UNAUTHORIZED)
@@ -167,7 +174,7 @@ class Door:
             self._keep(request)
             return self._let_in(request.rel_url)
         origin = request.headers.get("Origin")
-        # A page on another port of this host is of the same site: it sends the cookie, whatever its `SameSite` says.
+        # A page on another port of this host is the same site: browsers send the cookie in spite of `SameSite`.
         if origin not in (None, f"http://{hosts[0]}") or request.headers.get("Sec-Fetch-Site") in _OTHER_SITES:
             return web.Response(status=403, text=UNAUTHORIZED)
         if not _is_equal(request.cookies.get(self._cookie, ""), self._session):
@@ -176,16 +183,16 @@ class Door:
         try:
             return await self._forward(request)
         except (ConnectionError, web.HTTPException):
-            # The browser has gone, or has sent too much.
+            # The browser has gone, or the request is too large.
             raise
         except Exception:
             log.exception("a request of the stack's owner failed")
             raise
 
     def _let_in(self, url: URL) -> web.Response:
-        """Turn the token in an address into a cookie, and redirect to the address without it."""
+        """Exchange the token in an address for a cookie, and redirect to the address without it."""
         kept = url.without_query_params("token")
-        # `//name` would lead to another host.
+        # A redirect to `//name` would lead to another host.
         place = "/" + kept.raw_path_qs.lstrip("/\\")
         response = web.Response(status=303, headers={"Location": place, "Referrer-Policy": "no-referrer"})
         response.headers["Cache-Control"] = "no-store"
@@ -193,6 +200,7 @@ class Door:
         return response
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
+        """Send a request to the Web UI and stream its response."""
         headers = _end_to_end(request.headers)
         cookies = "; ".join(f"{name}={value}" for name, value in request.cookies.items() if name != self._cookie)
         headers.popall("Cookie", None)
@@ -220,16 +228,16 @@ class Door:
 
 
 _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""Headers that a client would add by itself."""
+"""Headers that the HTTP client would add by itself."""
 
 
 def _is_equal(given: str, expected: str) -> bool:
-    """Compare in a time that tells nothing."""
+    """Compare in constant time, against timing attacks."""
     return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return the headers that are not about one connection."""
+    """Return the headers without hop-by-hop ones, which concern one connection only."""
     kept: CIMultiDict[str] = CIMultiDict(headers)
     named = {name.strip().lower() for value in kept.getall("Connection", []) for name in value.split(",")}
     for name in {name.lower() for name in kept} & (_HOP_BY_HOP | named):
@@ -239,7 +247,7 @@ def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 def main() -> None:
     """Serve on an inherited socket until killed."""
-    # What was imported stays: no collection has to look at it.
+    # Imported objects live as long as the process: freeze them, so that no collection scans them.
     gc.freeze()
     os.umask(PRIVATE_UMASK)
     listener, run = sys.argv[1:]

@@ -1,17 +1,17 @@
 """Run the Temporal server in a network namespace of its own, and relay its owner's connections into it.
 
-The dev server has no authentication, and everybody on a host reaches its loopback addresses. In a namespace of its own
-the server is reached through the two sockets of this process alone: one that takes HTTP CONNECT to the server's
-address, which Temporal's clients speak, and one that leads to the Web UI. A pathname socket is found from any network
-namespace, and opened by whoever may search its directory and write to it.
+The dev server has no authentication, and every user of a host can reach its loopback addresses. In a namespace of its
+own the server is reached only through the two sockets of this process: one takes HTTP CONNECT to the server's address,
+which Temporal's clients speak, and one leads to the Web UI. A pathname socket works across network namespaces, for
+whoever may search its directory and write to it.
 
 The supervisor runs this file as a program, without this package, so that it starts in a few milliseconds:
 
     enclosure.py SUPERVISOR_PID DIRECTORY SERVER_SOCKET SERVER_PORT UI_SOCKET UI_PORT COMMAND...
 
-The first line on stdout is a JSON object: `{"server": PID}`, or `{"refused": REASON}` where the kernel gives no
-namespace, before anything has been started. stderr is the server's log. The process ends as the server did, and the
-server ends with it.
+The first line on stdout is a JSON object: `{"server": PID}`, or `{"refused": REASON}` if the kernel refuses a
+namespace, before anything has been started. stderr is the server's log. The process ends with the server's status, and
+the server is killed when the process ends.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
 _REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENOSPC, errno.EUSERS}
-"""Errors by which a kernel says that this user can have no namespace; ENOSPC: that it may have none at all. Another
-error, such as one for want of memory, is a failure to start, not a reason to listen where everybody can connect."""
+"""Errors by which a kernel refuses this user a namespace; ENOSPC: a limit of namespaces, which may be 0. Any other
+error, such as one for lack of memory, is a failure to start, and no reason to listen where every user can connect.
+"""
 
 _HEAD_LIMIT = 8192
 _CHUNK = 256 * 1024
@@ -54,13 +55,13 @@ def _unshare(flags: int) -> None:
 
 
 def enter_namespace() -> None:
-    """Move this process into a network namespace of its own. Raises `OSError` where the kernel refuses one."""
+    """Move this process into a network namespace of its own. Raise `OSError` if the kernel refuses one."""
     try:
         _unshare(_CLONE_NEWNET)
     except PermissionError:
         uid, gid = os.geteuid(), os.getegid()
         _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
-        # Without the first, an unprivileged process may not write the last.
+        # An unprivileged process may write gid_map only after `deny` in setgroups (user_namespaces(7)).
         for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             Path(f"/proc/self/{name}").write_text(content)
     _bring_loopback_up()
@@ -76,14 +77,14 @@ def _bring_loopback_up() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, or end now if that has happened already."""
+    """Have the kernel kill this process when its parent ends; exit now if the parent has ended already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def start_server(command: list[str]) -> int:
-    """Start the server, which ends with this process, and return its pid."""
+    """Start the server, which the kernel kills when this process ends, and return its pid."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -97,9 +98,11 @@ def start_server(command: list[str]) -> int:
 
 
 def listen(directory: int, name: str) -> socket.socket:
-    """Return a socket that listens at `name`, in the place of an earlier process's, and that its owner alone can open.
+    """Return a listening socket at `name`, in place of an earlier process's, that only its owner can connect to.
 
-    directory: an open directory. Its path may be longer than the 108 bytes of a socket's address.
+    Args:
+        directory: Descriptor of its directory, whose path may be longer than the 108 bytes of a socket's address.
+        name: Name of the socket in the directory.
     """
     listener = socket.socket(socket.AF_UNIX)
     new = f".{name}.new"
@@ -108,13 +111,19 @@ def listen(directory: int, name: str) -> socket.socket:
     listener.bind(f"/proc/self/fd/{directory}/{new}")
     listener.listen(_BACKLOG)
     os.chmod(new, 0o600, dir_fd=directory)
-    # Whoever finds the socket must find somebody behind it.
+    # Renamed only now: a client that finds the socket must be able to connect.
     os.rename(new, name, src_dir_fd=directory, dst_dir_fd=directory)
     return listener
 
 
 def accept_forever(listener: socket.socket, port: int, *, asks: bool) -> None:
-    """Relay each connection to a port of the namespace. asks: connections begin with a CONNECT request."""
+    """Relay each connection to a port of the namespace, in threads of its own.
+
+    Args:
+        listener: The listening socket.
+        port: Port in the namespace.
+        asks: Whether connections begin with a CONNECT request.
+    """
     while True:
         try:
             client, _ = listener.accept()
@@ -125,6 +134,7 @@ def accept_forever(listener: socket.socket, port: int, *, asks: bool) -> None:
 
 
 def _serve(client: socket.socket, port: int, asks: bool) -> None:
+    """Relay one connection until both directions are closed."""
     with client:
         try:
             first = _take_request(client, port) if asks else b""
@@ -150,7 +160,7 @@ def _serve(client: socket.socket, port: int, asks: bool) -> None:
 
 
 def _take_request(client: socket.socket, port: int) -> bytes | None:
-    """Read a CONNECT request for the server, and return what follows it. None: it was refused."""
+    """Read a CONNECT request for the server, and return the bytes after it; None if it was refused."""
     head = b""
     while b"\r\n\r\n" not in head:
         piece = client.recv(_HEAD_LIMIT)
@@ -165,7 +175,7 @@ def _take_request(client: socket.socket, port: int) -> bytes | None:
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
-    """Copy one direction until it ends, and end it on the other side; break both off when either is broken."""
+    """Copy one direction until EOF, and shut down the other side's writing; on an error shut down both connections."""
     buffer = memoryview(bytearray(_CHUNK))
     try:
         while count := source.recv_into(buffer):
@@ -178,7 +188,7 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 
 def main() -> None:
-    """Run the server until it ends."""
+    """Run the server until it ends, and exit with its status."""
     supervisor, place, server_name, server_port, ui_name, ui_port, *command = sys.argv[1:]
     os.umask(0o077)
     try:
@@ -188,7 +198,7 @@ def main() -> None:
             raise
         print(json.dumps({"refused": error.strerror or str(error)}), flush=True)
         return
-    # Only now: a change of credentials, as by a new user namespace, clears it.
+    # Only now: the kernel clears the parent-death signal when credentials change, as by a new user namespace.
     die_with(int(supervisor))
     pid = start_server(command)
     directory = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,11 +1,11 @@
-"""One tree of errors: base, one group per boundary, leaves that say what went wrong in a sentence.
+"""One tree of errors: the base, a group per boundary, and a leaf per kind of failure.
 
-Every failure is attributed to one boundary, where it is raised, and recorded once, in the result. An error
-carries what a reader needs to mend it: the file, the key, the remedy, the tail of a log. `Failure` (in
-`benchflow.contracts.rollout`) is the same thing as data.
+Every failure is attributed to one boundary, where it is raised, and recorded once, in the result. An error has what is
+needed to fix it: file, key, remedy, the tail of a log. `Failure` (in `benchflow.contracts.rollout`) is the same as
+data.
 
-Whether an activity that raised an error is run again follows from the error's type alone, by `retryable` and
-`is_outage`. docs/errors.md lists every type with both.
+Whether an activity that raised an error is retried follows from the error's type alone, by `retryable` and `is_outage`.
+docs/errors.md lists every type with both.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import builtins
 
 
 class BenchFlowError(Exception):
-    """Anything that BenchFlow raises on purpose."""
+    """Base class of the errors that BenchFlow raises on purpose."""
 
     category: str = "internal"
-    """The word that results are grouped by, and that `RetryConfig.categories` names."""
+    """Word by which results are grouped, and that `RetryConfig.categories` names."""
 
     retryable: bool = False
-    """Whether the same work may succeed if done again. Its activity is run again, `WorkerOptions.max_failures` times at
-    most."""
+    """Whether a retry may succeed. The activity is retried, `WorkerOptions.max_failures` times at most."""
 
     is_outage: bool = False
-    """Whether it passes when something comes back that others need as well: a server, a daemon, space on a disk. Its
-    activity is run again for as long as the rollout has time, without that cap."""
+    """Whether the failure lasts until something shared is available again: a server, a daemon, space on a disk. The
+    activity is retried for as long as the rollout has time, without that cap.
+    """
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class BenchFlowError(Exception):
         remedy: str | None = None,
         log_tail: str | None = None,
     ) -> None:
+        """Make it: what failed, where (file or URL, key), what the user can do, and the last lines of a log."""
         self.message = message
         self.file = file
         self.key = key
@@ -44,6 +45,7 @@ class BenchFlowError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
+        """Return `FILE: KEY: MESSAGE`, then the remedy and the log's tail in lines of their own."""
         where = ": ".join(part for part in (self.file, self.key) if part)
         text = f"{where}: {self.message}" if where else self.message
         if self.remedy:

@@ -1,4 +1,4 @@
-"""What the server knows of a workflow beside its result: the pack that it reported, and what it fails at."""
+"""State of workflows as the server has it, beside their results: reported packs, and failures that are retried."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from benchflow.contracts.rollout import RolloutOutcome
 from benchflow.errors import BenchFlowError, ServerUnavailableError
 
 NOT_ENCODED = "Failed encoding completion: "
-"""Begins, in the SDK (temporalio 1.35), the failure of a workflow task whose commands could not be encoded. It has no
-type; that of the error follows as text, which `BulkCodec` adds.
+"""Prefix, in the SDK (temporalio 1.35), of the failure of a workflow task whose commands could not be encoded. The
+failure has no type; the error's type follows in the text, added by `BulkCodec`.
 """
 
 
 def is_not_found(error: RPCError) -> bool:
-    """Tell whether the server has answered that there is no such workflow, activity or run.
+    """Return whether the server has responded that there is no such workflow, activity or run.
 
-    A server that has not loaded its namespaces yet says "not found" of all that it has; that does not count.
+    A server that has not loaded its namespaces yet responds "not found" to every request; that does not count.
     """
     is_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
     return error.status == RPCStatusCode.NOT_FOUND and not is_namespace
 
 
 def require_not_found(error: RPCError) -> None:
-    """Return if the server has answered that there is no such workflow.
+    """Return if the server has responded that there is no such workflow; otherwise raise.
 
     Raises:
-        ServerUnavailableError: It has not.
+        ServerUnavailableError: The error is any other.
     """
     if not is_not_found(error):
         raise ServerUnavailableError(f"the Temporal server does not answer: {error.message}") from error
 
 
 async def last_poll(client: Client, queue: str) -> float | None:
-    """Return when a worker last asked for work of a queue, as a timestamp; None for no worker that the server knows."""
+    """Return the timestamp of the last poll of a queue for activities; None if the server knows no worker of it."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=queue),
@@ -70,11 +70,11 @@ async def last_poll(client: Client, queue: str) -> float | None:
 
 
 async def find_pack(client: Client, rollout: str) -> ArtifactRef | None:
-    """Return the pack of a rollout that has reported; None before, when it left none, or if there is no such workflow.
+    """Return the pack that a rollout has reported; None if it has not, has left none, or if there is no such workflow.
 
     Raises:
-        ServerUnavailableError: It could not be asked.
-        BenchFlowError: As `read_outcome`.
+        ServerUnavailableError: The server does not answer.
+        BenchFlowError: As from `read_outcome`.
     """
     handle: WorkflowHandle[object, RolloutOutcome] = client.get_workflow_handle(rollout, result_type=RolloutOutcome)
     try:
@@ -82,7 +82,7 @@ async def find_pack(client: Client, rollout: str) -> ArtifactRef | None:
             outcome, why = await read_outcome(handle)
             if outcome is not None:
                 return outcome.pack
-            # Imported here: it takes a tenth of what every command takes to start, and few ever log.
+            # Imported here: the import is a tenth of every command's start time, and few commands ever log.
             import structlog
 
             log = structlog.get_logger("benchflow.executions")
@@ -94,12 +94,12 @@ async def find_pack(client: Client, rollout: str) -> ArtifactRef | None:
 
 
 async def read_outcome(handle: WorkflowHandle[Any, RolloutOutcome]) -> tuple[RolloutOutcome | None, str]:
-    """Return the outcome of a completed rollout; None, and why, if it can't be read, now or later.
+    """Return the outcome of a completed rollout, and ""; or None and the reason, if it can never be read.
 
     Raises:
-        RPCError: The server could not be asked.
-        WorkflowFailureError: It has failed.
-        BenchFlowError: One that passes: its bulk is in a store that is away.
+        RPCError: The server does not answer.
+        WorkflowFailureError: The workflow has failed.
+        BenchFlowError: The outcome's bulk is in a store that is unavailable now; a retry may succeed.
     """
     try:
         return await handle.result(), ""
@@ -112,7 +112,7 @@ async def read_outcome(handle: WorkflowHandle[Any, RolloutOutcome]) -> tuple[Rol
 
 
 async def _reported_pack(client: Client, handle: WorkflowHandle[object, RolloutOutcome]) -> ArtifactRef | None:
-    """Return what a report left of a workflow without a result: a cancelled one has none, but reports."""
+    """Return the pack of a report in the history of a workflow without a result: a cancelled workflow reports, too."""
     reports: set[int] = set()
     async for event in handle.fetch_history_events():
         if _schedules_report(event):
@@ -125,6 +125,7 @@ async def _reported_pack(client: Client, handle: WorkflowHandle[object, RolloutO
 
 
 def _schedules_report(event: HistoryEvent) -> bool:
+    """Return whether an event of a history schedules the report of a rollout."""
     kind = event.activity_task_scheduled_event_attributes.activity_type.name
     return kind in (names.REPORT, names.REPORT_WITHOUT_SANDBOX)
 
@@ -133,32 +134,37 @@ def _schedules_report(event: HistoryEvent) -> bool:
 
 
 class FailingTask(NamedTuple):
-    """A workflow task that fails, and is tried again for as long as it does."""
+    """Workflow task that fails, and that the server retries for ever."""
 
     workflow_id: str
 
     attempts: int
     since: float
-    """Seconds since the epoch."""
+    """When the task was first scheduled, in seconds since the epoch."""
 
     reason: str
-    """Why the newest attempt that the history tells of has failed."""
+    """Failure of the newest attempt that the history has."""
 
     may_pass: bool
-    """Whether it failed for an error that passes, such as a full disk where a large message was to be stored."""
+    """Whether the failure is transient, such as a full disk when a large message was to be stored."""
 
     @property
     def age_sec(self) -> float:
-        """Return the seconds for which it has failed."""
+        """Return the seconds since the task was first scheduled."""
         return max(0.0, time.time() - self.since)
 
     def is_stuck(self, attempts: int, after_sec: float) -> bool:
-        """Tell whether it has failed so often, and for so long, that it never ends."""
+        """Return whether it fails so often, and for so long, that it never succeeds; False for a transient failure.
+
+        Args:
+            attempts: Minimum number of attempts.
+            after_sec: Minimum number of seconds.
+        """
         return not self.may_pass and self.attempts >= attempts and self.age_sec >= after_sec
 
 
 async def failing_tasks(client: Client, described: WorkflowExecutionDescription) -> list[FailingTask]:
-    """Return the workflow tasks that a running workflow, and its children and theirs, fail at."""
+    """Return the failing workflow tasks of a running workflow and of its running descendants."""
     own = await _failing_task(client, described)
     found = [own] if own is not None else []
     for child in described.raw_description.pending_children:
@@ -173,9 +179,9 @@ async def failing_tasks(client: Client, described: WorkflowExecutionDescription)
 
 
 async def _failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
-    """Return the workflow task that a workflow fails at; None if none fails.
+    """Return the failing workflow task of a workflow; None if none fails.
 
-    A task that timed out counts as none: its workers died, or none is there. That is no fault of the workflow.
+    A task that timed out does not count: its workers died, or there are none, which is no fault of the workflow.
     """
     pending = described.raw_description.pending_workflow_task
     if pending.attempt < 2:
@@ -203,7 +209,13 @@ async def _failing_task(client: Client, described: WorkflowExecutionDescription)
 
 
 async def end_stuck(client: Client, workflow_id: str, first_run_id: str | None = None) -> None:
-    """Terminate a workflow whose tasks fail for ever, unless it has ended."""
+    """Terminate a workflow whose tasks fail for ever; one that has ended is success.
+
+    Args:
+        client: Client of the server.
+        workflow_id: The workflow.
+        first_run_id: Run id of its first run; None for whichever run is open.
+    """
     handle = client.get_workflow_handle(workflow_id, first_execution_run_id=first_run_id)
     try:
         await handle.terminate("its workflow tasks fail again and again")
@@ -212,10 +224,10 @@ async def end_stuck(client: Client, workflow_id: str, first_run_id: str | None =
 
 
 async def find_trouble(client: Client, workflow_id: str) -> str | None:
-    """Return what a workflow fails at and retries, as a line: a workflow task, else an activity; None for nothing.
+    """Return, as a line, the failure that a workflow retries: of a workflow task, else of an activity; None for none.
 
     Raises:
-        ServerUnavailableError: The server could not be asked.
+        ServerUnavailableError: The server does not answer.
     """
     try:
         described = await client.get_workflow_handle(workflow_id).describe()
@@ -242,7 +254,7 @@ def _type(failure: Failure) -> str:
 
 
 def _text(failure: Failure) -> str:
-    """Return the type of a failure, the file that it is about, and its message, as a line."""
+    """Return a failure as a line: its type, the file that it concerns, its message."""
     kind = _type(failure)
     with suppress(IndexError, ValueError, AttributeError):
         if file := json.loads(failure.application_failure_info.details.payloads[0].data).get("file"):

@@ -1,4 +1,4 @@
-"""TOML and YAML that nobody vouches for: texts that would keep a reader busy, or end the process, are refused first."""
+"""Parsers for untrusted TOML and YAML: input that would take them too long, or crash the process, is refused first."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 100
-"""Collections within collections. libyaml overflows the stack at some 10,000: no exception, but the end of the
-process. And its time grows with the square of the depth.
+"""Maximum nesting of collections. libyaml overflows the stack at some 10,000, which ends the process without an
+exception; and its time grows with the square of the depth.
 """
 
 _PART = r"(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_\-])(?:{_PART}[ \t]*+\.[ \t]*+){{100}}")
-"""A key of a hundred parts. The reader's time grows with the square of their number: 20 KB took it a second."""
+"""Key of a hundred parts. tomllib's time grows with the square of their number: 20 KB took it a second."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_toml(text: str) -> dict[str, Any]:
-    """Return the table of a TOML text. Raises `ValueError` for any other text."""
+    """Return the table in a TOML text. Raise `ValueError` if it is invalid or nested too deeply."""
     if _LONG_KEY.search(text):
         raise ValueError("a key has a hundred parts or more")
     try:
@@ -31,9 +31,11 @@ def load_toml(text: str) -> dict[str, Any]:
 
 
 def open_yaml(text: str) -> Any:
-    """Return PyYAML's safe loader on a text. Raises `yaml.YAMLError`, and `ValueError` for one nested too deeply.
+    """Return PyYAML's safe loader on a text, after checking its depth. The caller disposes of the loader.
 
-    The caller disposes of it.
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+        ValueError: It is nested too deeply.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):

@@ -1,6 +1,6 @@
-"""This host and its processes: the host id, who is alive, how many sandboxes fit.
+"""This host and its processes: host id, locks, process liveness, and capacity in sandboxes.
 
-All truth is in files of the state directory, because any process may die at any moment.
+All state is in files of the state directory, because any process may die at any moment.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from benchflow.paths import StatePaths
 from benchflow.store import make_private_directory, storage_errors, write_atomic
 
 MAX_LINKS = 40
-"""On the way to a directory, as the kernel has it."""
+"""Maximum number of links on the way to a directory, as in the kernel."""
 
 
 def require_own_place(path: Path, *, key: str) -> None:
-    """Raise `ConfigError` where another user could put something else in the place of a directory.
+    """Raise `ConfigError` if another user could replace a directory.
 
-    As sshd's StrictModes: the directory, all above it, and links on the way belong to this user or to root, and nobody
-    else can write to them. A directory of all users is fine where its sticky bit is set: there, others rename nothing
-    of this user's. What does not exist yet is fine.
+    The rules are those of sshd's StrictModes: the directory, all its parents, and links on the way belong to this user
+    or to root, and nobody else can write to them. A directory that all users can write to is allowed if its sticky bit
+    is set: others cannot rename this user's files there. Missing directories are allowed.
 
     Args:
         path: The directory.
-        key: The option or variable that names it.
+        key: Option or variable that names it, for the error.
     """
     at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
     while (status := _status(at)) is not None:
@@ -60,6 +60,7 @@ def require_own_place(path: Path, *, key: str) -> None:
 
 
 def _status(path: Path) -> os.stat_result | None:
+    """Return the status of a path itself; None if it does not exist."""
     try:
         return path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -67,10 +68,10 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _why_not_own(status: os.stat_result) -> str | None:
-    """Return why a directory or link is not this user's, or root's, alone; None where it is."""
+    """Return the reason why others than this user and root control a directory or link; None if they do not."""
     if status.st_uid not in (0, os.geteuid(), _unmapped_user()):
         return f"belongs to user {status.st_uid}"
-    # Of a link, the modes mean nothing.
+    # The modes of a link have no meaning.
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return None
     if status.st_mode & stat.S_IWOTH:
@@ -81,9 +82,10 @@ def _why_not_own(status: os.stat_result) -> str | None:
 
 
 def _unmapped_user() -> int:
-    """Return the id by which a user namespace shows all users of outside, such as the root that owns `/`; else root's.
+    """Return the id of unmapped users in a user namespace, such as the owner of `/`; root's id outside of one.
 
-    In it, who owns a directory can't be told. The namespace's user has no more rights there than outside of it.
+    Inside, the real owner of such a directory cannot be determined. The namespace's user has no more rights there than
+    outside.
     """
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
@@ -94,7 +96,7 @@ def _unmapped_user() -> int:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Tell whether a group is this user's, or root's, alone, as many systems make one for each of their users."""
+    """Return whether a group has no members but this user or root, as the user groups that many systems create."""
     try:
         group = grp.getgrgid(gid)
         users = [pwd.getpwuid(uid).pw_name for uid in (0, os.geteuid())]
@@ -104,9 +106,10 @@ def _is_private_group(gid: int) -> bool:
 
 
 def make_state_private(paths: StatePaths) -> None:
-    """Make the state directory, or close it to other users: what earlier versions left in it could be read by all.
+    """Make the state directory, or restrict it to its user: earlier versions made it readable by all.
 
-    Raises `ConfigError` when it is not this user's own, or lies below what is not.
+    Raises:
+        ConfigError: It belongs to another user, or another user could replace it.
     """
     require_own_place(paths.root, key="BENCHFLOW_STATE_DIR")
     with storage_errors(paths.root):
@@ -126,7 +129,7 @@ def make_state_private(paths: StatePaths) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file, which the kernel lets go when the process dies."""
+    """Hold an exclusive lock on a file, made if missing. The kernel releases it when the process dies."""
     with storage_errors(path):
         make_private_directory(path.parent)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -138,7 +141,11 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> Callable[[], None] | None:
-    """Take an exclusive lock on a file, and return what lets go of it; None when another process has it."""
+    """Take an exclusive lock on a file without waiting.
+
+    Returns:
+        A function that releases it; None if another process holds it.
+    """
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -150,16 +157,16 @@ def try_lock(path: Path) -> Callable[[], None] | None:
 
 
 def host_id(paths: StatePaths) -> str:
-    """This host's id: made once, kept in a file that outlives every process."""
+    """Return the id of this host, which is made once and kept in a file of the state directory."""
     with locked(paths.root / "host-id.lock"):
-        # A power cut may have left the name of an earlier version's file without content.
+        # After a power cut, the file of an earlier version may be empty.
         if not paths.host_id.exists() or not paths.host_id.read_text().strip():
             write_atomic(paths.host_id, uuid.uuid4().hex[:12].encode())
         return paths.host_id.read_text().strip()
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none, or only its zombie."""
+    """Return when a process started, in clock ticks since boot; None if it does not exist, or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -169,38 +176,50 @@ def start_time(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int | None) -> bool:
-    """Whether the process that had this pid and start time still runs."""
+    """Return whether the process with this pid and start time still runs; a pid may be reused by another process."""
     now = start_time(pid)
     return now is not None and (started is None or now == started)
 
 
 _RECORD_LENGTH = 1024
-"""Bytes of what a slot remembers, with blanks at its end."""
+"""Bytes of a slot's record, padded with blanks."""
 
 
 class SlotOwner(NamedTuple):
-    """The workflow that a slot belongs to: the reaper frees the slot once it has ended."""
+    """Workflow that a slot belongs to: the reaper frees the slot after its end."""
 
     workflow: str
-    """Its id."""
+    """Workflow id."""
 
     run: str
-    """The id of its first run."""
+    """Run id of its first run."""
 
 
 class Slots:
-    """The capacity of this host, counted in sandboxes: one file each, shared by all its worker processes."""
+    """Capacity of this host in sandboxes: one file per taken slot, shared by all worker processes."""
 
     def __init__(self, directory: Path, limit: int, wait_sec: float) -> None:
+        """Make it.
+
+        Args:
+            directory: Directory of the slots' files.
+            limit: Maximum number of sandboxes.
+            wait_sec: Seconds for which `wait` waits.
+        """
         self.directory = directory
         self.limit = limit
         self.wait_sec = wait_sec
         self._freed = asyncio.Event()
 
     def take(self, name: str, attempt: int = 1, owner: SlotOwner | None = None) -> bool:
-        """Take a slot for the sandbox `name`, or retain the one it has and has not lent. False if none is free.
+        """Take a slot for the sandbox `name`, or retain its own if it is not lent. Return False if none is free.
 
-        The slot remembers its owner, and the newest attempt to fill it.
+        The slot records its owner, and the newest attempt that took it.
+
+        Args:
+            name: Name of the sandbox, and of its slot.
+            attempt: Number of the attempt.
+            owner: Workflow that owns the slot; None for the recorded one.
         """
         with self._locked(), storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -222,9 +241,9 @@ class Slots:
 
     @contextmanager
     def in_use(self, name: str) -> Iterator[None]:
-        """Hold a slot for as long as this process works in it: `free_unused` leaves it then.
+        """Hold a slot while this process works in it, so that `free_unused` does not free it.
 
-        The kernel lets go of it when the process dies.
+        The kernel releases the lock when the process dies.
         """
         with storage_errors(self.directory / name):
             fd = os.open(self.directory / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -235,7 +254,7 @@ class Slots:
             os.close(fd)
 
     def lend(self, name: str) -> None:
-        """Let others have the slot of a sandbox in which nothing works until they are done."""
+        """Let other sandboxes use the slot of one that is idle, such as a frozen one; `take` takes it back."""
         with self._locked():
             if (self.directory / name).exists():
                 self._lent(name).touch()
@@ -248,10 +267,15 @@ class Slots:
         return self.directory / f".{name}.lent"
 
     def _counted(self) -> list[str]:
+        """Return the slots that count against the limit: taken and not lent."""
         return [name for name in self.taken() if not self._lent(name).exists()]
 
     async def wait(self, name: str, attempt: int = 1, owner: SlotOwner | None = None) -> None:
-        """Take a slot as soon as one is free. Raises `HostFullError` in the end, so that another host may try."""
+        """Take a slot as soon as one is free.
+
+        Raises:
+            HostFullError: None became free in time; another host may be tried.
+        """
         deadline = asyncio.get_running_loop().time() + self.wait_sec
         while not self.take(name, attempt, owner):
             left = deadline - asyncio.get_running_loop().time()
@@ -259,17 +283,17 @@ class Slots:
                 raise HostFullError(f"all {self.limit} sandbox slots of this host are taken", key=CAPACITY_VARIABLE)
             self._freed.clear()
             try:
-                # Another process of this host may free a slot without our event: look again every second.
+                # Another process of this host may free a slot without setting our event: poll every second.
                 await asyncio.wait_for(self._freed.wait(), min(1.0, left))
             except TimeoutError:
                 continue
 
     def is_current(self, name: str, attempt: int) -> bool:
-        """Whether no later attempt has taken the slot over: the fence of an attempt that was given up as lost."""
+        """Return whether no later attempt has taken the slot: False fences off an attempt that was given up as lost."""
         return self._attempt(self.directory / name) <= attempt
 
     def owner(self, name: str) -> SlotOwner | None:
-        """Return the owner of a slot; None for a free one, and for one whose file does not tell."""
+        """Return the recorded owner of a slot; None if the slot is free, or its record has none."""
         record = _slot_record(self.directory / name)
         return SlotOwner(record["workflow"], record["run"]) if "run" in record else None
 
@@ -278,12 +302,13 @@ class Slots:
         return int(_slot_record(slot).get("attempt", 0))
 
     def free(self, name: str) -> None:
+        """Free a slot; a free one is success."""
         (self.directory / name).unlink(missing_ok=True)
         self._lent(name).unlink(missing_ok=True)
         self._freed.set()
 
     def free_unused(self, name: str) -> bool:
-        """Free a slot unless a living process works in it. Return whether it is free."""
+        """Free a slot unless a living process holds it with `in_use`. Return whether it is free."""
         with self._locked():
             try:
                 fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -299,15 +324,16 @@ class Slots:
             return True
 
     def taken(self) -> list[str]:
+        """Return the names of all taken slots, lent ones included."""
         if not self.directory.is_dir():
             return []
         return sorted(slot.name for slot in self.directory.iterdir() if not slot.name.startswith("."))
 
 
 def _write_slot_record(slot: Path, record: dict[str, Any]) -> None:
-    """Write what a slot remembers over what it did, in one piece: a full disk leaves the old record.
+    """Overwrite a slot's record in one write of fixed length: a full disk leaves the old record.
 
-    In place, since whoever works in the slot has a lock on this very file.
+    The file is not replaced, since `in_use` holds a lock on this very file.
     """
     fd = os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -317,7 +343,7 @@ def _write_slot_record(slot: Path, record: dict[str, Any]) -> None:
 
 
 def _slot_record(slot: Path) -> dict[str, Any]:
-    """Return what the file of a slot says; nothing if it is not there, or was cut off by a full disk."""
+    """Return the record of a slot; empty if the slot is free, or a full disk has cut off the record."""
     try:
         record = json.loads(slot.read_text())
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Whether the embedded stack has anything to do: open workflows, schedules, or a client that used it not long ago."""
+"""Idle check of the embedded stack: it is in use by open workflows, active schedules, or a client's recent request."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from benchflow.stack import StackRecord
 
 
 class IdleWatch:
-    """Tells how long nobody has used a stack. limit_sec: after so many seconds without use or work it is idle."""
+    """Detects that a stack has been idle for a given time."""
 
     def __init__(self, paths: StatePaths, limit_sec: float) -> None:
+        """Start watching.
+
+        Args:
+            paths: State directory of the stack.
+            limit_sec: Seconds without use or open work after which the stack is idle.
+        """
         self.limit_sec = limit_sec
         self._paths = paths
         self._last_use: int | None = None
         self._used_at = 0.0
 
     async def is_idle(self, record: StackRecord) -> bool:
-        """Tell whether the stack of this record may stop. Raises what asking its server raises."""
-        # Clients touch the file. How long ago that was is counted here, because the wall clock may be set at any time.
+        """Return whether the stack of this record may stop. Raise if its server cannot be queried."""
+        # Clients touch the file. Its age is measured by the monotonic clock: the wall clock may be set at any time.
         last_use = self._paths.last_used.stat().st_mtime_ns
         if last_use != self._last_use or record.state != "running":
             self._last_use, self._used_at = last_use, time.monotonic()
@@ -28,7 +34,7 @@ class IdleWatch:
 
 
 async def _has_work(record: StackRecord) -> bool:
-    # Imported late, as the supervisor starts without it.
+    # Imported late, so that the supervisor starts without it.
     from benchflow.temporal import connect, stack_target
 
     client = await connect(stack_target(record))

@@ -1,7 +1,7 @@
-"""Logging: structlog for our own events, the standard library's for everybody else's, one format for both.
+"""Logging: structlog for our own events, the standard library's logging for other packages, one format for both.
 
-Messages quote what sandboxes, models and task sets wrote. Every record passes the sanitiser, whoever logged it, so that
-none can steer the terminal that shows the log, nor contain what would look like another record.
+Messages quote output of sandboxes, models and task sets. Every record is sanitised, whichever package logged it, so
+that none can control the terminal that shows the log, or contain text that looks like another record.
 """
 
 from __future__ import annotations
@@ -19,39 +19,45 @@ from benchflow.sanitise import sanitise, sanitise_line
 PLAIN = "%(levelname)s %(name)s: %(message)s"
 
 _TEXTS = ("exception", "stack")
-"""Keys of an event whose values have lines."""
+"""Keys of an event whose values have several lines."""
 
 
 class GuardedStream(io.TextIOBase):
-    """A stream of text on which nothing is written unsanitised.
-
-    unguarded, rich_proxied_file: the stream below. Consoles find it there: what they write was sanitised before our
-    own colours were added.
-    """
+    """Text stream that sanitises everything written to it."""
 
     def __init__(self, unguarded: TextIO) -> None:
+        """Wrap a stream.
+
+        Consoles find it as `rich_proxied_file` and write to it directly: their text was sanitised before our colours
+        were added.
+        """
         self.unguarded = self.rich_proxied_file = unguarded
 
     def write(self, text: str) -> int:
+        """Sanitise a text and write it. Return its length, as given."""
         self.unguarded.write(sanitise(text))
         return len(text)
 
     def flush(self) -> None:
+        """Flush the stream below."""
         self.unguarded.flush()
 
     def fileno(self) -> int:
+        """Return the descriptor of the stream below."""
         return self.unguarded.fileno()
 
     def writable(self) -> bool:
+        """Return True."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
+        """Return the encoding of the stream below."""
         return self.unguarded.encoding
 
 
 def guard_stderr() -> None:
-    """Sanitise what is written to standard error from here on, tracebacks and warnings included."""
+    """Replace `sys.stderr` by a stream that sanitises what is written, tracebacks and warnings included."""
     sys.stderr = _guarded(sys.stderr)
 
 
@@ -60,20 +66,23 @@ def _guarded(stream: TextIO) -> TextIO:
 
 
 class SanitisedFormatter(logging.Formatter):
-    """One line a record, as `PLAIN` says, and its traceback below, indented."""
+    """Formatter of sanitised records: one line each, as in `PLAIN`, with the traceback indented below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the record's line, sanitised."""
         return sanitise_line(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:
+        """Return the traceback, sanitised and indented."""
         return _indented(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
+        """Return the stack, sanitised and indented."""
         return _indented(super().formatStack(stack_info))
 
 
 def configure_quiet_logging() -> None:
-    """Warnings and above to standard error, for commands that have little to say and should start fast."""
+    """Log warnings and above to stderr by the standard library, for commands that log little and must start fast."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitisedFormatter(PLAIN))
     root = logging.getLogger()
@@ -82,11 +91,14 @@ def configure_quiet_logging() -> None:
 
 
 def configure_logging(*, verbose: bool = False, file: Path | None = None) -> None:
-    """Send logs to standard error, or as JSON lines to a file. Quiet unless `verbose`: warnings and above.
+    """Configure structlog and the standard library to log to stderr, or as JSON lines to a file.
 
-    With a file the process is one in the background, whose standard output and error are a log as well: they are
-    guarded, too, for what a user's own code prints and for the traceback that a process ends with. The file, and the
-    others of its directory, are kept bounded.
+    With a file the process is in the background, and its stdout and stderr are logs as well: they are sanitised, too,
+    for output of user code and for the traceback that ends a process. All log files of the directory are kept bounded.
+
+    Args:
+        verbose: Whether to log debug events of this package and info of others.
+        file: Log file, which gets info and above; None for stderr, which gets warnings and above.
     """
     import structlog
 
@@ -101,7 +113,7 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
     if file is None:
         stream = sys.stderr
         handler = logging.StreamHandler(getattr(stream, "unguarded", stream))
-        # Its default formatter of exceptions would show the local variables of each frame, secrets among them.
+        # structlog's default traceback shows the local variables of each frame, secrets among them.
         renderer = structlog.dev.ConsoleRenderer(
             colors=handler.stream.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
@@ -142,7 +154,7 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
 
 
 def _sanitise_event(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Return the event with its keys and values sanitised, as the last step before it is rendered."""
+    """Return the event with keys and values sanitised; the last processor before the renderer."""
     return {
         sanitise_line(key): sanitise(value) if key in _TEXTS else _sanitised_value(value)
         for key, value in event.items()
@@ -165,5 +177,5 @@ def _sanitised_value(value: Any) -> Any:
 
 
 def _indented(text: str) -> str:
-    """Return the lines of a traceback, sanitised and set off, so that none of them can pass for a record."""
+    """Return the lines of a traceback, sanitised and indented, so that none of them looks like a record."""
     return "\n".join(f"  │ {line}" for line in sanitise(text).split("\n"))

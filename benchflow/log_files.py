@@ -1,8 +1,8 @@
-"""The log files of the stack: how each is opened, bounded and read.
+"""The log files of the stack: opened for appending, bounded in size, read from their end.
 
-Processes write them through descriptors that they inherit or open themselves, and some of them are not ours. So a file
-is bounded from outside, in place: what exceeds the limit is copied aside, and the file that everybody has open is cut
-to nothing. Every descriptor appends, therefore the next line of each writer is the first of the file.
+Processes write them through descriptors that they inherit or open themselves, and some of the programs are not ours. So
+a file is bounded from outside, in place: its end is copied to another file, and the file that the writers have open is
+truncated. Every descriptor appends, therefore each writer's next line goes to the start of the file.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import BinaryIO
 from benchflow.store import make_private_directory
 
 LIMIT_BYTES = 50_000_000
-"""Size from which a log file is cut. At most as much of it is kept beside it, in `NAME.1`."""
+"""Size from which a log file is cut. At most as much of its end is retained beside it, in `NAME.1`."""
 INTERVAL_SEC = 1.0
 _SUFFIXES = (".log", ".out")
 _LINE_BYTES = 64 * 1024
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log file for a process to append its output to."""
+    """Open a log file in append mode, for the output of a process."""
     make_private_directory(path.parent)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
 
 def keep_logs_bounded(directory: Path) -> None:
-    """Bound the log files of a directory for as long as this process runs.
+    """Start a thread that bounds the log files of a directory for as long as this process runs.
 
-    Each process of the stack does this for all of them, so that any may be killed, or hang.
+    Each process of the stack does this for all of them, so that any process may be killed, or hang.
     """
 
     def run() -> None:
@@ -48,7 +48,7 @@ def keep_logs_bounded(directory: Path) -> None:
 
 
 def bound_logs(directory: Path, limit: int = LIMIT_BYTES) -> None:
-    """Cut the log files of a directory that are larger than the limit, and keep their last `limit` bytes aside."""
+    """Truncate a directory's log files that exceed the limit; retain the last `limit` bytes of each in `NAME.1`."""
     with os.scandir(directory) as entries:
         large = [
             Path(entry.path)
@@ -59,7 +59,7 @@ def bound_logs(directory: Path, limit: int = LIMIT_BYTES) -> None:
         return
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # One process at a time: a second one would put the few lines since the first cut in the place of all others.
+        # One process at a time: a second one would replace `NAME.1` by the few lines since the first cut.
         fcntl.flock(lock, fcntl.LOCK_EX)
         for path in large:
             _bound(path, limit)
@@ -68,6 +68,7 @@ def bound_logs(directory: Path, limit: int = LIMIT_BYTES) -> None:
 
 
 def _bound(path: Path, limit: int) -> None:
+    """Truncate one log file that exceeds the limit, after retaining its end."""
     log = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(log)
@@ -81,7 +82,7 @@ def _bound(path: Path, limit: int) -> None:
             finally:
                 os.close(kept)
         except OSError:
-            # A full disk is one more reason to cut the file.
+            # With a full disk, the end is not retained; the file is truncated all the more.
             partial.unlink(missing_ok=True)
         os.ftruncate(log, 0)
         with contextlib.suppress(FileNotFoundError):
@@ -91,22 +92,22 @@ def _bound(path: Path, limit: int) -> None:
 
 
 def _copy_end(log: int, kept: int, size: int, limit: int) -> None:
-    """Copy the last `limit` bytes, from the beginning of a line, and what is written meanwhile."""
+    """Copy about the last `limit` bytes, from the start of a line, and what is appended meanwhile."""
     offset = size - limit
     end_of_line = os.pread(log, _LINE_BYTES, offset).find(b"\n")
     offset += end_of_line + 1
-    # A writer that is faster than the disk would keep this busy for ever.
+    # Bounded, since a writer that is faster than the disk would keep this loop busy for ever.
     while (left := size + limit - offset) > 0 and (count := os.sendfile(kept, log, offset, left)):
         offset += count
 
 
 def kept_part(path: Path) -> Path:
-    """Return where the end of a log file is kept that was cut."""
+    """Return the path of the retained end of a truncated log file."""
     return path.with_name(f"{path.name}.1")
 
 
 def read_tail(path: Path, lines: int = 20) -> str:
-    """Return the last lines of a log, also of one that was cut just now; nothing if there is none."""
+    """Return the last lines of a log, including the part that was cut off; empty if there is no file."""
     found: list[str] = []
     for part in (path, kept_part(path)):
         with contextlib.suppress(FileNotFoundError), part.open("rb") as log:

@@ -1,7 +1,8 @@
-"""How messages are encoded: pydantic models as JSON, and what is large as a reference into the artifact store.
+"""Encoding of messages to the Temporal server: pydantic models as JSON, large payloads as references to the store.
 
-A history may have 50 MiB and one reply of a workflow 4 MiB, whereas a rollout's steps, prompts and trees have no such
-limit. So the codec of every client and worker puts a large payload into the store and sends its reference.
+A history may have 50 MiB and one response of a workflow 4 MiB, whereas a rollout's steps, prompts and trees have no
+such limit. So the codec of every client and worker puts a large payload into the artifact store and sends its
+reference.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _ENCODING = b"json/benchflow-artifact"
 
 
 class GuardedConverter(PydanticPayloadConverter):
-    """Pydantic models as JSON, refusing what is too large for a message."""
+    """Converter of pydantic models to JSON that refuses messages beyond `MAX_MESSAGE_BYTES`."""
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        """Return the payloads of a message. Raise `PayloadTooLargeError` if they are too large together."""
         payloads = super().to_payloads(values)
         size = sum(len(payload.data) for payload in payloads)
         if size > MAX_MESSAGE_BYTES:
@@ -38,27 +40,33 @@ class GuardedConverter(PydanticPayloadConverter):
 
 
 class BulkCodec(PayloadCodec):
-    """Sends a payload of more than `MAX_INLINE_BYTES` by reference.
+    """Codec that sends payloads of more than `MAX_INLINE_BYTES` as references to the artifact store.
 
-    An error of the store fails the task in which a message is encoded or decoded. The server has that task run again.
+    An error of the store fails the task in which a message is encoded or decoded; the server retries that task.
     """
 
     @functools.cached_property
     def _store(self) -> Store:
-        """The store of this process's environment, opened when there is bulk."""
+        """Return the store of this process's environment, opened for the first large payload."""
         return Store.open().below(BULK)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Return the payloads with large ones replaced by references.
+
+        Raises:
+            BenchFlowError: The store does not accept one. Its type begins the message, too.
+        """
         try:
             return [await self._put(each) if len(each.data) > MAX_INLINE_BYTES else each for each in payloads]
         except Exception as error:
             known = typed_error(error)
             if not isinstance(known, BenchFlowError):
                 raise
-            # Where it was a workflow's commands that are encoded, the failure of its task has this text, and no type.
+            # If a workflow's commands were encoded, the failure of its task has only this text, and no type.
             raise type(known)(f"{type(known).__name__}: {known}") from error
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Return the payloads with references replaced by the stored payloads."""
         return [await self._get(each) if each.metadata.get("encoding") == _ENCODING else each for each in payloads]
 
     async def _put(self, payload: Payload) -> Payload:
@@ -71,5 +79,5 @@ class BulkCodec(PayloadCodec):
 
 
 def make_converter() -> DataConverter:
-    """Return the converter of a client, with the store that the environment names."""
+    """Return the data converter of a client; its store is the one that the environment names."""
     return DataConverter(payload_converter_class=GuardedConverter, payload_codec=BulkCodec())

@@ -1,7 +1,7 @@
-"""Where things lie on this host, and how a job's results are laid out. Nothing else decides a path.
+"""Paths on this host: the engine's state directory, and the layout of a job's results. No other module chooses paths.
 
-The state directory belongs to the engine (server database, store, records). The jobs directory belongs to the
-user; `JobPaths` and `RolloutPaths` are its layout.
+The state directory belongs to the engine (server database, store, records). The jobs directory belongs to the user;
+`JobPaths` and `RolloutPaths` are its layout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def state_dir() -> Path:
-    """`$BENCHFLOW_STATE_DIR`, else `$XDG_STATE_HOME/benchflow`, else `~/.local/state/benchflow`."""
+    """Return `$BENCHFLOW_STATE_DIR`, else `$XDG_STATE_HOME/benchflow`, else `~/.local/state/benchflow`."""
     explicit = os.environ.get("BENCHFLOW_STATE_DIR")
     if explicit:
         return Path(explicit).expanduser().absolute()
@@ -25,17 +25,18 @@ def state_dir() -> Path:
 
 
 PRIVATE_UMASK = 0o077
-"""Of the engine's own processes: what they write is for their user alone, whoever writes it and wherever.
+"""Umask of the engine's own processes: their files are for their user alone, wherever they write.
 
-What a sandbox's users are to read gets its mode explicitly. A process of a user's that calls the engine keeps its own.
+Files that a sandbox's users must read get their mode explicitly. A user's process that calls the engine keeps its own
+umask.
 """
 
 MAX_SOCKET_ADDRESS_BYTES = 107
-"""Of a socket's path, as the kernel takes it: 108 bytes, the last one a zero."""
+"""Maximum bytes of a socket's path: the kernel's 108 without the final NUL."""
 
 
 def socket_address(path: Path) -> str:
-    """Return the address at which this process connects to a socket whose path may be longer than an address."""
+    """Return an address by which this process can connect to a socket, even if its path is longer than an address."""
     if len(os.fsencode(path)) <= MAX_SOCKET_ADDRESS_BYTES:
         return str(path)
     found = path.parent.stat()
@@ -44,128 +45,139 @@ def socket_address(path: Path) -> str:
 
 @functools.cache
 def _open_directory(path: Path, _device: int, _inode: int) -> int:
-    """Open a directory, once in this process: clients connect again at the same address as long as they live."""
+    """Open a directory, once per process: clients reconnect to the same address as long as they live."""
     return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 @dataclass(frozen=True)
 class StatePaths:
-    """The engine's own files on this host."""
+    """Paths of the engine's own files on this host."""
 
     root: Path
 
     @classmethod
     def default(cls) -> StatePaths:
+        """Return the paths below `state_dir()`."""
         return cls(state_dir())
 
     @property
     def host_id(self) -> Path:
+        """File with this host's id."""
         return self.root / "host-id"
 
     @property
     def job_key(self) -> Path:
-        """The secret by which jobs that were submitted with this state directory are known."""
+        """Secret key of the MACs by which jobs submitted with this state directory are recognised."""
         return self.root / "job-key"
 
     @property
     def stack_lock(self) -> Path:
+        """Lock that the stack's supervisor holds."""
         return self.root / "stack.lock"
 
     @property
     def stack_record(self) -> Path:
+        """State of the stack, as its supervisor last recorded it."""
         return self.root / "stack.json"
 
     @property
     def stack_stopped(self) -> Path:
-        """Exists while the stack is down because somebody stopped it."""
+        """Marker that exists while the stack is down because a user stopped it."""
         return self.root / "stack-stopped"
 
     @property
     def worker_wanted(self) -> Path:
+        """Worker that was last requested: interpreter and package digest."""
         return self.root / "worker-wanted.json"
 
     @property
     def last_used(self) -> Path:
+        """Empty file that clients touch when they use the stack."""
         return self.root / "last-used"
 
     @property
     def database(self) -> Path:
+        """Database of the Temporal server."""
         return self.root / "temporal.db"
 
     @property
     def server_socket(self) -> Path:
-        """The socket through which the server is reached where it has a network namespace of its own."""
+        """Socket by which clients reach a server that has a network namespace of its own."""
         return self.root / "server.sock"
 
     @property
     def ui_socket(self) -> Path:
-        """The socket that leads to the server's Web UI, for the door alone."""
+        """Socket of such a server's Web UI, for the door alone."""
         return self.root / "ui.sock"
 
     @property
     def ui_token(self) -> Path:
-        """The secret that the door of the Web UI asks for."""
+        """Secret token that the Web UI's door asks for."""
         return self.root / "ui-token"
 
     @property
     def logs(self) -> Path:
+        """Directory of the stack's log files."""
         return self.root / "logs"
 
     @property
     def store(self) -> Path:
+        """Directory of the artifact store, unless the environment names another."""
         return self.root / "store"
 
     @property
     def tasks(self) -> Path:
-        """Unpacked tasks, one directory a digest."""
+        """Unpacked tasks, one directory per digest."""
         return self.root / "tasks"
 
     @property
     def secrets(self) -> Path:
+        """Private files with the secrets of jobs, one per job."""
         return self.root / "secrets"
 
     @property
     def running(self) -> Path:
-        """Task tokens of running activities, one directory a worker process."""
+        """Task tokens of running activities, one directory per worker process."""
         return self.root / "running"
 
     @property
     def slots(self) -> Path:
-        """One file a sandbox that counts against this host's capacity."""
+        """Slots of this host's capacity, one file per sandbox."""
         return self.root / "slots"
 
     @property
     def toolboxes(self) -> Path:
-        """What agents need to run, one directory an agent and version, and the runtimes that they share."""
+        """Agent runtime bundles, one directory per agent and version, and the runtimes that they share."""
         return self.root / "toolboxes"
 
     @property
     def sessions(self) -> Path:
-        """What agents were sent and said, one directory a sandbox."""
+        """Journals of agents' stdio, one directory per sandbox."""
         return self.root / "sessions"
 
     @property
     def checkpoints(self) -> Path:
-        """What this host keeps of states that rollouts go on from, one file each."""
+        """Checkpoints on this host that rollouts are resumed from, one file each."""
         return self.root / "checkpoints"
 
     @property
     def proofs(self) -> Path:
-        """What `bench env check` has proven of worlds, one file a world."""
+        """Proofs of `bench env check` about worlds, one file per world."""
         return self.root / "proofs"
 
     @property
     def gateway(self) -> GatewayPaths:
+        """Return the paths of the model gateway."""
         return GatewayPaths(self.root / "gateway")
 
     @property
     def ended(self) -> Path:
-        """Directory of the states of rollouts that have ended, one file a rollout whose checkpoints are retained."""
+        """States of ended rollouts whose checkpoints are retained, one file per rollout."""
         return self.root / "ended"
 
     @property
     def checks(self) -> Path:
-        """Directory of the jobs that try worlds."""
+        """Jobs directory of the trials of worlds."""
         return self.root / "checks"
 
     @property
@@ -176,98 +188,105 @@ class StatePaths:
 
 @dataclass(frozen=True)
 class GatewayPaths:
-    """`<state>/gateway/`: of the process through which this host's agents reach their models."""
+    """Paths in `<state>/gateway/`, of the process through which this host's agents reach their models."""
 
     root: Path
 
     @property
     def public(self) -> Path:
-        """The directory that sandboxes mount; it holds the socket that agents' calls come through, and nothing else."""
+        """Directory that sandboxes mount; contains only the socket for the agents' calls."""
         return self.root / "public"
 
     @property
     def control(self) -> Path:
-        """The socket for the engine alone."""
+        """Socket for the engine alone."""
         return self.root / "control.sock"
 
     @property
     def lock(self) -> Path:
+        """Lock that the gateway's process holds."""
         return self.root / "lock"
 
     @property
     def last_seen(self) -> Path:
-        """When the process was last seen at work, as the monotonic clock of this host has it."""
+        """File with the last time at which the process was seen running, by this host's monotonic clock."""
         return self.root / "last_seen"
 
     @property
     def rollouts(self) -> Path:
-        """What it was told of each rollout, one private file a token."""
+        """Settings of each rollout, one private file per token."""
         return self.root / "rollouts"
 
 
 @dataclass(frozen=True)
 class JobPaths:
-    """`<jobs_dir>/<job_name>/`."""
+    """Paths in `<jobs_dir>/<job_name>/`."""
 
     root: Path
 
     @classmethod
     def of(cls, jobs_dir: Path, name: str) -> JobPaths:
-        """Return the paths of the job of a name.
+        """Return the paths of the job of a name, with links in `jobs_dir` resolved.
 
-        Its id is made of the path of `jobs_dir`, and so that is the real one: a directory that is spelt in two ways, or
-        which a link leads to, would have two jobs of one name run in it, each in the other's files.
+        The job's id is made of this path. Without the resolution, a directory with two spellings, or behind a link,
+        could have two running jobs of one name, which write to the same files.
         """
         return cls(Path(os.path.realpath(jobs_dir.expanduser())) / name)
 
     @property
     def config(self) -> Path:
+        """Specification of the job."""
         return self.root / "config.json"
 
     @property
     def config_mac(self) -> Path:
-        """By which a command that acts on the configuration knows it (`benchflow.provenance`)."""
+        """MAC by which a command authenticates the configuration (`benchflow.provenance`)."""
         return self.root / "config.json.mac"
 
     @property
     def summary(self) -> Path:
+        """Summary of the results."""
         return self.root / "summary.json"
 
     @property
     def results(self) -> Path:
+        """Results, one line per rollout."""
         return self.root / "results.jsonl"
 
     @property
     def groups(self) -> Path:
-        """Of a job whose mode is grpo."""
+        """GRPO groups, for a job whose mode is grpo."""
         return self.root / "groups.jsonl"
 
     @property
     def values(self) -> Path:
-        """Of a job whose mode is value."""
+        """Values of states, for a job whose mode is value."""
         return self.root / "values.jsonl"
 
     def rollout(self, name: str) -> RolloutPaths:
+        """Return the paths of the rollout whose directory has this name."""
         return RolloutPaths(self.root / name)
 
 
 RESCORED = "rescored"
-"""Directory of a job for the jobs that score it, and of a rollout for its new scores: one of each scoring's name."""
+"""Directory in a job for the jobs that rescore it, and in a rollout for its new scores; one entry per scoring's name.
+"""
 
 TRIAL_FILE = "check.json"
-"""File of the results of a trial: what was found of a world."""
+"""File with the finding, in the results of a trial."""
 
 TRIAL_STEP = "trying"
-"""File of the results of a trial that runs: what is tried now."""
+"""File with the current step, in the results of a running trial."""
 
 WORKSPACE = "workspace.tar"
-"""File of a step's evidence: the archive of its workspace."""
+"""Archive of the workspace, in a step's evidence."""
 
 
 def state_label(step: str | None) -> str:
-    """Return what the world's state after a step is called, None for the only one.
+    """Return the label of the world's state after a step; None stands for the only step.
 
-    A step may be called as the baseline is. A name that a snapshot in a sandbox cannot have is told by its hash.
+    The prefix keeps a step's label apart from the baseline's. A name that cannot name a snapshot in a sandbox is
+    replaced by its hash.
     """
     if step and (len(step) > 100 or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", step) is None):
         step = hashlib.sha256(step.encode()).hexdigest()[:16]
@@ -276,95 +295,105 @@ def state_label(step: str | None) -> str:
 
 @dataclass(frozen=True)
 class RolloutPaths:
-    """`<jobs_dir>/<job_name>/<task>__<id>/`."""
+    """Paths in `<jobs_dir>/<job_name>/<task>__<id>/`."""
 
     root: Path
 
     @property
     def config(self) -> Path:
+        """Specification of the rollout, with the id of its run."""
         return self.root / "config.json"
 
     @property
     def result(self) -> Path:
+        """Result; exists only after the rollout's end."""
         return self.root / "result.json"
 
     @property
     def timing(self) -> Path:
+        """Duration of each phase."""
         return self.root / "timing.json"
 
     @property
     def prompts(self) -> Path:
+        """Prompts of the steps."""
         return self.root / "prompts.json"
 
     @property
     def rewards(self) -> Path:
+        """Reward events, one per line."""
         return self.root / "rewards.jsonl"
 
     @property
     def tree(self) -> Path:
+        """Tree of the rollout's nodes."""
         return self.root / "tree.json"
 
     @property
     def agent(self) -> Path:
+        """Directory of the agent's files."""
         return self.root / "agent"
 
     @property
     def sessions(self) -> Path:
-        """The raw journals of the agent's sessions."""
+        """Raw journals of the agent's sessions."""
         return self.root / "agent" / "sessions"
 
     @property
     def trajectory(self) -> Path:
+        """Events of the agent's sessions, one per line."""
         return self.root / "trajectory" / "acp_trajectory.jsonl"
 
     @property
     def model_calls(self) -> Path:
-        """Every call of a model, as the gateway recorded it."""
+        """Model calls as the gateway recorded them, one per line."""
         return self.root / "trajectory" / "llm_trajectory.jsonl"
 
     @property
     def verifier(self) -> Path:
+        """Output of the verifier of the only step."""
         return self.root / "verifier"
 
     @property
     def environment(self) -> Path:
-        """Of the world: the logs of its services, and snapshots of its state."""
+        """Directory of the world: logs of its services, and snapshots of its state."""
         return self.root / "environment"
 
     def state(self, step: str | None) -> Path:
-        """What the verifier of a step was shown of the world's state."""
+        """Return the directory of the world's state that a step's verifier was given."""
         return self.state_called(state_label(step))
 
     def state_called(self, label: str) -> Path:
-        """What was shown of a state of the world, by what that is called."""
+        """Return the directory of a state of the world, by its label."""
         return self.environment / "state" / label
 
     @property
     def artifacts(self) -> Path:
+        """Artifacts collected from the sandbox."""
         return self.root / "artifacts"
 
     def evidence(self, step: str | None = None) -> Path:
-        """What was kept of the sandbox for scoring, after the step of that name if the task has several."""
+        """Return the directory of evidence retained for scoring; `step` names the step, if the task has several."""
         return self.root / "steps" / step / "evidence" if step else self.root / "evidence"
 
     def hardening(self, step: str | None = None) -> Path:
-        """Return the report of what was done to the sandbox between the agent and the verifier of a step."""
+        """Return the report of the hardening between a step's agent and its verifier."""
         return self.evidence(step) / "hardening.json"
 
     def workspace(self, step: str | None = None) -> Path:
-        """Return the archive of the workspace after a step, for scoring it again."""
+        """Return the archive of the workspace after a step, which is retained for rescoring."""
         return self.evidence(step) / WORKSPACE
 
     def judge(self, step: str | None = None) -> Path:
-        """What judges were asked and said. Apart from what comes out of a sandbox: it is taken for the judges' own."""
+        """Return the directory of judges' requests and responses. No sandbox writes there, so they are trusted."""
         return self.root / "steps" / step / "judge" if step else self.root / "judge"
 
     def verifier_of(self, step: str | None) -> Path:
-        """What the verifier of a step left."""
+        """Return the directory of the output of a step's verifier."""
         return self.root / "steps" / step / "verifier" if step else self.verifier
 
     def child(self, chain: str) -> RolloutPaths:
-        """The results of the child whose chain of nodes has this name; of a child's child, they lie in its."""
+        """Return the paths of the child with this branch path; those of a grandchild are below its parent's."""
         root = self.root
         for part in chain.split("/"):
             root = root / "children" / part
@@ -372,8 +401,10 @@ class RolloutPaths:
 
     @property
     def trainer(self) -> Path:
+        """Directory of files for a trainer."""
         return self.root / "trainer"
 
     @property
     def build_log(self) -> Path:
+        """Log of the image build."""
         return self.root / "build.log"

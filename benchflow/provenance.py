@@ -1,8 +1,8 @@
-"""Whether this user has submitted a stored job: a MAC beside its configuration, by a key of the state directory.
+"""Provenance of stored jobs: a MAC of the configuration shows that it was written with this state directory's key.
 
-Users exchange the directories of jobs. The configuration of one names variables, files of this host, addresses, a
-sandbox and code, all of which a command that acts on it uses. Such a command therefore takes a configuration that was
-written with this state directory, or one that its user trusts.
+Users exchange the directories of jobs. A job's configuration names variables, files of this host, URLs, a sandbox and
+code, which a command that acts on the job would use. Such a command therefore accepts only a configuration that was
+written with this state directory, or one that its user trusts explicitly.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from benchflow.stored_files import read_stored
 _KEY_BYTES = 32
 
 _PURPOSE = b"benchflow: configuration of a job\n"
-"""Precedes what is authenticated, so that no other use of the key could be taken for it."""
+"""Prefix of the authenticated bytes, so that a MAC made for another purpose with the same key is not valid here."""
 
 _MAX_MACS = 1024
-"""Bytes of the file of MACs, which holds two at most."""
+"""Maximum bytes of the file of MACs, which has at most two."""
 
 _MAX_LISTED = 10
-"""Names of one kind that an error lists."""
+"""Maximum number of names of one kind that an error lists."""
 
 
 def write_config(job: JobPaths, spec: JobSpec) -> None:
     """Write a job's configuration and the MAC of its bytes.
 
-    The MAC comes first, beside the one of the configuration that is replaced: after a crash between the two files,
-    either configuration still has its own.
+    The MACs are written first, and include that of the configuration that is replaced: after a crash between the two
+    writes, either configuration is still valid.
     """
     content = spec.model_dump_json(indent=2).encode() + b"\n"
     macs = [_mac(_make_key(StatePaths.default()), content), *_read_macs(job)[:1]]
@@ -48,21 +48,21 @@ def write_config(job: JobPaths, spec: JobSpec) -> None:
 
 
 def is_own(job: JobPaths) -> bool:
-    """Tell whether a job's configuration was written with this state directory."""
+    """Return whether a job's configuration was written with this state directory."""
     return _has_mac(job, read_config(job))
 
 
 def read_own_spec(job: JobPaths, *, trust: bool = False) -> JobSpec:
-    """Return the configuration of a stored job, to act on it.
+    """Return the specification of a stored job, in order to act on it.
 
     Args:
-        job: The job.
-        trust: Take it, whoever wrote it.
+        job: Paths of the job.
+        trust: Accept it, whoever wrote it.
 
     Raises:
         UntrustedJobError: It was not written with this state directory.
-        JobNotFoundError: There is none.
-        ResultFileError: It is no configuration.
+        JobNotFoundError: There is no configuration.
+        ResultFileError: The configuration cannot be parsed.
     """
     content = read_config(job)
     spec = parse_spec(job, content)
@@ -72,6 +72,7 @@ def read_own_spec(job: JobPaths, *, trust: bool = False) -> JobSpec:
 
 
 def _untrusted(job: JobPaths, spec: JobSpec) -> UntrustedJobError:
+    """Return the error for an untrusted job, which lists what its configuration would use."""
     lines = []
     for kind, names in _uses(spec).items():
         listed = list(dict.fromkeys(names))
@@ -87,7 +88,7 @@ def _untrusted(job: JobPaths, spec: JobSpec) -> UntrustedJobError:
 
 
 def _uses(spec: JobSpec) -> dict[str, list[str]]:
-    """Return what the configuration of a job has a command use, by kind."""
+    """Return what a command would use for a job's configuration, by kind."""
     run = spec.run
     worlds = [task.environment for task in spec.tasks if task.environment is not None]
     references = [name for agent in spec.agents for name in sorted(agent_references(agent))]
@@ -114,6 +115,7 @@ def _login_files(agent: AgentSpec) -> tuple[str, ...]:
 
 
 def _addresses(spec: JobSpec) -> Iterator[str]:
+    """Yield the URLs of model endpoints."""
     for agent in spec.agents:
         if agent.base_url is not None:
             yield agent.base_url
@@ -122,6 +124,7 @@ def _addresses(spec: JobSpec) -> Iterator[str]:
 
 
 def _code(spec: JobSpec) -> Iterator[str]:
+    """Yield names and commands of the code that the configuration would run."""
     yield from spec.run.allow_code
     for task in spec.tasks:
         if task.environment is not None and task.environment.code is not None:
@@ -146,6 +149,7 @@ def _mac(key: bytes, content: bytes) -> str:
 
 
 def _has_mac(job: JobPaths, content: bytes) -> bool:
+    """Return whether one of a job's MACs authenticates the content, by the key of this state directory."""
     key = _read_key(StatePaths.default())
     if key is None:
         return False
@@ -154,7 +158,7 @@ def _has_mac(job: JobPaths, content: bytes) -> bool:
 
 
 def _read_macs(job: JobPaths) -> list[str]:
-    """Return what the file of MACs holds; nothing where there is none that could be one."""
+    """Return the MACs of a job's configuration; empty if there is no valid file of them."""
     try:
         return read_stored(job.config_mac, limit=_MAX_MACS).decode("ascii").split()
     except (FileNotFoundError, ResultFileError, UnicodeDecodeError):
@@ -162,7 +166,7 @@ def _read_macs(job: JobPaths) -> list[str]:
 
 
 def _make_key(paths: StatePaths) -> bytes:
-    """Return the key of a state directory, which is made once."""
+    """Return the key of a state directory; make it if there is none."""
     make_state_private(paths)
     with locked(paths.root / "job-key.lock"):
         key = _read_key(paths)
@@ -173,8 +177,8 @@ def _make_key(paths: StatePaths) -> bytes:
 
 
 def _read_key(paths: StatePaths) -> bytes | None:
-    """Return the key of a state directory, None where there is none yet."""
-    # With a key that somebody else knows, anything could be said to be this user's.
+    """Return the key of a state directory; None if there is none yet. Raise `StateKeyError` if it is not safe."""
+    # Another user who knows the key could forge MACs of this user.
     require_own_place(paths.root, key="BENCHFLOW_STATE_DIR")
     try:
         with ConfinedDirectory(paths.root) as directory, directory.open(paths.job_key.name) as file:

@@ -1,4 +1,4 @@
-"""One rollout from Python: `Rollout`. The same engine as the command line, a job of one."""
+"""`Rollout`: one rollout from Python, on the same engine as the command line, as a job of one."""
 
 from __future__ import annotations
 
@@ -19,34 +19,43 @@ from benchflow.trajectories.journal import read_journal
 
 
 class Rollout:
-    """One agent run on one task. `await Rollout.create(config)`, then `await rollout.run()`."""
+    """One agent run on one task: `await Rollout.create(config)`, then `await rollout.run()`."""
 
     def __init__(self, config: RolloutConfig, plan: JobPlan) -> None:
+        """Make it from a checked plan; use `create`, which makes the plan."""
         self.config = config
         self._plan = plan
         self._job: Job | None = None
 
     @classmethod
     async def create(cls, config: RolloutConfig) -> Rollout:
-        """Read and check everything; nothing is started. Raises the typed error of what is wrong."""
+        """Read and check everything that the rollout needs; start nothing. Raise the typed error of a problem."""
         return cls(config, plan_job(config.lower()))
 
     @property
     def name(self) -> str:
-        """The job's name: the one given, else a new one.
+        """Return the name of its job: the configured one, else a generated one.
 
-        A rollout of the same name and configuration is found again, not repeated.
+        Running a rollout of the same name and configuration again returns the existing result.
         """
         return self._plan.name
 
     async def branch(
         self, n: int, *, at: int = 0, on_ask_user: AskHandler | None = None, **options: Any
     ) -> RolloutResult:
-        """Run, and have n children go on from where `at` steps are done; the result's reward is V(s), made of theirs.
+        """Run with `n` children that continue after `at` steps; the result's reward is V(s) of that state.
 
-        options: fields of `BranchConfig` but for the policy, as `children=[ChildSpec(prompt=…), …]` or
-        `aggregate="max"`. on_ask_user: as of `run`. `load_tree(result.directory)` has the children. Raises as `run`
-        does, and `ConfigError` for what cannot be, or where the configuration branches already.
+        `load_tree(result.directory)` has the children. Raises as `run` does.
+
+        Args:
+            n: Number of children.
+            at: Number of steps before the branch.
+            on_ask_user: As of `run`.
+            options: Fields of `BranchConfig` other than the policy, as `children=[ChildSpec(prompt=…), …]` or
+                `aggregate="max"`.
+
+        Raises:
+            ConfigError: The branch is not possible, or the configuration branches already.
         """
         if self.config.branch is not None:
             raise ConfigError(
@@ -60,26 +69,32 @@ class Rollout:
         return await self._run(on_ask_user)
 
     async def restore(self, node: str) -> Restored:
-        """Put the world back to a node that this rollout has come by, while `run` waits for it, and go on from there.
+        """Restore the world to an earlier node, while `run` waits for this rollout, which continues from there.
 
-        What came of that state is undone: `result.rollbacks` tells of it. Returns once the world is as it was. Raises
-        `NotRestorableError` for a node of which no checkpoint is kept, and where the rollout does not run. One that has
-        ended is rolled back by `bench rollout rollback`, if it was run with `keep="checkpoints"`.
+        Later results are reverted: `result.rollbacks` lists them. Returns once the world is restored. An ended rollout
+        is rolled back by `bench rollout rollback`, if it was run with `keep="checkpoints"`.
+
+        Raises:
+            NotRestorableError: The node has no checkpoint, or the rollout does not run.
         """
         if self._job is None:
             raise NotRestorableError("the rollout does not run", key="node", remedy="await run() in a task beside this")
         return await put_back(self._job.engine.client, self._job.spec.rollout_id(self._job.id, 0), node)
 
     async def run(self, *, on_ask_user: AskHandler | None = None) -> RolloutResult:
-        """Run to the end and return the scored result, trajectory included; of one that branched, its own up to there.
+        """Run to the end and return the scored result with its trajectory; after a branch, the trajectory ends there.
 
-        on_ask_user: is asked each question of the agent, and of those of children (`UserQuestion`), once, and answers
-        with the id of an option, a text or table for a form, an `Answer`, or None, which refuses; it may be async. What
-        nobody has answered is asked again where the rollout is run again.
+        A rollout that fails does not raise: `result.error` has the error, and `result.rewards` is None if nothing was
+        measured.
 
-        A rollout that fails does not raise: `result.error` says how, `result.rewards` is None if nothing was
-        measured. Raises `StackError`, `StoreError`, `SandboxUnavailableError` when it could not be started;
-        `AskUserError` for a handler that fails, whom the agent still waits for.
+        Args:
+            on_ask_user: Called once for each question of the agent or of its children (`UserQuestion`); may be async.
+                Returns the id of an option, a text or a table for a form, an `Answer`, or None to decline. Unanswered
+                questions are asked again if the rollout is run again.
+
+        Raises:
+            StackError: It could not be started; likewise `StoreError` and `SandboxUnavailableError`.
+            AskUserError: The callback failed. The agent still waits for an answer.
         """
         asking = self._asking(self.config, on_ask_user)
         if asking is not self.config:
@@ -87,7 +102,7 @@ class Rollout:
         return await self._run(on_ask_user)
 
     def _asking(self, config: RolloutConfig, handler: AskHandler | None) -> RolloutConfig:
-        """The configuration with agents that ask, where somebody answers."""
+        """Return the configuration with `permissions="ask"`, if there is a callback that answers."""
         if handler is None or config.permissions == "ask":
             return config
         if "permissions" in config.model_fields_set:
@@ -113,7 +128,7 @@ class Rollout:
 
 
 def with_trajectory(result: RolloutResult) -> RolloutResult:
-    """The result with the lines of its `acp_trajectory.jsonl`."""
+    """Return the result with the events of its `acp_trajectory.jsonl`; as it is if it has no directory."""
     if result.directory is None:
         return result
     lines = read_journal(RolloutPaths(Path(result.directory)).trajectory)

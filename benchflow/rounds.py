@@ -1,8 +1,8 @@
-"""Work that a process repeats for as long as it lives, in rounds that may fail.
+"""Loops that run for as long as their process, in rounds that may fail.
 
-A loop that ends silently takes cleanup, hand-over or restarts with it for the rest of the process's life. So what must
-go on for ever is a round here: it is a task of its own, watched by `repeat`, which starts it again after it has raised,
-was cancelled from inside, or hangs.
+If such a loop ended silently, there would be no cleanup, hand-over or restart for the rest of the process's life. So
+each round is a task of its own, supervised by `repeat`, which starts the next one after a round has raised, was
+cancelled from inside, or hangs.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ import structlog
 from benchflow.errors import BenchFlowError
 
 CANCEL_SEC = 30.0
-"""Seconds that a round which took too long has to end after it was cancelled, before it is left alone."""
+"""Seconds for which a hanging round may clean up after its cancellation, before it is abandoned."""
 
 log = structlog.get_logger("benchflow.rounds")
 
 
 class Failures:
-    """Log the failures of a loop's items, each when it begins or changes and not in every round in which it lasts."""
+    """Log of the failures of a loop's items. Each is logged when it begins or changes, not once per round."""
 
     def __init__(self, loop: str) -> None:
+        """Start the log of a loop."""
         self._loop = loop
         self._before: dict[str, str] = {}
         self._now: dict[str, str] = {}
 
     def begin_round(self) -> None:
-        """Forget the failures of items that did not fail in the last round."""
+        """Start a round: forget the failures of items that did not fail in the last one."""
         self._before, self._now = self._now, {}
 
     def report(self, item: str, error: BaseException) -> None:
-        """Log why an item failed, unless it failed in the same way in the last round or before in this one."""
+        """Log the failure of an item, unless the item failed alike in the last round, or earlier in this one."""
         text = f"{type(error).__name__}: {error}"
-        # Times, ports and counts in a message make no other failure.
+        # A different time, port or count in the message is not a different failure.
         kind = re.sub(r"\d+", "0", text)
         if kind not in (self._before.get(item), self._now.get(item)):
             shown = None if isinstance(error, BenchFlowError) else error
@@ -47,11 +48,11 @@ class Failures:
 
     @asynccontextmanager
     async def item(self, name: str, limit_sec: float | None = None) -> AsyncIterator[None]:
-        """Keep the failure of one item from the others of its round.
+        """Report the failure of one item, and suppress it, so that the round continues with the other items.
 
         Args:
             name: The item, as the log names it.
-            limit_sec: Seconds after which the item is given up, as a failure; None: as long as it takes.
+            limit_sec: Timeout of the item in seconds, which counts as a failure; None for no limit.
         """
         try:
             async with asyncio.timeout(limit_sec):
@@ -60,7 +61,7 @@ class Failures:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled this task: something that it waited for was.
+            # This task was not cancelled; something that it awaited was.
             self.report(name, error)
         except Exception as error:
             self.report(name, error)
@@ -78,14 +79,14 @@ async def repeat(
     limit_sec: float | None = None,
     is_final: Callable[[Exception], bool] = _never,
 ) -> None:
-    """Do one round after another until cancelled.
+    """Run one round after another until cancelled. Failures are logged.
 
     Args:
         name: The loop, as the log names it.
-        work: One round. One that never returns is a loop of its own, which is started again when it has failed.
+        work: Runs one round. A round that never returns is a loop of its own, which is restarted after a failure.
         every_sec: Seconds between the end of a round and the next.
-        limit_sec: Seconds after which a round is cancelled, because it hangs; None: a round may take for ever.
-        is_final: Whether an error of a round ends the loop, and is raised here.
+        limit_sec: Seconds after which a round counts as hanging and is cancelled; None for no limit.
+        is_final: Whether an error of a round ends the loop, and is raised.
     """
     failures = Failures(name)
     while True:
@@ -101,12 +102,12 @@ async def repeat(
             elif running.cancelled():
                 failures.report("round", asyncio.CancelledError("a round was cancelled from inside"))
             elif (error := running.exception()) is not None:
-                # What is no `Exception` (SystemExit, KeyboardInterrupt) is meant for the process.
+                # SystemExit and KeyboardInterrupt, which are no `Exception`, are meant for the process.
                 if not isinstance(error, Exception) or is_final(error):
                     raise error
                 failures.report("round", error)
         except asyncio.CancelledError:
-            # The loop is over, and its work cleans up.
+            # The loop is cancelled: let the round clean up.
             running.cancel()
             await asyncio.wait({running})
             raise

@@ -1,4 +1,4 @@
-"""`Rubric`: reward functions with weights, scored together on a node or on a stored rollout, in Python."""
+"""`Rubric`: weighted reward functions that score a node or a stored rollout from Python."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from benchflow.trajectories.stored import load_tree
 
 
 class Rubric:
-    """Reward functions, and how much each counts.
-
-    weights: alike without; they are normalised. names: of their metrics, each once; by default a function's own `name`,
-    else its class's. Raises `ConfigError` for what is no reward function, and for weights or names that do not fit.
-    """
+    """Weighted reward functions."""
 
     def __init__(
         self,
@@ -34,6 +30,16 @@ class Rubric:
         weights: Sequence[float] | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
+        """Make it.
+
+        Args:
+            reward_funcs: Objects with `async def score(self, node)`.
+            weights: Weight of each, normalised to a sum of 1; equal ones by default.
+            names: Unique name of each one's metric; by default its `name`, else that of its class.
+
+        Raises:
+            ConfigError: An object is no reward function, or weights or names do not fit.
+        """
         self.reward_funcs = tuple(reward_funcs)
         for index, function in enumerate(self.reward_funcs):
             if isinstance(function, type) or not callable(getattr(function, "score", None)):
@@ -48,21 +54,34 @@ class Rubric:
         self.names = _names(self.reward_funcs, names)
 
     def __repr__(self) -> str:
+        """Return names, weights and functions."""
         parts = zip(self.names, self.weights, self.reward_funcs, strict=True)
         return f"Rubric({', '.join(f'{name}={weight!r}*{function!r}' for name, weight, function in parts)})"
 
     async def score(
         self, node: RolloutNode | str | None = None, *, rollout_dir: Path | str | None = None, trust: bool = False
     ) -> VerifyResult:
-        """Score a node; or, of the rollout whose results lie in `rollout_dir`, the end, or the node of its tree that is
-        named, as `n1.0/n2`: any state, with the path that led there.
+        """Score a node, or a stored rollout at its end or at a named node, by all functions at the same time.
 
-        The functions run at the same time. reward: their mean by weights, in [0, 1]; items: each one's value by its
-        name, and `<name>.<item>` of what else it reports. One that fails is in `errors`; if it has a weight, the reward
-        is None, and `error` says why: one that has to run something fails where the world of that state was not kept,
-        and where the rollout's job was not submitted with this user's state directory, unless `trust` says to run it.
-        Raises `ConfigError` where nothing, or too much, is given, `UsageError` for a node that is not there, and for a
-        directory that is not a finished rollout's `ResultFileError`, `JobNotFoundError` or `VerifierError`.
+        A function that fails is in `errors`; if it has a weight, the reward is None, and `error` has the reason. A
+        function that has to run something fails if the world of that state was not retained, or if the rollout's job
+        was not submitted with this user's state directory and is not trusted.
+
+        Args:
+            node: A node; or, with `rollout_dir`, the name of one in its tree, such as `n1.0/n2`. None for the rollout's
+                end.
+            rollout_dir: Results directory of a rollout.
+            trust: Whether functions may run something for a job that this user did not submit.
+
+        Returns:
+            The result. `reward` is the weighted mean, in [0, 1]; `items` has each function's value by its name, and its
+            other metrics as `<name>.<item>`.
+
+        Raises:
+            ConfigError: Neither a node nor a directory is given, or both.
+            UsageError: There is no such node, or no result in the directory (`JobNotFoundError`).
+            ResultFileError: A file of the rollout cannot be read.
+            VerifierError: The rollout finished no step, or branched and so has no one end.
         """
         if isinstance(node, RolloutNode) and rollout_dir is None:
             return await self._score(node)
@@ -71,7 +90,7 @@ class Rubric:
                 "give a node or a rollout_dir, and not both; a name is of a node there", key="rollout_dir"
             )
         directory = Path(rollout_dir).expanduser().absolute()
-        # Before anything is opened: what is no rollout is told as such.
+        # Read before a workbench is opened, so that a directory without a rollout is reported as such.
         if node is None:
             at = _end_of(directory, await asyncio.to_thread(load_rollout, directory, whole=True))
         else:
@@ -90,13 +109,13 @@ class Rubric:
 
 
 def _named(directory: Path, name: str) -> RolloutNode:
-    """A node of the tree that a directory's rollout belongs to."""
+    """Return a node, by its name, of the tree that a directory's rollout belongs to."""
     stored = load_tree(directory)
     return load_rollout(stored.paths.root)[stored.node(name).id]
 
 
 def _end_of(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
-    """Where the rollout of a directory ended. Raises `VerifierError` where its children did so in its place."""
+    """Return the node at which a rollout ended. Raise `VerifierError` if its children ended in its place."""
     end = last_of(nodes)
     if end.rollout.directory == directory:
         return end
@@ -109,6 +128,7 @@ def _end_of(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
 
 
 def _summed(scored: Sequence[Scored]) -> VerifyResult:
+    """Return the results of all functions as one."""
     done = [(one, one.result) for one in scored if one.result is not None]
     errors = {one.name: one.error for one in scored if one.result is None}
     reward = mean_of(scored)
@@ -131,6 +151,7 @@ def _summed(scored: Sequence[Scored]) -> VerifyResult:
 
 
 def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """Return the weights with a sum of 1. Raise `ConfigError` for invalid ones."""
     given = [1.0] * count if weights is None else list(weights)
     if len(given) != count:
         raise ConfigError(
@@ -145,12 +166,13 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     largest = max(given)
     if largest == 0:
         raise ConfigError("all weights are 0", key="weights", remedy="give at least one a positive weight")
-    # By the largest first: their sum may be beyond all numbers.
+    # Divided by the largest first: the sum of the given weights may overflow.
     scaled = [weight / largest for weight in given]
     return tuple(weight / sum(scaled) for weight in scaled)
 
 
 def _names(functions: Sequence[RewardFunc], given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return a unique name per function. Raise `ConfigError` for given names that do not fit."""
     if given is not None:
         if len(given) != len(functions):
             raise ConfigError(
@@ -168,7 +190,7 @@ def _names(functions: Sequence[RewardFunc], given: Sequence[str] | None) -> tupl
     found: list[str] = []
     for name in own:
         number, free = 1, name
-        # One that is called so by itself keeps its name.
+        # A generated name must not be that of another function.
         while free in found or (number > 1 and free in own):
             number += 1
             free = f"{name}-{number}"
@@ -177,11 +199,17 @@ def _names(functions: Sequence[RewardFunc], given: Sequence[str] | None) -> tupl
 
 
 class LLMJudgeRewardFunc(output.LLMJudgeRewardFunc):
-    """What a model says of the agent's work, by a rubric that may also be the path of its file (TOML, JSON).
-
-    Takes what `benchflow.planes.reward.output.LLMJudgeRewardFunc` takes. Raises `TaskError` for a file that is none.
-    """
+    """Reward function by an LLM judge, whose rubric may also be given as the path of its file (TOML, JSON)."""
 
     def __init__(self, rubric: JudgeRubric | str | Path | Sequence[Any] | dict[str, Any], **options: Any) -> None:
+        """Make it.
+
+        Args:
+            rubric: Rubric, or path of its file.
+            options: Arguments of `benchflow.planes.reward.output.LLMJudgeRewardFunc`.
+
+        Raises:
+            TaskError: The file is no rubric.
+        """
         given: Any = load_rubric(Path(rubric).expanduser()) if isinstance(rubric, str | Path) else rubric
         super().__init__(given, **options)

@@ -1,10 +1,10 @@
-"""Replace every character of a text that could steer a terminal, forge a line or deceive its reader.
+"""Sanitiser of text for display: replaces characters that could control a terminal, forge a line or deceive a reader.
 
-Error messages, logs, names and what agents say come out of sandboxes, models and task sets. Each passes one of these
-functions before a terminal, a log or the Web UI shows it. Stored data are left as they are: this is about display.
+Error messages, logs, names and agents' output come from sandboxes, models and task sets. Each passes one of these
+functions before a terminal, a log or the Web UI shows it. Stored data are left as they are.
 
-One character in, one character out: lengths, offsets and styles stay valid, and nothing is dropped silently. Whole
-escape sequences are never parsed for their effect, so there is no grammar that an attacker could be ahead of.
+One character in, one character out: lengths, offsets and styles stay valid, and nothing is dropped silently. Escape
+sequences are never interpreted, so there is no grammar in which an attacker could find a gap.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import unicodedata
 from typing import Any
 
 SUBSTITUTE = "\N{REPLACEMENT CHARACTER}"
-"""Stands for a character without a picture of its own."""
+"""Replaces a character that has no picture of its own."""
 
 MAX_MARKS = 8
-"""Combining marks on one character, beyond which they are replaced: more of them run into the lines around."""
+"""Maximum number of combining marks on one character; further ones are replaced, since they run into other lines."""
 
 _ESCAPE = "\N{SYMBOL FOR ESCAPE}"
 _RETURN = "\N{SYMBOL FOR CARRIAGE RETURN}"
 
 _VISIBLE_FORMATS = {*range(0x0600, 0x0606), 0x06DD, 0x070F, 0x0890, 0x0891, 0x08E2, 0x110BD, 0x110CD}
-"""Format characters (Cf) with a shape, of Arabic, Syriac and Kaithi numbers and abbreviations."""
+"""Format characters (Cf) that are visible: of Arabic, Syriac and Kaithi numbers and abbreviations."""
 
 _INVISIBLE = {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0, *range(0xFFF0, 0xFFF9), 0x1D159}
-"""Fillers and reserved code points that take part in no category of controls and are drawn as nothing."""
+"""Fillers and reserved code points that are in no category of controls but are drawn as nothing."""
 
 _TAGS = range(0xE0000, 0xE1000)
 _IDEOGRAPHIC_SELECTORS = range(0xE0100, 0xE01F0)
@@ -50,13 +50,13 @@ _UNJOINED = re.compile(f"(?<![{_JOINED}])[{_JOINERS}]|[{_JOINERS}](?![{_JOINED}]
 _HAS_CONTEXT = re.compile(f"[{_JOINERS}{_SELECTORS}]")
 _FLOOD = re.compile(f"(?<={'m' * MAX_MARKS})m+")
 
-# The parameters are digits and punctuation, so that no word can be hidden in one; and it is short.
+# Only digits and punctuation as parameters, and few of them, so that no word can be hidden in a sequence.
 _CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-?]{0,16}[ -/]{0,2}[@-~]")
 _OVERWRITTEN = re.compile(r"\r+(?!\n)")
 
 
 class _Characters(dict[int, str]):
-    """What each character is replaced by, worked out when it is first met."""
+    """Translation table to the substitute of each character, filled on first use."""
 
     def __missing__(self, code: int) -> str:
         self[code] = made = _replacement(code)
@@ -64,7 +64,7 @@ class _Characters(dict[int, str]):
 
 
 class _Marks(dict[int, str]):
-    """`m` for a combining mark, and `x` for anything else."""
+    """Translation table of combining marks to `m`, and of all else to `x`."""
 
     def __missing__(self, code: int) -> str:
         self[code] = made = "m" if unicodedata.category(chr(code)) in ("Mn", "Me") else "x"
@@ -72,7 +72,7 @@ class _Marks(dict[int, str]):
 
 
 class _JsonCharacters(dict[int, str]):
-    """The escapes of JSON for the characters that no display shows."""
+    """Translation table to JSON escapes for characters that `sanitise` may replace."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -84,6 +84,7 @@ class _JsonCharacters(dict[int, str]):
 
 
 def _replacement(code: int) -> str:
+    """Return the visible substitute of a character, or the character itself."""
     char = chr(code)
     if char in "\n\t":
         return char
@@ -112,10 +113,10 @@ _LINE = str.maketrans({"\n": "\N{SYMBOL FOR NEWLINE}", "\t": " "})
 def sanitise(text: object) -> str:
     """Return a text of several lines with a visible substitute for each character that is not plainly shown.
 
-    Replaced are controls (C0 but for line ends and tabs, DEL, C1), controls of the writing direction, separators of
-    lines and paragraphs, halves of surrogate pairs, and invisible characters. Joiners and variation selectors stay
-    where a script or an emoji needs them; of combining marks no more than `MAX_MARKS` stay in a row. The result is as
-    long as the text, and is returned unchanged when it is sanitised again.
+    Replaced are controls (C0 except line feeds and tabs, DEL, C1), bidirectional controls, line and paragraph
+    separators, lone surrogates, and invisible characters. Joiners and variation selectors stay where a script or an
+    emoji needs them; of combining marks at most `MAX_MARKS` stay in a row. The result is as long as the text. The
+    function is idempotent.
     """
     found = text if isinstance(text, str) else str(text)
     if found.isascii():
@@ -130,16 +131,16 @@ def sanitise(text: object) -> str:
 
 
 def sanitise_line(text: object) -> str:
-    """Return a name, a cell or another value of one line, with line ends made visible, too."""
+    """Return a value of one line (a name, a cell) sanitised, with line feeds made visible and tabs as blanks."""
     found = sanitise(text)
     return found if found.isprintable() else found.translate(_LINE)
 
 
 def sanitise_log(text: object) -> str:
-    """Return the output of a program: sanitised, and readable where it drew colours or a progress bar.
+    """Return the output of a program: sanitised, and readable where it has colours or a progress bar.
 
-    Each sequence that colours text or moves the cursor becomes a single sign; what a carriage return would have
-    overwritten stands in a line of its own.
+    Each sequence that sets a colour or moves the cursor becomes one sign; text that a carriage return would overwrite
+    is on a line of its own. Unlike `sanitise`, it changes the length.
     """
     found = text if isinstance(text, str) else str(text)
     if "\x1b" in found:
@@ -150,7 +151,7 @@ def sanitise_log(text: object) -> str:
 
 
 def sanitised_json(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON: the same data for whoever parses it, and harmless on a terminal.
+    """Return a value as JSON that parses to the same data and is harmless on a terminal.
 
     Text of any script stays readable; every character that `sanitise` could replace is escaped.
     """
@@ -161,12 +162,12 @@ _PROSE = re.compile(r"(?:[^\W_]|[ ,.()·×/-]|:(?!//))*")
 
 
 def sanitised_markdown(text: object) -> str:
-    """Return a value of one line for Markdown, with no markup, HTML or link in it.
+    """Return a value of one line for Markdown, free of markup, HTML and links.
 
-    Anything that could be read as such stands in a code span, inside of which nothing is interpreted.
+    A text that may contain any is put into a code span, in which nothing is interpreted.
     """
     line = sanitise_line(text)
     if _PROSE.fullmatch(line) and "www." not in line.casefold():
         return line
-    # Neither would a backslash escape them inside of a code span, nor is a table's cell ended by another bar.
+    # Backslashes do not escape in a code span, so backticks are replaced; `|` would end a table's cell even there.
     return "`" + line.replace("`", "'").replace("|", "\N{BROKEN BAR}") + "`"

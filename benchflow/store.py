@@ -1,7 +1,6 @@
-"""The artifact store: blobs by the hash of their content. A local directory by default, another place by URL.
+"""The artifact store: blobs by the hash of their content, in a local directory by default, or at a URL.
 
-Writing the same content twice writes it once; reading checks the hash. `s3://…` and other URLs go through
-fsspec (`pip install benchflow[s3]`), imported when such a URL is used.
+Content is stored once; reads verify its hash. URLs such as `s3://…` use fsspec (`benchflow[s3]`), imported on use.
 """
 
 from __future__ import annotations
@@ -24,19 +23,22 @@ from benchflow.errors import BenchFlowError, ConfigError, CorruptArtifactError, 
 from benchflow.paths import StatePaths
 
 STORE_VARIABLE = "BENCHFLOW_STORE"
+"""Environment variable with the URL or the directory of the store."""
 ARTIFACTS = "sha256"
-"""The directory of the store with what is kept for good, or until it is let go of by name."""
+"""Directory of the store with artifacts, which are retained until they are removed by name."""
 
 BULK = "bulk"
-"""The directory of the store with large messages, which go some time after the last workflow that may need them."""
+"""Directory of the store with large messages, removed some time after the last workflow that may need them."""
 
 _CHUNK = 1 << 20
+"""Bytes that are copied or hashed at a time."""
 _REMEDY = f"point {STORE_VARIABLE} of worker and submitter at the same store"
+"""Remedy for an artifact that is missing from the store."""
 
 
 @contextlib.contextmanager
 def storage_errors(what: Path | str) -> Iterator[None]:
-    """Translate the operating system's errors about files that we write."""
+    """Translate errors of the operating system about files that we access; `what` is for errors without a name."""
     try:
         yield
     except OSError as error:
@@ -44,9 +46,9 @@ def storage_errors(what: Path | str) -> Iterator[None]:
 
 
 def make_private_directory(path: Path, *, durable: bool = False) -> None:
-    """Make a directory, and those above it that are missing, for its user alone. One that exists stays as it is.
+    """Make a directory, and missing ones above it, for its user alone. An existing one is not changed.
 
-    durable: wait until those that were made would survive a power cut.
+    With `durable`, wait until the new ones would survive a power cut.
     """
     missing = [path]
     while not missing[-1].parent.exists():
@@ -62,8 +64,8 @@ def make_private_directory(path: Path, *, durable: bool = False) -> None:
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True, replaces: bool = True) -> bool:
     """Write a file so that a reader, and a crash at any moment, sees all of it or none. Return whether it was written.
 
-    mode: of the file, whatever the umask is. durable: wait until it would survive a power cut; without, it is one that
-    can be made again. replaces: whether it takes the place of one that came meanwhile.
+    `mode` is set whatever the umask. `durable` waits until the file would survive a power cut; without, it must be
+    reproducible. Without `replaces`, a file that was made meanwhile is left, and the result is False.
     """
     with storage_errors(path):
         make_private_directory(path.parent, durable=durable)
@@ -89,24 +91,26 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
 
 class Backend(Protocol):
-    """Where blobs lie. Keys are `<directory>/ab/<hex>`."""
+    """Storage of blobs. Keys are `<directory>/ab/<hex>`."""
 
     @property
     def url(self) -> str: ...
 
     def size(self, key: str) -> int | None:
-        """The bytes of a blob; None when there is none."""
+        """Return the size of a blob in bytes; None if there is none."""
         ...
 
     def put(self, key: str, source: Path) -> None:
-        """Store a file, in the place of one that was torn."""
+        """Store a file, in place of a partial one if there is any."""
         ...
 
     def renew(self, key: str) -> None:
-        """Note that a blob is needed again, where unused ones are removed by age."""
+        """Mark a blob as needed again, where unused ones are removed by age."""
         ...
 
-    def get(self, key: str, target: Path) -> None: ...
+    def get(self, key: str, target: Path) -> None:
+        """Copy a blob to `target`. Raise `MissingArtifactError` if there is none."""
+        ...
 
 
 class DirectoryBackend:
@@ -129,7 +133,7 @@ class DirectoryBackend:
         target = self.root / key
         with storage_errors(target):
             make_private_directory(target.parent, durable=True)
-            # One that exists is torn, by a power cut or a copy that was broken off: no link replaces it.
+            # An existing file is partial, after a power cut or an interrupted copy: os.link cannot replace it.
             if target.exists() or not _link_whole(source, target):
                 partial = target.with_name(f".{target.name}.{os.getpid()}.{id(source)}")
                 partial.touch(mode=0o600)
@@ -147,17 +151,14 @@ class DirectoryBackend:
             try:
                 shutil.copyfile(self.root / key, target)
             except FileNotFoundError as error:
-                # Tried again: a directory that hosts share by NFS may show a new file some seconds late.
+                # This error is retried: in a directory shared by NFS, a new file may appear some seconds late.
                 raise MissingArtifactError(
                     "the store does not hold this artifact", file=str(self.root / key), remedy=_REMEDY
                 ) from error
 
 
 def _link_whole(source: Path, target: Path) -> bool:
-    """Copy a file into one that has no name until it is whole: of a writer that dies nothing is left.
-
-    False where the file system has no such files.
-    """
+    """Copy a file by O_TMPFILE: a dying writer leaves nothing. Return False if the file system does not have that."""
     try:
         fd = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     except (AttributeError, OSError):
@@ -165,7 +166,7 @@ def _link_whole(source: Path, target: Path) -> bool:
     with os.fdopen(fd, "wb") as blob:
         _copy(source, blob)
         with contextlib.suppress(FileExistsError):
-            # With a directory given, the link is followed to the file itself.
+            # With src_dir_fd given, os.link uses linkat(2), and follows the link in /proc to the file itself.
             os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd)
     return True
 
@@ -173,13 +174,13 @@ def _link_whole(source: Path, target: Path) -> bool:
 def _copy(source: Path, blob: IO[bytes]) -> None:
     with source.open("rb") as data:
         shutil.copyfileobj(data, blob, _CHUNK)
-    # A name that is a digest is believed from now on, also after a power cut.
+    # Once it has the name of its digest, the file is trusted without being read, also after a power cut.
     blob.flush()
     os.fsync(blob.fileno())
 
 
 class FsspecBackend:
-    """Blobs in whatever fsspec can reach."""
+    """Blobs at any URL that fsspec supports."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -209,7 +210,7 @@ class FsspecBackend:
             self._fs.put_file(str(source), f"{self._root}/{key}")
 
     def renew(self, key: str) -> None:
-        """Do nothing: what is stored there goes by the rules of that place."""
+        """Do nothing: blobs there expire by the rules of that place."""
 
     def get(self, key: str, target: Path) -> None:
         with self._remote_errors(key):
@@ -237,14 +238,14 @@ class FsspecBackend:
 
 
 class Store:
-    """The artifact store of a process. Blocking work runs off the event loop."""
+    """Artifact store of a process. Blocking work runs off the event loop."""
 
     def __init__(self, backend: Backend, directory: str = ARTIFACTS) -> None:
         self.backend = backend
         self._directory = directory
 
     def below(self, directory: str) -> Store:
-        """Return the part of the same place whose blobs lie in another directory."""
+        """Return the store of blobs in another directory of the same backend."""
         return Store(self.backend, directory)
 
     def _key(self, sha256: str) -> str:
@@ -252,7 +253,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str | None = None) -> Store:
-        """The store at `url`, else at `$BENCHFLOW_STORE`, else in the state directory."""
+        """Return the store at `url`, else at `$BENCHFLOW_STORE`, else in the state directory."""
         url = url or os.environ.get(STORE_VARIABLE)
         if not url:
             return cls(DirectoryBackend(StatePaths.default().store))
@@ -264,13 +265,16 @@ class Store:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this host (or those that share its file system) can read it."""
+        """Return whether only this host (or hosts that share its file system) can read it."""
         return isinstance(self.backend, DirectoryBackend)
 
     async def put_file(self, path: Path) -> ArtifactRef:
+        """Store the content of a file, unless it is there already, and return its reference."""
         return await asyncio.to_thread(self._put_file, path)
 
     async def put_bytes(self, data: bytes) -> ArtifactRef:
+        """Store bytes, unless they are there already, and return their reference."""
+
         def put() -> ArtifactRef:
             with storage_errors(tempfile.gettempdir()), tempfile.NamedTemporaryFile() as file:
                 file.write(data)
@@ -280,16 +284,18 @@ class Store:
         return await asyncio.to_thread(put)
 
     async def find(self, sha256: str) -> ArtifactRef | None:
-        """The blob of a digest, None where the store does not hold it."""
+        """Return the reference of a blob by its digest; None if the store does not have it."""
         key = self._key(sha256)
         size = await asyncio.to_thread(self.backend.size, key)
         return None if size is None else ArtifactRef(uri=f"{self.backend.url}/{key}", sha256=sha256, size=size)
 
     async def fetch(self, ref: ArtifactRef, target: Path) -> None:
-        """Write the blob to `target`, atomically. Raises `CorruptArtifactError` if it is not what it was."""
+        """Write a blob to `target`, atomically. Raise `CorruptArtifactError` if it does not have its digest."""
         await asyncio.to_thread(self._fetch, ref, target)
 
     async def read(self, ref: ArtifactRef) -> bytes:
+        """Return the bytes of a blob. Raise as `fetch`."""
+
         def read() -> bytes:
             with storage_errors(tempfile.gettempdir()), tempfile.TemporaryDirectory() as scratch:
                 target = Path(scratch) / "blob"
@@ -301,7 +307,7 @@ class Store:
     def _put_file(self, path: Path) -> ArtifactRef:
         digest = file_digest(path)
         key, size = self._key(digest), path.stat().st_size
-        # One of another size was torn, by a power cut or an upload that was broken off.
+        # A blob of another size is partial, after a power cut or an interrupted upload.
         if self.backend.size(key) != size:
             self.backend.put(key, path)
         else:
@@ -328,45 +334,51 @@ class Store:
 
 
 class PinnedStore:
-    """A store as somebody sees it who brings blobs that may go again. name: under which they are needed, until `unpin`.
+    """A store whose blobs are pinned under a name until `unpin`; a blob may be pinned under many names.
 
-    A blob may be needed under many names. It is noted before it is looked for, so that nobody removes what was found.
-    Only directories have such notes: what is brought elsewhere stays, for the rules of that place to remove.
+    A blob is pinned before it is looked up, so that no `unpin` removes what was found. Only directories have pins:
+    blobs elsewhere stay until the rules of that place remove them.
     """
 
     def __init__(self, store: Store, name: str) -> None:
+        """Make it for pins under `name`."""
         self._store = store
         self._name = name
 
     async def put_file(self, path: Path) -> ArtifactRef:
+        """Pin and store the content of a file."""
         await asyncio.to_thread(lambda: self._pin(file_digest(path)))
         return await self._store.put_file(path)
 
     async def put_bytes(self, data: bytes) -> ArtifactRef:
+        """Pin and store bytes."""
         await asyncio.to_thread(self._pin, hashlib.sha256(data).hexdigest())
         return await self._store.put_bytes(data)
 
     async def find(self, sha256: str) -> ArtifactRef | None:
+        """Pin a digest, and return the reference of its blob; None if the store does not have it."""
         await asyncio.to_thread(self._pin, sha256)
         return await self._store.find(sha256)
 
     async def fetch(self, ref: ArtifactRef, target: Path) -> None:
+        """Write a blob to `target`, as `Store.fetch`."""
         await self._store.fetch(ref, target)
 
     async def read(self, ref: ArtifactRef) -> bytes:
+        """Return the bytes of a blob, as `Store.read`."""
         return await self._store.read(ref)
 
     def _pin(self, sha256: str) -> None:
         backend = self._store.backend
         if isinstance(backend, DirectoryBackend):
             with _pins(backend) as notes, (notes / self._name).open("a+b") as note:
-                # Behind what a full disk, or a power cut, has left of a line, this one would be none.
+                # Drop a partial line, which a full disk or a power cut may have left: this one would be glued to it.
                 note.truncate(end_of_lines(note.fileno()))
                 append_all(note.fileno(), f"{sha256}\n".encode())
 
 
 def unpin(store: Store, name: str) -> None:
-    """Remove the blobs that were needed under this name, and are under no other. None is success."""
+    """Remove the blobs that are pinned under this name and no other. A name without pins is success."""
     backend = store.backend
     if not isinstance(backend, DirectoryBackend) or not (backend.root / _PINS / name).exists():
         return
@@ -379,12 +391,14 @@ def unpin(store: Store, name: str) -> None:
 
 
 _PINS = "pins"
+"""Directory of the pins in a store: a file per name, with one digest per line."""
 _LOCK = ".lock"
+"""Lock file in this directory."""
 
 
 @contextlib.contextmanager
 def _pins(backend: DirectoryBackend) -> Iterator[Path]:
-    """The directory of the notes, with nobody else at them."""
+    """Yield the directory of the pins, with its lock held."""
     notes = backend.root / _PINS
     with storage_errors(notes):
         notes.mkdir(parents=True, exist_ok=True)
@@ -401,7 +415,7 @@ def _pinned(note: Path) -> set[str]:
 
 
 def check_reach(store: Store, server_is_here: bool) -> None:
-    """Raise `ConfigError` when a directory of this host is to be the store of a cluster elsewhere."""
+    """Raise `ConfigError` if the store is a local directory and the Temporal server is on another host."""
     if store.is_local and not server_is_here:
         raise ConfigError(
             "the artifact store is a local directory, but the Temporal server is on another host",
@@ -411,7 +425,7 @@ def check_reach(store: Store, server_is_here: bool) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex."""
+    """Return the SHA-256 of a file's bytes, as hex."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -1,6 +1,6 @@
-"""Read the files of a stored job, which somebody else may have made.
+"""Safe reads of a stored job's files, which another user may have made.
 
-A pipe in place of one would never answer, a link leads elsewhere, and a file may be longer than the memory is large.
+In place of a file there may be a pipe that blocks for ever, a link to another file, or a file larger than memory.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.errors import ResultFileError, UnsafePathError
 
 MAX_DOCUMENT = 256 * 1024 * 1024
-"""Bytes of a file that is read as one: a result, a tree, a configuration of thousands of tasks."""
+"""Maximum bytes of a file that is read as a whole: a result, a tree, a configuration of thousands of tasks."""
 
 MAX_JOURNAL = 5 * 1024 * 1024 * 1024
-"""Bytes of a file of lines, which is read line by line. The longest one is the record of a rollout's model calls: it is
-full at 4 GiB, by default, and the calls that are under way then come on top.
+"""Maximum bytes of a file that is read line by line. The largest is the record of a rollout's model calls: it is full
+at 4 GiB, by default, and the calls that are in progress then come on top.
 """
 
 MAX_LINE = 1024 * 1024 * 1024
-"""Bytes of one of these lines. A request of 100 MiB and an answer of 256 MiB may be twice as long as JSON."""
+"""Maximum bytes of one line. A request of 100 MiB and a response of 256 MiB may be twice as long as JSON."""
 
 
 def open_stored(file: Path, *, limit: int | None = None) -> BufferedReader:
-    """Open a file of a stored job, without waiting.
+    """Open a file of a stored job, without blocking.
 
     Raises:
         FileNotFoundError: There is none.
-        ResultFileError: It is a link, no regular file, or has more than `limit` bytes.
+        ResultFileError: It is a link or no regular file, or has more than `limit` bytes.
     """
     try:
         opened = ConfinedPath(file.parent, file.name).open()
@@ -41,7 +41,7 @@ def open_stored(file: Path, *, limit: int | None = None) -> BufferedReader:
         raise ResultFileError(
             "this is no regular file", file=str(file), remedy="restore the file, or remove its directory"
         ) from error
-    # Its length before a byte of it: a sparse file is long, and costs whoever made it nothing.
+    # The size is checked before reading: a sparse file of any size costs its author nothing.
     if limit is not None and os.fstat(opened.fileno()).st_size > limit:
         opened.close()
         raise _too_large(file, limit)
@@ -58,7 +58,7 @@ def read_stored(file: Path, *, limit: int = MAX_DOCUMENT) -> bytes:
 
 
 def read_lines(file: Path) -> Iterator[bytes]:
-    """Yield the complete lines of a file of a stored job, one by one. Raise as `open_stored`."""
+    """Yield the complete lines of a stored job's file. Raise as `open_stored`, also for a line that is too long."""
     with open_stored(file, limit=MAX_JOURNAL) as opened:
         while (line := opened.readline(MAX_LINE + 1)).endswith(b"\n"):
             yield line
@@ -75,11 +75,11 @@ def _too_large(file: Path, limit: int) -> ResultFileError:
 
 
 def require_directory(root: Path, name: str) -> None:
-    """Raise `ResultFileError` unless a name below `root` is a directory to which no link leads; missing is fine.
+    """Raise `ResultFileError` unless a name below `root` is a directory reached through no link; missing is allowed.
 
     Args:
-        root: The directory of a stored job, or one in it that was looked at before.
-        name: Relative to it, as the engine names it or as a file of the job does.
+        root: Directory of a stored job, or one in it that was checked before.
+        name: Path relative to it, chosen by the engine or by a file of the job.
     """
     try:
         with ConfinedDirectory(root) as directory:

@@ -1,6 +1,6 @@
-"""The supervisor of the embedded stack: runs the server and the worker, restarts what dies, stops when idle.
+"""The supervisor of the embedded stack: runs the server and the worker, restarts them, stops when idle.
 
-One per state directory; it holds `stack.lock` for as long as it lives, and what it knows is in `stack.json`.
+One per state directory: it holds `stack.lock` for as long as it lives, and records its state in `stack.json`.
 """
 
 from __future__ import annotations
@@ -61,29 +61,32 @@ from benchflow.stack import (
 )
 from benchflow.store import write_atomic
 
-# Memory that stays level over thousands of rollouts, measured by benchmarks/perf/scale.py: without these the worker's
-# allocator keeps what it once had. The environment wins.
+# Keeps memory level over thousands of rollouts, measured by benchmarks/perf/scale.py: without these the worker's
+# allocator retains its peak. The environment overrides them.
 FLAT_WORKER = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 IDLE_ROUND_SEC = 60.0
-"""Seconds after which asking the server for open work hangs."""
+"""Timeout of a request for the server's open work, in seconds."""
 MAX_FIRST_STARTS = 3
-"""Servers that may end by themselves before one answers. Then whoever waits for the stack gets the error."""
+"""Maximum number of servers that may end by themselves before one responds. Then clients that wait for the stack get
+the error.
+"""
 DOOR_BACKLOG = 512
-"""Connections that wait while the Web UI's door starts."""
+"""Maximum number of connections that wait while the Web UI's door starts."""
 
 log = structlog.get_logger("benchflow.supervisor")
 
 
 class Supervisor:
-    """Runs the server and the worker, restarts what dies, replaces the worker when another is wanted."""
+    """Supervisor of server, worker, gateway and door: restarts those that die, replaces the worker on request."""
 
     def __init__(self, paths: StatePaths) -> None:
+        """Kill orphans of an earlier supervisor, choose the ports, and make the record."""
         self.paths = paths
         self.stopping = asyncio.Event()
         self.wanted_changed = asyncio.Event()
         previous = read_record(paths)
-        # First, because they hold the ports.
+        # Orphans first, because they hold the ports.
         _end_orphans(previous)
         self._previous = previous
         self._door_listener: socket.socket | None = None
@@ -100,12 +103,13 @@ class Supervisor:
             port=ENCLOSED_PORT if port is None else port,
             ui_port=_choose_port(UI_PORT_VARIABLE, previous.ui_port if previous else None, other_than=port),
             namespace="benchflow",
-            # Who asks for a port of the host wants to be able to connect to it.
+            # A requested port is one of the host, so the server gets no namespace of its own.
             socket=str(paths.server_socket) if port is None else None,
             exposure=None if port is None else f"{PORT_VARIABLE} is set",
         )
 
     async def run(self) -> None:
+        """Run the stack until it is stopped or idle, then end its processes. Raise if it does not start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
@@ -113,7 +117,7 @@ class Supervisor:
         self._write(state="starting")
 
         def is_fatal(error: Exception) -> bool:
-            # Whoever started the stack waits for it, and is told. Once work relies on it, nothing is a reason to stop.
+            # Until it is up, the client that started it waits for its error. Once work relies on it, it never gives up.
             return not self._came_up
 
         idle = IdleWatch(self.paths, float(os.environ.get(IDLE_VARIABLE) or 900))
@@ -150,6 +154,7 @@ class Supervisor:
     # --- the server ---
 
     async def _keep_server(self) -> None:
+        """Run the server, restarted whenever it has ended. Raise `StackError` if the first start fails."""
         backoff = Backoff()
         while True:
             backoff.started()
@@ -163,9 +168,9 @@ class Supervisor:
             await asyncio.sleep(backoff.next())
 
     def _may_start_again(self, error: StackError) -> bool:
-        """Tell whether a server that did not start the first time is worth another try."""
+        """Return whether to retry the start of a server that failed before the first one was up."""
         if isinstance(error, FailedStartError):
-            # A port of its own may have been taken between its choice and its use, by anybody on loopback and by its
+            # One of its ports may have been taken between its choice and its use, by any process on loopback, or by its
             # own connections in a namespace: the dev server panics then, with status 2.
             self._failed_starts += 1
             remove_unfinished_database(self.paths.database)
@@ -173,7 +178,7 @@ class Supervisor:
         return isinstance(error, InterruptedStartError)
 
     async def _run_server(self) -> None:
-        """Start a server and wait until it has ended. Raises `StackError` when it does not come up."""
+        """Start a server and wait until it has ended. Raise `StackError` if it does not come up."""
         server = await self._start_server()
         self._write(server=server.server, enclosure=server.enclosure)
         try:
@@ -182,7 +187,7 @@ class Supervisor:
             await wait_until_ready(server, self.record)
             self._came_up = True
             self._write(state="running")
-            # What was imported meanwhile stays, as in `main`.
+            # Freeze modules that were imported meanwhile, as in `main`.
             gc.freeze()
             await server.process.wait()
             log.warning("the server ended", return_code=server.process.returncode)
@@ -190,12 +195,12 @@ class Supervisor:
             await server.end()
 
     async def _start_server(self) -> Server:
-        """Start the server, enclosed or where every user of the host can connect to it."""
+        """Start the server: enclosed, or else on loopback, where every user of the host can connect to it."""
         if self.record.socket is not None:
             try:
                 return await start_server(self.paths, self.record)
             except NamespaceRefusedError as error:
-                # Not once somebody relies on it.
+                # Clients rely on its enclosure once it has been up.
                 if self._came_up:
                     raise
                 log.warning("every user of this host can reach the server", reason=error.message)
@@ -207,14 +212,14 @@ class Supervisor:
         return await start_server(self.paths, self.record)
 
     def _leave_taken_ports(self) -> None:
-        """Choose another port of loopback where one is taken. Raises `PortTakenError` if it was asked for."""
+        """Choose other loopback ports for those that are in use. Raise `PortTakenError` if one was requested."""
         check_port(PORT_VARIABLE)
         check_port(UI_PORT_VARIABLE)
         if not is_free(self.record.port):
             port = free_port(other_than=self.record.ui_port)
             log.warning("the server's port was taken by another process", port=self.record.port, instead=port)
             self._write(port=port)
-            # Its worker asks at the old one, for a server to hand its work over to. The next worker takes that over.
+            # The worker would look for the server at the old port to hand over its work; the next worker takes it over.
             if self._worker is not None and self._worker.returncode is None:
                 self._worker.kill()
         if not is_free(self.record.ui_port):
@@ -223,7 +228,7 @@ class Supervisor:
     # --- the Web UI's door ---
 
     def _open_door(self) -> None:
-        """Take the Web UI's port, or another one when somebody has taken what was free a moment ago."""
+        """Listen on the Web UI's port; on another one if that was taken since it was chosen."""
         make_ui_token(self.paths)
         try:
             self._door_listener = _listen(self.record.ui_port)
@@ -234,10 +239,10 @@ class Supervisor:
         self._door_is_open.set()
 
     async def _keep_door(self) -> None:
-        """Start the door's process when somebody connects, and again when it has ended.
+        """Start the door's process on the first connection, and restart it on the next one after it has ended.
 
-        Every user of the host can connect to it, and flood it. It must not take anything else along, and this process
-        accepts none of its connections.
+        Every user of the host can connect to it, and flood it. So it is a process of its own, and this process accepts
+        none of its connections.
         """
         await self._door_is_open.wait()
         assert self._door_listener is not None
@@ -265,6 +270,7 @@ class Supervisor:
     # --- the worker ---
 
     async def _keep_worker(self) -> None:
+        """Run the requested worker, restarted when it has ended, and replaced when another one is requested."""
         backoff = Backoff()
         try:
             while True:
@@ -275,14 +281,14 @@ class Supervisor:
                     if older is not None and older.returncode is None:
                         await self._ready(newer)
                         if newer.returncode is not None and older.returncode is None:
-                            # Agents are better attended by older code than by nobody.
+                            # The older worker stays: agents need one that runs.
                             log.warning("a new worker ended before it was ready", return_code=newer.returncode)
                             self._count_restart("worker")
                             await asyncio.sleep(max(1.0, backoff.next()))
                             continue
                         await end(older, STOP_TIMEOUT_SEC)
                     self._worker = newer
-                    # Only now: whoever asked for this worker waits until no older code takes its work.
+                    # Only now: the client that requested this worker waits until no older code takes its work.
                     self._write(worker=Process.of(self._worker.pid), wanted=wanted)
                 current = self._worker
                 ended = asyncio.create_task(current.wait())
@@ -305,7 +311,7 @@ class Supervisor:
     # --- the gateway ---
 
     async def _keep_gateway(self) -> None:
-        """Start the gateway again when it has ended: one round. A worker starts it first, when an agent needs it."""
+        """Restart the gateway if it has ended: one round. A worker starts it first, when an agent needs it."""
         if not self._is_recorded:
             self._write()
         if has_rollouts(self.paths) and not is_running(self.paths):
@@ -321,7 +327,7 @@ class Supervisor:
         return await spawn(command, self.paths.logs / "worker.out", env)
 
     async def _ready(self, worker: asyncio.subprocess.Process) -> None:
-        """Until a worker polls, so that the older one is not drained into nothing."""
+        """Wait until a new worker polls, or ends, so that the older one is not drained before there is a successor."""
         mark = self.paths.running / f"{worker.pid}-{start_time(worker.pid)}" / "ready"
         deadline = time.monotonic() + STOP_TIMEOUT_SEC
         while not mark.exists() and worker.returncode is None and time.monotonic() < deadline:
@@ -341,7 +347,7 @@ class Supervisor:
         except StoreError:
             if not self._came_up:
                 raise
-            # A full disk. Processes are kept all the same, and the record is written when there is space again.
+            # A full disk. Processes stay supervised, and the record is written when there is space again.
             self._is_recorded = False
 
 
@@ -353,7 +359,7 @@ def _choose_port(variable: str, previous: int | None, *, other_than: int | None 
 
 
 def _listen(port: int) -> socket.socket:
-    """Listen on a port of 127.0.0.1. Raises `OSError` when it is taken."""
+    """Return a socket that listens on a port of 127.0.0.1. Raise `OSError` if it is in use."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -377,7 +383,7 @@ async def _readable(listener: socket.socket) -> None:
 
 
 def _end_orphans(previous: StackRecord | None) -> None:
-    """End the children of a supervisor that was killed and could not take them along."""
+    """Kill the children of an earlier supervisor that was killed itself and could not end them."""
     for process in (previous.door, previous.worker, previous.enclosure, previous.server) if previous else ():
         while process is not None and process.alive:
             with contextlib.suppress(ProcessLookupError):
@@ -386,7 +392,9 @@ def _end_orphans(previous: StackRecord | None) -> None:
 
 
 def main() -> int:
-    # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
+    """Run the supervisor, unless one runs, or the stack was stopped meanwhile. Return the exit status."""
+    # Imported objects live as long as the process: freeze them, so that no collection scans them. The last collection,
+    # at exit, would take longer than all else.
     gc.freeze()
     os.umask(PRIVATE_UMASK)
     raise_open_files()
@@ -396,7 +404,7 @@ def main() -> int:
     if release is None:
         return 0
     if was_stopped(paths):
-        # One of several that were started at once, and so late that the first has been asked to stop meanwhile.
+        # Several were started at once; the first one has run and has been stopped before this one got the lock.
         release()
         return 0
     configure_logging(file=paths.logs / "supervisor.log")

@@ -1,7 +1,7 @@
-"""The Temporal client: where the server is, and how to connect.
+"""Temporal client: address of the server, and connection to it.
 
-One way in for every process: `TEMPORAL_ADDRESS` (or a profile of Temporal's own configuration) names a cluster,
-otherwise the embedded stack of the state directory is meant.
+All processes use it: `TEMPORAL_ADDRESS` (or a profile of Temporal's own configuration) names a cluster; without one,
+the embedded stack of the state directory is used.
 """
 
 from __future__ import annotations
@@ -33,43 +33,48 @@ if TYPE_CHECKING:
     from benchflow.stack import StackRecord
 
 CONNECT_SEC = 30.0
-"""Seconds that a server has to answer a new connection."""
+"""Timeout of a new connection, in seconds."""
 
 _CLUSTER_VARIABLES = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A Temporal server.
-
-    embedded: it is the local stack's; options: TLS, API key and the like; socket: that of the relay which leads to the
-    address, where the server has a network namespace of its own.
-    """
+    """Address of a Temporal server, and the options for connecting to it."""
 
     address: str
+    """host:port of the server."""
     namespace: str = NAMESPACE
     embedded: bool = True
+    """Whether it is the local stack's server."""
     options: dict[str, Any] = field(default_factory=dict)
+    """Options of the client: TLS, API key and the like."""
     socket: str | None = None
+    """Path of the relay's socket, if the server has a network namespace of its own; None otherwise."""
 
     @property
     def is_loopback(self) -> bool:
+        """Return whether the address is on loopback."""
         host = self.address.rpartition(":")[0].strip("[]")
         return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def stack_target(record: StackRecord) -> Target:
-    """Return the server of the embedded stack."""
+    """Return the target of the embedded stack's server."""
     return Target(record.address, record.namespace, socket=record.socket)
 
 
 def is_cluster_named() -> bool:
-    """Tell whether the environment names a cluster."""
+    """Return whether the environment names a cluster."""
     return any(os.environ.get(name) for name in _CLUSTER_VARIABLES)
 
 
 def cluster_target() -> Target | None:
-    """The cluster that the environment names, or None for the embedded stack."""
+    """Return the target of the cluster that the environment names; None for the embedded stack.
+
+    Raises:
+        ConfigError: Temporal's configuration is invalid.
+    """
     if not is_cluster_named():
         return None
     from temporalio.envconfig import ClientConfig
@@ -88,17 +93,17 @@ def cluster_target() -> Target | None:
 
 
 _CAUSE = re.compile(r'Caused by:\s+(.+)|message: "([^"]+)"')
-"""What a connection failed at, as the SDK's transport (temporalio 1.35) writes it."""
+"""Cause of a failed connection, in the error text of the SDK's transport (temporalio 1.35)."""
 
 
 async def connect(target: Target) -> Client:
-    """A client. Raises `ServerUnavailableError`, with the remedy."""
+    """Return a client connected to a server. Raise `ServerUnavailableError`, with a remedy."""
     options = dict(target.options)
     try:
         if target.socket is not None:
             relay = f"unix:{socket_address(Path(target.socket))}"
             options["http_connect_proxy_config"] = HttpConnectProxyConfig(target_host=relay)
-        # Through a relay that is frozen the SDK would wait for ever.
+        # Through a frozen relay the SDK would wait for ever.
         async with asyncio.timeout(CONNECT_SEC):
             return await Client.connect(
                 target.address,
@@ -110,7 +115,7 @@ async def connect(target: Target) -> Client:
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "bench stack start" if target.embedded else "check TEMPORAL_ADDRESS and that the server runs"
         said = str(error) or f"no answer within {CONNECT_SEC:g} s"
-        # The SDK says it with its transport's whole state, and the cause somewhere in it.
+        # The SDK's message is the transport's whole state, with the cause somewhere in it.
         cause = _CAUSE.search(said)
         why = cause[1] or cause[2] if cause else said.splitlines()[0].partition(" Status {")[0].rstrip(": ")
         raise ServerUnavailableError(f"no Temporal server answers at {target.address}: {why}", remedy=remedy) from error
@@ -121,8 +126,8 @@ def _quiet_runtime() -> Runtime:
     """Return the SDK's runtime for all clients of a process.
 
     The SDK's default runtime (temporalio 1.35) logs to stdout, where the output of commands belongs: its records go to
-    Python's logging instead. It warns of each request that it retries, which while a server is away are many a second,
-    and, at each connection by HTTP CONNECT, that it does without a balancing over DNS that nobody asked for.
+    Python's logging instead. Filtered out are its warnings of each request that it retries, which are many a second
+    while a server is unavailable, and, at each connection by HTTP CONNECT, that it does without DNS load balancing.
     """
     usual = TelemetryFilter(core_level="WARN", other_level="ERROR").formatted()
     logging_config = LoggingConfig(
@@ -133,13 +138,13 @@ def _quiet_runtime() -> Runtime:
 
 
 async def stack_id(client: Client) -> str:
-    """The identity of a stack, for labels: of the server's cluster and the namespace. 12 hex digits."""
+    """Return the id of a stack for labels: 12 hex digits, from the server's cluster and the namespace."""
     info = await client.workflow_service.get_cluster_info(GetClusterInfoRequest())
     return short_hash(f"{info.cluster_id}/{client.namespace}", 12)
 
 
 async def ensure_search_attributes(client: Client) -> None:
-    """Register our search attributes with a cluster that does not have them yet."""
+    """Register our search attributes with a cluster that lacks some. Raise `ConfigError` if that is not permitted."""
     wanted = dict.fromkeys(names.KEYWORD_ATTRIBUTES, IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD)
     wanted |= dict.fromkeys(names.DOUBLE_ATTRIBUTES, IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE)
     try:

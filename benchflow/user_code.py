@@ -1,4 +1,4 @@
-"""Import code that the user names as `module:object`, from installed packages or from a directory of the user's."""
+"""Import of code that the user names as `module:object`, from installed packages or from a directory of the user's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 from benchflow.errors import ConfigError
 
 _DIRECTORIES: set[Path] = set()
-"""Directories in which this process has looked for code."""
+"""Directories from which this process has imported users' code."""
 
 
 def import_anew(name: str, root: str, *, key: str) -> object:
@@ -19,19 +19,19 @@ def import_anew(name: str, root: str, *, key: str) -> object:
 
     Args:
         name: `module:object`.
-        root: Directory in which the module is looked for after the installed ones; empty for none. The module, and
-            what lies there, is imported anew: it may have changed since this process imported it. So is what code of
-            other directories has imported from there, which may have the same names.
-        key: The option that has the name, for errors.
+        root: Directory in which the module is looked up after the installed ones; empty for none. The module, and all
+            modules from users' directories, are imported again: files may have changed, and directories may have
+            modules of the same names.
+        key: Option that has the name, for errors.
 
     Raises:
-        ConfigError: It can't be imported.
+        ConfigError: It cannot be imported.
     """
     module, _, attribute = name.partition(":")
     if root:
         _forget_imported(module, root)
-    # Last, so that a file of this directory takes the place of no installed module, and not for longer than this
-    # import: what tasks name is not looked for there.
+    # Last, so that a file of this directory shadows no installed module; and only during this import, so that code
+    # that tasks name is not looked up there.
     sys.path.extend([root] if root else [])
     try:
         found: object = importlib.import_module(module)
@@ -45,7 +45,7 @@ def import_anew(name: str, root: str, *, key: str) -> object:
         ) from error
     finally:
         if root:
-            # The last one: the directory may have had a place before, and the code may have changed the path.
+            # The last occurrence: the directory may have been on the path before, and the code may have changed it.
             at = max((at for at, path in enumerate(sys.path) if path == root), default=None)
             if at is not None:
                 del sys.path[at]
@@ -54,12 +54,12 @@ def import_anew(name: str, root: str, *, key: str) -> object:
 
 @functools.lru_cache(maxsize=64)
 def import_for_job(name: str, root: str, job: str, *, key: str) -> object:
-    """Import an object as `import_anew` does, once a job: what a job began with does not change in a process."""
+    """Import an object as `import_anew` does, once per job, so that its code does not change during the job."""
     return import_anew(name, root, key=key)
 
 
 def _forget_imported(module: str, root: str) -> None:
-    """Have a module, and what lies in the directories of users' code, be imported anew."""
+    """Remove a module, and all modules from users' directories, from `sys.modules`."""
     top, directory = module.partition(".")[0], Path(root).resolve()
     _DIRECTORIES.add(directory)
     installed = {Path(path).resolve() for path in sys.path}
@@ -72,7 +72,7 @@ def _forget_imported(module: str, root: str) -> None:
 
 
 def _import_directory(name: str, module: ModuleType) -> Path | None:
-    """Return the directory of the import path in which a module was found; None for one without a file."""
+    """Return the directory of the import path in which a module was found; None for a module without a file."""
     file = getattr(module, "__file__", None)
     if not file:
         return None

@@ -51,14 +51,15 @@ from benchflow.workflows.preflight import PreflightWorkflow
 from benchflow.workflows.rollout import RolloutWorkflow
 
 REAP_ROUND_SEC = 3600.0
-"""Seconds after which a round of the reaper hangs: each of its items has a limit of its own."""
+"""Timeout of a round of the reaper, in seconds; each of its items has a timeout of its own."""
 HAND_OVER_ROUND_SEC = 600.0
-"""Seconds after which a hand-over hangs: it may ask the server about each open workflow."""
+"""Timeout of a hand-over, in seconds; it may query the server about each open workflow."""
 
 log = structlog.get_logger("benchflow.worker")
 
 
 async def make_context(client: Client, paths: StatePaths, store: Store, options: WorkerOptions) -> WorkerContext:
+    """Return the context of this process's activities: client, store, host, slots and options."""
     host = host_id(paths)
     return WorkerContext(
         client=client,
@@ -73,7 +74,13 @@ async def make_context(client: Client, paths: StatePaths, store: Store, options:
 
 
 def make_workers(context: WorkerContext, records: RunningActivities, work: OngoingWork) -> list[Worker]:
-    """Return one worker for the shared queue and one for this host's. work: of their activities; closed after them."""
+    """Return one Temporal worker for the shared queue and one for this host's.
+
+    Args:
+        context: Context of the activities.
+        records: Task tokens of running activities, on disk.
+        work: Work of the activities, which outlives single attempts; the caller closes it after the workers.
+    """
     rollout, job, deciding = RolloutActivities(context), JobActivities(context), DecidingActivities()
     shared_activities: list[Callable[..., Any]] = [
         *(rollout.plan, rollout.provision, rollout.wait_for_slot, rollout.release, rollout.report_without_sandbox),
@@ -91,11 +98,11 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     common: dict[str, Any] = {
         "identity": records.identity,
         "interceptors": [BoundaryInterceptor(records, work, options)],
-        # The interceptor decides how often there is one: the SDK must hold none of them back.
+        # The interceptor decides how often heartbeats are sent: the SDK must not throttle them.
         "max_heartbeat_throttle_interval": timedelta(milliseconds=100),
         "default_heartbeat_throttle_interval": timedelta(milliseconds=100),
         "max_concurrent_activities": options.max_activities,
-        # Nothing is waited for: an activity hands its work over and the next worker goes on.
+        # No activity is awaited: it hands its work over, and the next worker resumes it.
         "graceful_shutdown_timeout": timedelta(0),
     }
     return [
@@ -114,7 +121,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
 
 
 def workflow_runner() -> SandboxedWorkflowRunner:
-    """Workflow modules are loaded anew for each run; what they build on is pure and is shared."""
+    """Return the runner of workflows: it reloads their modules for each run, and shares the pure modules they use."""
     shared = SandboxRestrictions.default.with_passthrough_modules(
         "pydantic",
         "pydantic_core",
@@ -129,12 +136,21 @@ def workflow_runner() -> SandboxedWorkflowRunner:
 
 
 async def serve(target: Target, options: WorkerOptions) -> None:
-    """Work until SIGTERM or SIGINT."""
+    """Run the worker until SIGTERM or SIGINT.
+
+    Args:
+        target: The server.
+        options: Options of the worker.
+
+    Raises:
+        ServerUnavailableError: The server does not respond in time.
+        ConfigError: The store cannot be used with this server, or search attributes cannot be registered.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    # Blocking file work; sandboxes bring threads of their own.
+    # For blocking file access; sandboxes have threads of their own.
     loop.set_default_executor(ThreadPoolExecutor(max_workers=16, thread_name_prefix="files"))
     paths, store = StatePaths.default(), Store.open()
     check_reach(store, target.embedded or target.is_loopback)
@@ -168,14 +184,14 @@ async def serve(target: Target, options: WorkerOptions) -> None:
 
 
 async def _remove_leftovers_forever(context: WorkerContext) -> None:
-    # A stack may never live as long as an interval; its first moments belong to whoever started it.
+    # Soon, since a stack may not live as long as the interval; but not at once, when a client waits for its job.
     every_sec = context.options.leftovers_every_sec
     await asyncio.sleep(min(60.0, every_sec))
     await repeat("leftovers", Leftovers(context).remove, every_sec=every_sec, limit_sec=REAP_ROUND_SEC)
 
 
 async def _keep_gateway_forever(paths: StatePaths) -> None:
-    """Start the gateway again when it has ended, as a stack's supervisor does where there is one."""
+    """Restart the gateway if it has ended, on a cluster's host, where no supervisor does so."""
 
     async def look() -> None:
         if has_rollouts(paths) and not is_running(paths):
@@ -186,7 +202,7 @@ async def _keep_gateway_forever(paths: StatePaths) -> None:
 
 
 async def _hand_over_forever(client: Client, records: RunningActivities, options: WorkerOptions) -> None:
-    """Hand over what worker processes of this host leave when they end, whether killed or stopped."""
+    """Hand over the activities of worker processes of this host that have ended, killed or stopped."""
     failures = Failures("hand-over")
 
     async def look() -> None:
@@ -196,7 +212,7 @@ async def _hand_over_forever(client: Client, records: RunningActivities, options
 
 
 async def _connect_patiently(target: Target, stopping: asyncio.Event, seconds: float) -> Client | None:
-    """A server may be restarting just now; None when we are told to stop meanwhile."""
+    """Return a client, retrying for `seconds` since the server may be restarting; None if stopped meanwhile."""
     deadline = time.monotonic() + seconds
     while not stopping.is_set():
         try:
@@ -210,7 +226,9 @@ async def _connect_patiently(target: Target, stopping: asyncio.Event, seconds: f
 
 
 def main(arguments: list[str] | None = None) -> int:
-    # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
+    """Run the worker until it is stopped. Return the exit status."""
+    # Imported objects live as long as the process: freeze them, so that no collection scans them. The last collection,
+    # at exit, would take longer than all else.
     gc.freeze()
     parser = argparse.ArgumentParser(prog="benchflow.worker", description=__doc__)
     parser.add_argument("--embedded", action="store_true", help="serve the embedded stack of the state directory")

@@ -1,1 +1,1 @@
-"""When a rollout branches, and into what: built-in policies, users' own, and what is refused before anything runs."""
+"""Branch policies: built-in ones, users' own, and the checks of their configuration before anything runs."""

@@ -1,4 +1,4 @@
-"""What is refused when a rollout that is to branch is submitted: what could not happen as it was written."""
+"""Checks of a branch configuration at submit: settings that contradict each other, the task or the agent."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ from benchflow.errors import ConfigError
 
 
 def check(config: BranchConfig, *, total_steps: int, rungs: Collection[Rung] = RUNGS) -> None:
-    """Raises `ConfigError` for what cannot be. Imports a user's policy and aggregate.
+    """Check that a branch configuration can be carried out. Imports a user's own policy and aggregate.
 
-    total_steps: of the task. rungs: the ways in which its agent's session can go on in a copy of its world.
+    Args:
+        config: The configuration.
+        total_steps: Number of the task's steps.
+        rungs: Resume modes in which the agent's session can continue in a copy of its world.
+
+    Raises:
+        ConfigError: It cannot be carried out as it is.
     """
     load_aggregate(config.aggregate)
     policy = config.policy
@@ -53,7 +59,7 @@ def _check_rungs(config: BranchConfig, rungs: Collection[Rung]) -> None:
     )
     if not isinstance(config.policy, OnAskUser):
         return
-    # The agent cannot be copied while it waits, so that a child is driven to the question again.
+    # An agent cannot be copied while it waits: a child is brought to the question again by a replay of the turn.
     _refuse(
         "replay" not in rungs or not is_enough("replay", least),
         "policy",
@@ -64,8 +70,8 @@ def _check_rungs(config: BranchConfig, rungs: Collection[Rung]) -> None:
 
 
 def _check_keeping(config: BranchConfig) -> None:
-    """Which nodes keep a checkpoint; where none branches, there is nothing else to say."""
-    # By value: a configuration that was written down and is read again names every field.
+    """Check which nodes retain a checkpoint, and that a rollout that does not branch has no settings for children."""
+    # By value: in a configuration that was stored and read again, every field is set.
     given = {name for name, field in type(config).model_fields.items() if getattr(config, name) != field.default}
     _refuse(
         "every" in given and config.checkpoint != "every_n",
@@ -156,7 +162,7 @@ def _check_then(config: BranchConfig, policy: BuiltIn) -> None:
 
 
 def _check_places(config: BranchConfig, policy: BuiltIn, total_steps: int) -> None:
-    """Each place must be before the end, and be reached; a horizon must be nearer than the end, somewhere."""
+    """Check that each place is reached and before the last step, and that the horizon shortens some child."""
     match policy:
         case AfterSteps():
             places = sorted(set(policy.steps))
@@ -210,5 +216,6 @@ def _check_tree_grpo(config: BranchConfig, policy: TreeGrpo) -> None:
 
 
 def _refuse(condition: bool, key: str, message: str, remedy: str) -> None:
+    """Raise `ConfigError` for the key below `branch` if the condition holds."""
     if condition:
         raise ConfigError(message, key=f"branch.{key}", remedy=remedy)

@@ -1,7 +1,7 @@
-"""What users bring: a policy of their own, and a function that makes one value of children's returns.
+"""Users' own branch policies, and own functions that aggregate children's returns to one value.
 
-Both are named in a job's data and found by import, on a host: when a job is submitted, so that a wrong name is refused
-there, and in the activity that asks them. Whatever they do wrong is a `ConfigError` that names them.
+Both are named in a job's data and imported on a host: at submit, so that a wrong name is refused there, and in the
+activity that calls them. An object that cannot be loaded, or a policy that fails, is a `ConfigError` that names it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ AGGREGATE_KEY = "branch.aggregate"
 
 
 def load_policy(policy: CustomPolicy) -> BranchPolicy:
-    """The user's policy, made with its options. Raises `ConfigError`."""
+    """Import the user's policy, and make it with its options.
+
+    Args:
+        policy: Its name, as an entry point or `module:Class`, and its options.
+
+    Raises:
+        ConfigError: It is not found, is no class with `decide`, or rejects its options.
+    """
     declared = {point.name: point.value for point in entry_points(group=GROUP)}
     if ":" not in policy.policy and policy.policy not in declared:
         known = f"one of {', '.join(sorted(declared))}, or " if declared else ""
@@ -37,7 +44,7 @@ def load_policy(policy: CustomPolicy) -> BranchPolicy:
         )
     name = declared.get(policy.policy, policy.policy)
     kind = _imported(name, POLICY_KEY)
-    # Looked at before it is called: a job's file says this name, and must not call whatever is installed here.
+    # Checked before it is called: a job's file chooses the name, and must not call just any installed object.
     if not isinstance(kind, type) or not callable(getattr(kind, "decide", None)):
         raise ConfigError(
             "is no class of branch policies: it has no `decide`",
@@ -58,7 +65,11 @@ def load_policy(policy: CustomPolicy) -> BranchPolicy:
 
 
 def load_aggregate(name: str) -> Aggregate | None:
-    """The user's function of this name; None for an aggregate that needs none. Raises `ConfigError`."""
+    """Return the user's function of this name; None for a built-in aggregate.
+
+    Raises:
+        ConfigError: The name is unknown, cannot be imported, or is that of no function.
+    """
     if name in BUILT_IN:
         return None
     if not is_own(name):
@@ -82,17 +93,17 @@ def load_aggregate(name: str) -> Aggregate | None:
 def decide(
     policy: BranchPolicy, tree: RolloutTree, node: str, steps_left: int, *, most: int = 1000
 ) -> tuple[ChildSpec, ...]:
-    """Ask a user's policy for the children at a node, and check them. Return none where the rollout is not to branch.
+    """Ask a user's policy for the children at a node, and check them. Return none if the rollout is not to branch.
 
     Args:
         policy: The user's policy.
-        tree: The tree as far as it has grown.
+        tree: The tree so far.
         node: The node's id.
-        steps_left: Steps that may still be run from there.
-        most: Children that the whole tree may have.
+        steps_left: Number of steps that may still be run from there.
+        most: Maximum of children in the whole tree, which those of one node must not exceed either.
 
     Raises:
-        ConfigError: The policy fails, returns no list of children, or more than `most`.
+        ConfigError: The policy fails, returns no list of children, gives one an answer, or returns more than `most`.
     """
     name = f"{type(policy).__module__}:{type(policy).__qualname__}"
     here = tree.path(node)[-1]
@@ -117,6 +128,7 @@ def decide(
 
 
 def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
+    """Check a policy's return value, and return the children."""
     remedy = "return a list of ChildSpec, or None; `decide` may not be async"
     if decided is None:
         return ()
@@ -148,6 +160,7 @@ def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
 
 
 def _imported(name: str, key: str) -> Any:
+    """Import `module:attribute`. Raise `ConfigError` for `key` if that fails."""
     module, _, attribute = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

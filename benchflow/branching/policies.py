@@ -1,7 +1,7 @@
-"""What a branch policy decides: at which states children begin, how many, and in what they differ.
+"""Branch policies: after which states children start, how many, and how they differ.
 
-The built-in policies are pure functions of how far a rollout has come, so that a workflow may ask them. A user's policy
-runs anything, and is therefore asked on a host (`benchflow.branching.custom`).
+The built-in policies are pure functions of a rollout's progress, so that a workflow may call them. A user's policy may
+run anything, and is therefore called on a host (`benchflow.branching.custom`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from benchflow.contracts.branch import AfterSteps, ChildSpec, EverySteps, Group,
 from benchflow.contracts.rollout import Answer, Node, Question, RolloutTree
 
 BuiltIn = AfterSteps | EverySteps | OnAskUser | Group | TreeGrpo
+"""Any built-in policy that branches."""
 
 
 @runtime_checkable
@@ -21,19 +22,26 @@ class BranchPolicy(Protocol):
     """A user's own policy: a class that is made with the policy's `options` as keyword arguments."""
 
     def decide(self, tree: RolloutTree, node: Node, steps_left: int) -> Sequence[ChildSpec] | None:
-        """The children that begin at this node, which was just reached; none, or None, to go on without branching.
+        """Return the children that start at a node which was just reached; none, or None, to continue without a branch.
 
-        tree: as far as it has grown, with its rewards and values. It may be asked again for the same node, after a
-        crash, and must then decide the same.
+        It may be called again for the same node after a crash, and must then return the same.
+
+        Args:
+            tree: The tree so far, with its rewards and values.
+            node: The node.
+            steps_left: Number of steps that may still be run from there.
         """
         ...
 
 
 class Drawn(NamedTuple):
-    """Where a new chain of a tree begins."""
+    """The start of a new branch path in a tree of Tree-GRPO."""
 
     tree: str
+    """Name of the tree."""
+
     node: str
+    """Id of the node at which the branch path starts."""
 
 
 def children_at(
@@ -45,11 +53,16 @@ def children_at(
     *,
     begun_at: int | None = None,
 ) -> tuple[ChildSpec, ...]:
-    """The children that begin where so many steps, counted from the root, are done; empty: none do.
+    """Return the children that start after a number of steps; empty if the rollout does not branch there.
 
-    question: what the agent waits for within the next step; then only a policy that branches there does. children: one
-    by one, in place of copies; where fewer begin, the first. begun_at: where the chain that asks has begun, None for
-    the root's: no chain branches at its first state, which is where its siblings are its parent's children.
+    Args:
+        policy: The policy.
+        steps_done: Number of steps done, counted from the root.
+        total_steps: Number of the task's steps.
+        question: Question that the agent waits with in the next step, where only `ask_user` branches; None for none.
+        children: Overrides of each child; where fewer start, the first ones. Empty: the children are alike.
+        begun_at: Number of steps after which the calling rollout's branch path starts; None for the root's. No branch
+            path branches at its first state: its siblings there are the children of its parent.
     """
     if isinstance(policy, OnAskUser):
         return _answers(question, policy.most) if question is not None else ()
@@ -62,7 +75,7 @@ def children_at(
 
 
 def count_of(policy: BuiltIn) -> int:
-    """How many children begin at one state; the most that may, where that is the agent's to say."""
+    """Return the number of children that start at one state; the maximum where it differs between states."""
     match policy:
         case AfterSteps():
             return max(policy.counts.values())
@@ -75,6 +88,7 @@ def count_of(policy: BuiltIn) -> int:
 
 
 def _branches(policy: AfterSteps | EverySteps | Group | TreeGrpo, steps_done: int) -> bool:
+    """Return whether the policy branches after a number of steps."""
     match policy:
         case AfterSteps():
             return steps_done in policy.counts
@@ -87,15 +101,20 @@ def _branches(policy: AfterSteps | EverySteps | Group | TreeGrpo, steps_done: in
 
 
 def _answers(question: Question, most: int) -> tuple[ChildSpec, ...]:
+    """Return one child for each of the question's first options."""
     return tuple(ChildSpec(answer=Answer(question=question.id, option=option.id)) for option in question.options[:most])
 
 
 def draw(policy: TreeGrpo, trees: Mapping[str, Sequence[Node]], random: Random) -> list[Drawn]:
-    """Where each tree grows a new chain, once all its chains have ended: `n` draws, as far as `k` leaves allow.
+    """Draw the nodes at which each tree grows a new branch path, once all its branch paths have ended.
 
-    trees: by name, all nodes of each, its root among them, which the trees of one prompt share. Drawn uniformly and
-    with replacement from the root and the nodes that are no leaves: a node may be drawn twice, and a tree of two nodes
-    has only its root. random: in a workflow its own, so that a replay draws the same.
+    In each tree `n` nodes are drawn, or as many as `k` leaves allow, uniformly and with replacement, from the root and
+    the nodes that are no leaves. So a node may be drawn twice, and in a tree of two nodes it is the root.
+
+    Args:
+        policy: The policy.
+        trees: Nodes of each tree by its name, including the root, which the trees of one prompt share.
+        random: Random generator: a workflow's own in a workflow, so that a replay draws the same nodes.
     """
     drawn: list[Drawn] = []
     for tree in sorted(trees):

@@ -1,4 +1,4 @@
-"""Checkpoints: the layers of a rollout's world composed, as of one moment, and proved in every copy of it."""
+"""Checkpoints: the layers of a rollout's world captured as of one moment, and verified in every copy of it."""
 
 from benchflow.checkpoints.capture import Captured, capture, discard
 from benchflow.checkpoints.digests import difference, world_digests

@@ -1,7 +1,8 @@
-"""Taking a checkpoint: all layers as of one moment, or none.
+"""Capture of a checkpoint: all layers as of one moment, or none.
 
-First the state, then the files, which hold the state's copies; counters of all that may move are read before the one
-and after the other. Where one has moved, the layers are not of one moment: they are thrown away, and taken again.
+The environment's state is captured first, then the files, which contain the state's copies. Counters of everything that
+may change are read before and after. If one has changed, the layers are not of one moment: they are discarded and
+captured again.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from benchflow.contracts.world import Environment
 from benchflow.errors import SandboxError, StateBusyError, TornCheckpointError
 
 FENCE = "/var/lib/benchflow/fence"
-"""Where a sandbox has the fence of the last checkpoint that was taken of it, for root alone."""
+"""Path in a sandbox of the consistency token of its last checkpoint, readable for root alone."""
 
 ATTEMPTS = 5
-"""How often the layers are captured until they are of one moment."""
+"""Maximum number of attempts to capture all layers as of one moment."""
 
 Counters = Callable[[], Awaitable[Mapping[str, int | str]]]
-"""Reads what moves when somebody is at work beside the sandbox: journals, model calls."""
+"""Reads counters that change with activity outside of the sandbox's files: journals, model calls."""
 
-# $1: the fence, empty to leave it. Then paths. What is there of them and of what SQLite keeps beside them, with its
-# inode, size and time: each commit changes one of these.
+# $1: the consistency token to write; empty to leave it. Then paths. Prints inode, size and time of each existing one
+# and of SQLite's files beside it: every commit changes one of these.
 _LOOK = f"""
 if [ -n "$1" ]; then umask 077; mkdir -p {FENCE.rpartition("/")[0]} && printf %s "$1" >{FENCE} || exit 1; fi
 shift
@@ -45,13 +46,20 @@ done
 
 @dataclass(frozen=True)
 class Captured:
-    """fence: in the files; the state has one of its own. by_layer: seconds, of all attempts."""
+    """The layers of a captured checkpoint."""
 
     fence: str
+    """Consistency token in the files; the state has one of its own."""
+
     files: FilesLayer
     state: StateLayer | None = None
+    """State layer; None without a stateful environment."""
+
     attempts: int = 1
+    """Number of attempts that the capture took."""
+
     by_layer: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by part (`quiesce`, `state`, `files`), of all attempts."""
 
 
 async def _nothing() -> Mapping[str, int | str]:
@@ -68,10 +76,19 @@ async def capture(
     counters: Counters = _nothing,
     attempts: int = ATTEMPTS,
 ) -> Captured:
-    """Capture the files and the state under a name that nothing has been captured under before.
+    """Capture the files and the state of a sandbox as of one moment.
 
-    world: a stateful one, and paths: of its databases. Raises `TornCheckpointError` where something never stands still,
-    with nothing left behind.
+    Args:
+        name: Name of the capture, which must be unused. Each attempt has a number after it.
+        sandbox: The sandbox.
+        provider: Its provider, which removes discarded images.
+        world: A stateful environment; None to capture the files only.
+        paths: Paths of the environment's databases.
+        counters: Reads further counters that must not change during the capture.
+        attempts: Maximum number of attempts.
+
+    Raises:
+        TornCheckpointError: Something changed in every attempt. No layer is left behind.
     """
     spent = dict.fromkeys(("quiesce", "state", "files"), 0.0)
     moved: dict[str, None] = {}
@@ -86,7 +103,7 @@ async def capture(
             moved[error.key or "a database"] = None
             continue
         except BaseException:
-            # What was cut short must not stay.
+            # The layers of an interrupted attempt must not remain.
             await asyncio.shield(taken.discard())
             raise
         if after == before:
@@ -100,7 +117,7 @@ async def capture(
 
 
 class _Attempt:
-    """One capture of the layers, under a name of its own. spent: seconds by layer, to which its own are added."""
+    """One attempt to capture the layers, under a name of its own. Its seconds by layer are added to `spent`."""
 
     def __init__(self, name: str, sandbox: Sandbox, provider: SandboxProvider, spent: dict[str, float]) -> None:
         self._name = name
@@ -114,13 +131,14 @@ class _Attempt:
 
     @contextmanager
     def _timed(self, layer: str) -> Iterator[None]:
+        """Add the seconds of the block to those of a layer."""
         began = time.monotonic()
         yield
         self._seconds[layer] = time.monotonic() - began
         self._spent[layer] += self._seconds[layer]
 
     async def look(self, fence: str, paths: Sequence[str], counters: Counters) -> dict[str, int | str]:
-        """What may move, as it is now. fence: is written, unless it is empty."""
+        """Return the counters and the databases' file stamps as of now. Write the fence first, unless it is empty."""
         self._fence = fence or self._fence
         with self._timed("quiesce"):
             told = await self._sandbox.control(_LOOK, fence, *paths)
@@ -133,6 +151,7 @@ class _Attempt:
             return found | dict(await counters())
 
     async def take(self, world: Environment | None) -> None:
+        """Capture the state, if there is an environment, and then the files."""
         if world is not None:
             with self._timed("state"):
                 self._state = await world.snapshot(self._name)
@@ -140,9 +159,11 @@ class _Attempt:
             self._image = await self._sandbox.snapshot(self._name)
 
     async def discard(self) -> None:
+        """Remove the layers that this attempt has captured."""
         await discard(self._provider, self._image, self._sandbox, self._state)
 
     def captured(self, attempts: int) -> Captured:
+        """Return the captured layers. `attempts`: the number of attempts that it took."""
         assert self._image is not None
         files = FilesLayer(image=self._image, digest=self._image.reference, seconds=self._seconds["files"])
         state = None
@@ -159,7 +180,14 @@ async def discard(
     sandbox: Sandbox | None = None,
     state: StateSnapshot | None = None,
 ) -> None:
-    """Remove the layers of a checkpoint, and from a sandbox that goes on the copies that it holds."""
+    """Remove the layers of a checkpoint; from a sandbox that continues to run, also its copies of the state.
+
+    Args:
+        provider: Provider of the image.
+        image: Image of the files; None for none.
+        sandbox: Sandbox that continues to run; None for none.
+        state: Snapshot of the state, whose copies are in the sandbox; None for none.
+    """
     if image is not None:
         await provider.remove_image(image)
     if sandbox is not None and state is not None:

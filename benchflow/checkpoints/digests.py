@@ -1,8 +1,8 @@
-"""Whether two worlds are the same that were reached in different ways: the one by an agent, the other by its replay.
+"""Comparison of two worlds that were reached in different ways: the one by an agent, the other by its replay.
 
-Compared is what agents work at: the files of the workspace and the rows of the databases. Not when a file was changed,
-nor what lies elsewhere: homes hold the names of sessions, and logs the time. What an interpreter keeps beside its
-sources tells of times, too.
+Compared are the files of the workspace and the rows of the databases, which are the agent's work. Left out are
+modification times, and files elsewhere: homes hold names of sessions, and logs hold times. Python's `__pycache__` is
+left out because it holds times of its sources.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.world import Environment
 from benchflow.errors import SandboxError
 
-# $1: the workspace. Names, kinds, modes, contents, and where links lead.
+# $1: the workspace. Digests names, kinds, modes, contents, and targets of links.
 _DIGEST = r"""
 cd -- "$1" || exit 1
 for program in find sha256sum stat readlink sort; do command -v "$program" >/dev/null || exit 1; done
@@ -27,7 +27,16 @@ _LIMIT_SEC = 300.0
 
 
 async def world_digests(sandbox: Sandbox, world: Environment | None) -> WorldDigests:
-    """What a world is compared by. Raises `SandboxError` where its sandbox cannot tell, and `StateError`."""
+    """Return digests of the workspace's files and of the databases' rows.
+
+    Args:
+        sandbox: The sandbox.
+        world: Its environment; without a stateful one there are no rows.
+
+    Raises:
+        SandboxError: The workspace cannot be read, or the image lacks one of the needed programs.
+        StateError: The databases cannot be read.
+    """
     told = await sandbox.control(_DIGEST, sandbox.ref.workdir, timeout=_LIMIT_SEC)
     if told.return_code != 0 or not told.stdout.strip():
         raise SandboxError(
@@ -40,7 +49,7 @@ async def world_digests(sandbox: Sandbox, world: Environment | None) -> WorldDig
 
 
 def difference(before: WorldDigests, now: WorldDigests) -> str | None:
-    """In what two worlds differ; None where they do not."""
+    """Return how two worlds differ, as a phrase for a message; None if they are equal."""
     if before.workspace != now.workspace:
         return "the files of the workspace are others"
     return "the rows of the databases are others" if before.rows != now.rows else None

@@ -1,4 +1,4 @@
-"""Proving a copy: a sandbox that was started from a checkpoint is of that moment, in its files and in its databases."""
+"""Verification that a sandbox which was started from a checkpoint has that moment's files and databases."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from benchflow.errors import StateError, TornCheckpointError
 
 
 async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: Environment | None) -> None:
-    """Raise `TornCheckpointError` unless the copy is the checkpoint's, and have its services run on its state.
+    """Check that a sandbox is a copy of a checkpoint, and start its services on the checkpoint's state.
 
-    world: of the copy, with its services not started yet; one without a state is left so. The fence of the state is
-    read through every path of it when it is put back, and the copies that it is put back from are compared by their
-    hashes.
+    The restore reads the state's own consistency token through each of its paths, and compares the hashes of the copies
+    that it restores from.
+
+    Args:
+        checkpoint: The checkpoint.
+        sandbox: The copy.
+        world: Environment of the copy, whose services are not started yet. Without a state to restore, it is left so.
+
+    Raises:
+        TornCheckpointError: The files or the state are not those of the checkpoint.
     """
     try:
         found = (await sandbox.read_bytes(FENCE)).decode(errors="replace")

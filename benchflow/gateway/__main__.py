@@ -34,7 +34,7 @@ log = structlog.get_logger("benchflow.gateway")
 
 
 async def serve(paths: StatePaths, grace: float) -> None:
-    """Work until a signal."""
+    """Run the gateway until SIGTERM or SIGINT, then stop it. `grace`: seconds for calls in flight to end."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -48,11 +48,11 @@ async def serve(paths: StatePaths, grace: float) -> None:
 
 
 def _lock(path: Path) -> bool:
-    """Whether this process is the one. The kernel lets the lock go when it ends, however it does."""
+    """Return whether this process got the lock of the state directory. The kernel releases it when the process ends."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    # Whoever asks whether a gateway runs has the lock for a moment.
+    # A process that checks whether a gateway runs holds the lock for a moment.
     for _ in range(_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +63,8 @@ def _lock(path: Path) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    # What was imported stays: no collection has to look at it, nor has the last one, which takes longer than all else.
+    """Run the command line and return the exit status: 0 also if another gateway runs already."""
+    # Imported objects stay: freezing spares every collection, and the one at exit, which takes longest, to visit them.
     gc.freeze()
     parser = argparse.ArgumentParser(prog="python -m benchflow.gateway", description=__doc__)
     parser.add_argument("--state", type=Path, required=True, metavar="DIRECTORY", help="the engine's state directory")

@@ -1,9 +1,7 @@
-"""Which requests of agents are passed on: the list in `allowed_requests.toml`, and paths brought into one form.
-
-And with which headers: the list in `allowed_headers.toml`.
+"""Requests and headers of agents that are forwarded: the lists in `allowed_requests.toml` and `allowed_headers.toml`.
 
 An agent may spell a path in many ways that a server takes for the same one: percent-encoded letters, `..`, doubled and
-trailing slashes. Here it is brought into one form once, that form is compared, and that form is what the endpoint gets.
+trailing slashes. A path is brought into canonical form once; that form is compared, and is sent to the endpoint.
 """
 
 from __future__ import annotations
@@ -23,54 +21,55 @@ CountsAs = Literal["call", "token_count"]
 
 _MODEL = "{model}"
 _MODEL_NAME = r"(?P<model>[A-Za-z0-9][A-Za-z0-9._-]{0,127})"
-"""The names of models in paths: no separator, no escape, nothing that begins like `..`."""
+"""Pattern of model names in paths: no separator, no escape, no beginning like `..`."""
 
 _PATH = re.compile(r"/[A-Za-z0-9._~:/-]*")
-"""A path in its one form. What is encoded twice has a percent sign left and is none."""
+"""Pattern of a canonical path. Double encoding leaves a percent sign, which does not match."""
 
 
 class AllowedRequest(Model):
-    """One row of `allowed_requests.toml`; the file says what its keys are."""
+    """One row of `allowed_requests.toml`, which documents its keys."""
 
     api: Api
-    """The wire format of the endpoint for which the row holds."""
+    """Dialect of the endpoints for which the row holds."""
     method: Literal["GET", "POST"]
-    """The method, exactly."""
+    """Method, compared exactly."""
     path: str
-    """The path below the agent's base URL, with `{model}` where a model's name stands."""
+    """Path below the agent's base URL, with `{model}` in place of a model's name."""
     query: dict[str, tuple[str, ...]] = {}
-    """The query parameters that pass, each with the values that it may have."""
+    """Query parameters that are forwarded, each with its allowed values."""
     counts_as: CountsAs
-    """Against which limit the request counts."""
+    """Limit against which the request counts."""
     agents: tuple[str, ...]
-    """The registry's agents that were recorded to make it."""
+    """Agents of the registry that were seen to send it."""
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The paths that the row means."""
+        """Return the pattern of the row's paths."""
         return re.compile(re.escape(self.path).replace(re.escape(_MODEL), _MODEL_NAME))
 
 
 class AllowedHeader(Model):
-    """One row of `allowed_headers.toml`; the file says what its keys are."""
+    """One row of `allowed_headers.toml`, which documents its keys."""
 
     names: tuple[str, ...]
-    """Names in small letters; one that ends in `*` stands for all that begin so."""
+    """Names in lower case; one that ends in `*` is a prefix."""
     agents: tuple[str, ...]
-    """The registry's agents that were seen to send them."""
+    """Agents of the registry that were seen to send them."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A request that is passed on.
-
-    path: what the endpoint is asked for, in its one form and with its query. is_generation: whether it is one of the
-    dialect's own calls of a model. counts_as: against which limit it counts.
-    """
+    """How a request is forwarded."""
 
     path: str
+    """Canonical path for the endpoint, with its query."""
+
     is_generation: bool
+    """Whether it is a generation call of the dialect."""
+
     counts_as: CountsAs
+    """Limit against which it counts."""
 
 
 @functools.cache
@@ -89,7 +88,7 @@ def allowed_headers() -> tuple[AllowedHeader, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def is_allowed_header(name: str) -> bool:
-    """Return whether a header is passed on. name: in small letters."""
+    """Return whether a header is forwarded. `name` is in lower case."""
     return any(
         name == allowed or (allowed.endswith("*") and name.startswith(allowed[:-1]))
         for row in allowed_headers()
@@ -98,10 +97,10 @@ def is_allowed_header(name: str) -> bool:
 
 
 def find_allowed(registration: Registration, method: str, raw_path: str, raw_query: str) -> Passed | None:
-    """Return how a rollout's request is passed on; None for one that is not.
+    """Return how a rollout's request is forwarded; None if it is refused.
 
     Args:
-        registration: The rollout, whose endpoint's api and additional requests decide.
+        registration: The rollout, whose dialect and additional requests decide.
         method: The method, as the agent sent it.
         raw_path: The path, as the agent sent it, without its query.
         raw_query: The query, as the agent sent it.
@@ -119,10 +118,10 @@ def find_allowed(registration: Registration, method: str, raw_path: str, raw_que
 
 
 def canonical_path(raw: str) -> str | None:
-    """Return a path in its one form; None for one that has none, and is no path of an endpoint.
+    """Return a path in canonical form; None if it has none, so that it is no path of an endpoint.
 
-    Percent-encoding is resolved once, `.` and `..` are, repeated and trailing slashes are left out. Letters keep their
-    case, which endpoints tell apart.
+    Percent-encoding is decoded once, `.` and `..` are resolved, repeated and trailing slashes are removed. Letters keep
+    their case, which endpoints distinguish.
     """
     try:
         decoded = unquote_to_bytes(raw).decode("ascii")
@@ -140,7 +139,7 @@ def canonical_path(raw: str) -> str | None:
 
 
 def _passing(row: AllowedRequest, raw_query: str) -> str:
-    """Return what of a query passes, with its question mark: each parameter once, in the row's order."""
+    """Return the allowed part of a query, with its question mark: each parameter once, in the row's order."""
     given = dict(parse_qsl(raw_query))
     passing = [f"{name}={quote(given[name])}" for name, values in row.query.items() if given.get(name) in values]
     return "?" + "&".join(passing) if passing else ""

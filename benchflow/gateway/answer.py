@@ -1,4 +1,4 @@
-"""What goes back to an agent: bytes as they come, an answer as a whole, or an error of the gateway's own."""
+"""The response to an agent: bytes as they come, a whole body, or an error of the gateway's own."""
 
 from __future__ import annotations
 
@@ -22,18 +22,25 @@ from benchflow.gateway.upstream import HOP_BY_HOP
 _SET_HERE = HOP_BY_HOP | {"content-length", "date", "server"}
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no value of a header may have; some endpoints' have, and the server here would fail on it."""
+"""Control characters that no header's value may have. Some endpoints send them, and aiohttp's server would fail on
+them.
+"""
 _RECORDED = ("content-type", "content-encoding", "retry-after")
 
 
 class Answer:
-    """The answer to one request, and what is to be recorded of it. began: when the request was there (monotonic).
+    """The response to one request, and what of it is recorded.
 
-    status: None until the agent was given one. delivered: bytes of the body that were handed over while the agent was
-    there. error: why it is not what it should be.
+    Attributes:
+        status: HTTP status; None until the response has begun.
+        headers: Recorded headers, with names in lower case.
+        body: Bytes of the body so far.
+        delivered: Bytes of the body that were sent while the agent was connected.
+        error: Why the response is incomplete or an error; None if it is neither.
     """
 
     def __init__(self, request: web.BaseRequest, began: float) -> None:
+        """Make it. `began` is the monotonic time at which the request arrived."""
         self._request = request
         self._began = began
         self._stream: web.StreamResponse | None = None
@@ -45,14 +52,14 @@ class Answer:
         self.error: CallError | None = None
 
     async def begin(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
-        """Send the head of an answer whose body will follow. length: of the body, where it is known."""
+        """Send the head of a response whose body will follow. `length` is that of the body; None if it is not known."""
         self._stream = web.StreamResponse(status=status, headers=_passed_on(headers.items()))
         self._stream.content_length = length
         self._note(status, headers)
         await self._stream.prepare(self._request)
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body, and wait while the agent is slow. Raises `ConnectionError` when it has left."""
+        """Send a part of the body, and wait while the agent is slow. Raise `ConnectionError` when it has left."""
         assert self._stream is not None
         if self._first_byte is None:
             self._first_byte = time.monotonic()
@@ -61,12 +68,12 @@ class Answer:
         self.delivered = len(self.body)
 
     def break_off(self) -> None:
-        """Close the connection in the middle of the body, so that nobody takes it for a whole one."""
+        """Close the connection within the body, so that no client takes it for complete."""
         if self._request.transport is not None:
             self._request.transport.close()
 
     def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> web.StreamResponse:
-        """An answer that is there as a whole."""
+        """Return a response with a complete body, to be sent by aiohttp."""
         self._note(status, headers)
         self._first_byte = time.monotonic()
         self.body += body
@@ -74,22 +81,23 @@ class Answer:
         return self._stream
 
     def refuse(self, dialect: Dialect, status: int, error: CallError) -> web.StreamResponse:
-        """An error of the gateway's own, in the shape that the agent's client knows, and not worth a repetition."""
+        """Return an error of the gateway's own in the format of the dialect, marked as not to be retried."""
         self.error = error
         headers = {"content-type": "application/json", "x-should-retry": "false"}
         return self.whole(status, headers, json.dumps(dialect.error(status, error.message)).encode())
 
     @property
     def response(self) -> web.StreamResponse:
-        """Return what was begun, or what is sent to nobody: the answer had not begun when its agent left."""
+        """Return the response that was begun; an empty one, sent to nobody, if the agent left before it began."""
         return self._stream if self._stream is not None else web.Response()
 
     @property
     def encoding(self) -> str:
-        """The content encoding, empty for none."""
+        """Return the content encoding; empty for none."""
         return self.headers.get("content-encoding", "")
 
     def timing(self, upstream_first_byte: float | None) -> CallTiming:
+        """Return the call's times, with the given milliseconds to the upstream's first byte."""
         return CallTiming(
             first_byte_ms=_ms(self._first_byte, self._began),
             total_ms=_ms(time.monotonic(), self._began) or 0.0,
@@ -97,6 +105,7 @@ class Answer:
         )
 
     def _note(self, status: int, headers: Mapping[str, str]) -> None:
+        """Note status and headers for the record."""
         self.status = status
         small = {name.lower(): value for name, value in headers.items()}
         self.headers = {
@@ -111,16 +120,20 @@ def _ms(moment: float | None, began: float) -> float | None:
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
+    """Return the headers without those of a single connection and those that this server sets."""
     return CIMultiDict((name, value) for name, value in headers if name.lower() not in _SET_HERE)
 
 
 def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacked: bool) -> CIMultiDict[str]:
-    """Return an upstream's headers as the agent gets them: without the key, and without what is the connection's.
+    """Return an upstream's headers for the agent: without the key, and without those of the connection itself.
 
-    is_unpacked: the body goes on in another form than the headers say.
+    Args:
+        headers: The upstream's headers.
+        forms: The key, which is covered in values.
+        is_unpacked: Whether the body is forwarded without its content encoding.
     """
     dropped = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
-    # A cookie may be a login of whoever has the key.
+    # A cookie may be a login of the key's owner.
     dropped |= {"set-cookie", *(("content-encoding",) if is_unpacked else ())}
     return CIMultiDict(
         (name, forms.cover_text(value))
@@ -128,21 +141,33 @@ def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacke
         if name.lower() not in dropped
         and _NAME.fullmatch(name)
         and not _CONTROL.search(value)
-        # A name with a covered key in it would be none.
+        # A name in which the key was covered would be invalid.
         and forms.cover_text(name) == name
     )
 
 
 class ReadAnswer(NamedTuple):
-    """What an answer says, what of that was delivered to the agent, and the characters of its texts."""
+    """A parsed response."""
 
     answered: Answered
+    """All that the endpoint has sent."""
+
     heard: Answered
+    """The part that was delivered to the agent; the same as `answered` for a compressed body."""
+
     spoken: int
+    """Characters of model output."""
 
 
 def read_answer(body: bytes, delivered: int, encoding: str, dialect: Dialect | None) -> ReadAnswer:
-    """Return what an answer says. delivered: bytes of its body that the agent got. dialect: None for no call of one."""
+    """Parse a response.
+
+    Args:
+        body: Its bytes so far.
+        delivered: Number of them that the agent received.
+        encoding: Its content encoding; empty for none.
+        dialect: Its dialect; None if it is not to a generation call, so that only its characters are counted.
+    """
     try:
         plain = unpack(body, encoding, RESPONSE_LIMIT)
     except UnpackingError:
@@ -161,5 +186,5 @@ def read_answer(body: bytes, delivered: int, encoding: str, dialect: Dialect | N
     answered = heard = dialect.answered(counted())
     if delivered < len(body) and not encoding:
         heard = dialect.answered(documents(body[:delivered]))
-    # Of an answer in no known form, all may be what the model says.
+    # A body that holds no JSON document may be model output as a whole.
     return ReadAnswer(answered, heard, spoken or (0 if found else len(plain)))

@@ -1,4 +1,4 @@
-"""The gateway's two doors: agents' calls on a socket that sandboxes mount, the engine's on one that is its own."""
+"""The gateway's two sockets: sandboxes mount the one for agents' calls, the engine alone has the one for control."""
 
 from __future__ import annotations
 
@@ -36,12 +36,16 @@ log = structlog.get_logger("benchflow.gateway")
 
 
 class Gateway:
-    """One host's gateway.
-
-    grace: seconds for calls under way when it is to end. make_replayer: who answers from records; None refuses to.
-    """
+    """The gateway of one host."""
 
     def __init__(self, paths: StatePaths, *, grace: float, make_replayer: MakeReplayer | None = None) -> None:
+        """Make it.
+
+        Args:
+            paths: The state directory.
+            grace: Seconds for which calls in flight may go on when the gateway stops.
+            make_replayer: Opens records to answer from; None refuses registrations with a replay.
+        """
         self._paths = paths
         self._grace = grace
         self._rollouts = Rollouts(paths.gateway, make_replayer)
@@ -57,12 +61,12 @@ class Gateway:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take over what an earlier one was told, and open both doors."""
+        """Restore the rollouts of an earlier gateway, and listen on both sockets."""
         gateway = self._paths.gateway
         with storage_errors(gateway.root):
             for directory, mode in ((gateway.root, 0o700), (gateway.rollouts, 0o700), (gateway.public, 0o755)):
                 directory.mkdir(parents=True, exist_ok=True)
-                # Somebody who mounts it may have made it before.
+                # A mount of it into a sandbox may have created it before, with another mode.
                 directory.chmod(mode)
         self._rollouts.load()
         self._absence.resume()
@@ -78,7 +82,7 @@ class Gateway:
         await self._open(own, gateway.control, 0o600)
 
     async def stop(self) -> None:
-        """Take no more calls, let those under way end, cut off those that do not in time."""
+        """Stop accepting calls, wait for those in flight, and cut off those that do not end within the grace period."""
         self._stopping = True
         for exchange in list(self._exchanges):
             exchange.stop()
@@ -96,7 +100,7 @@ class Gateway:
         await web.SockSite(runner, _listener(path, mode), backlog=BACKLOG).start()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Any request of any agent."""
+        """Handle any request of any agent."""
         assert self._upstream is not None
         url = request.rel_url
         rollout = self._rollouts.of_token(token_of(request.headers, url))
@@ -107,14 +111,14 @@ class Gateway:
             return answer.refuse(shape, 401, CallError(kind="unknown_token", message="this key is no rollout's"))
         passed = find_allowed(rollout.registration, request.method, url.raw_path, url.raw_query_string)
         if passed is None:
-            # Before its body is read: it may be large.
+            # Before its body is received, which may be large.
             rollout.refuse(request.method, url.raw_path)
             message = "the model gateway passes no such request on"
             return answer.refuse(shape, 404, CallError(kind="not_allowed", message=message))
         key = find_key(self._paths, rollout.registration)
         exchange = Exchange(request, rollout, passed, key)
         self._exchanges.add(exchange)
-        # It may go on when its agent has left.
+        # The exchange may go on after its agent has left.
         return await exchange.run(self._upstream, self._capacity, lambda: self._exchanges.discard(exchange))
 
 
@@ -128,17 +132,17 @@ def _error_dialect(api: Api | None, headers: Mapping[str, str]) -> Dialect:
 
 
 def _listener(path: Path, mode: int) -> socket.socket:
-    """A socket at a path of any length, which takes the place of an earlier gateway's in one step."""
+    """Return a listening socket at a path of any length, which atomically replaces that of an earlier gateway."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         new = f".{path.name}.new"
         with storage_errors(path):
             path.with_name(new).unlink(missing_ok=True)
-            # The address of a socket has 108 bytes at most.
+            # The address of a Unix socket has at most 108 bytes.
             listener.bind(f"/proc/self/fd/{directory}/{new}")
             path.with_name(new).chmod(mode)
-            # Whoever finds it must find somebody behind it.
+            # It listens before it has its name, so that no client finds a socket that refuses connections.
             listener.listen(BACKLOG)
             path.with_name(new).replace(path)
     finally:

@@ -1,4 +1,4 @@
-"""What a rollout has used of its model, and whether it may go on."""
+"""Metering of a rollout's model usage, and the check of its limits."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterable
 from benchflow.contracts.gateway import CallUsage, LimitName, ModelLimits, UsageTotals
 
 MAX_TOKEN_COUNTS = 1000
-"""Token counts of one rollout. The agents that ask for any do so some forty times, when a user wants to see them."""
+"""Maximum of token counts of one rollout. Agents that send any send some forty, when a user wants to see them."""
 
 MAX_REFUSED_BODIES = 100
-"""Bodies of one rollout's requests that could not be read in one way, or not at all. Known agents send none."""
+"""Maximum of one rollout's request bodies that could not be read, or were ambiguous. Known agents send none."""
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
 _BYTES_OF_TOKEN = 4
-"""Of a text in most languages, about."""
+"""Approximate bytes of a token of text, in most languages."""
 
 
 def estimate_usage(told: CallUsage | None, asked: int, answered: int) -> CallUsage:
-    """Return the usage of a call whose endpoint has not told all: what it told, or more by a guess.
+    """Return the reported usage of a call, raised to an estimate where its report is missing or incomplete.
 
-    Without it an agent could read every answer but its last event, or ask in a way that is answered without usage, and
-    use up nothing.
+    Without it an agent could read every response except its last event, or send requests whose responses report no
+    usage, and use up nothing.
 
     Args:
-        told: What the endpoint had told so far; None for nothing.
-        asked: The bytes of the request.
-        answered: The characters of the answer's texts.
+        told: Usage that the endpoint has reported so far; None for none.
+        asked: Bytes of the request.
+        answered: Characters of model output.
     """
     told = told or CallUsage()
     guess = {"input_tokens": asked // _BYTES_OF_TOKEN, "output_tokens": answered // _BYTES_OF_TOKEN}
@@ -40,21 +40,24 @@ def estimate_usage(told: CallUsage | None, asked: int, answered: int) -> CallUsa
 
 
 def is_plausible(told: CallUsage) -> bool:
-    """Return whether an endpoint's numbers can be right.
+    """Return whether the reported usage can be true.
 
-    No model answers without having read anything, and what is cached is a part of what it has read.
+    No model answers without input, and cached tokens are a part of the input.
     """
     has_any = bool(told.input_tokens or told.output_tokens)
     return has_any and not told.is_estimated and told.cached_tokens + told.cache_write_tokens <= told.input_tokens
 
 
 class Meter:
-    """Counts one rollout's calls against its limits. A call under way counts as a call, and its tokens when it ends.
+    """Counts one rollout's calls against its limits: a call counts when it begins, its tokens when it ends.
 
-    exhausted: the limit for which a call was refused.
+    Attributes:
+        limits: The limits.
+        exhausted: Limit for which a call was refused; None if none was.
     """
 
     def __init__(self, limits: ModelLimits) -> None:
+        """Make it with nothing used."""
         self.limits = limits
         self.exhausted: LimitName | None = None
         self._ended = UsageTotals()
@@ -63,29 +66,29 @@ class Meter:
 
     @property
     def totals(self) -> UsageTotals:
-        """Return what the rollout has used, with what is expected of calls that their agent has left."""
+        """Return the rollout's usage, including estimates for calls whose agent has left."""
         return _sum(self._ended, self._expected.values())
 
     def admit(self) -> LimitName | None:
-        """None when another call may begin, else the limit that is reached."""
+        """Return the limit that forbids another call, and note it as exhausted; None if none does."""
         reached = self.reached()
         self.exhausted = reached or self.exhausted
         return reached
 
     def can_count_tokens(self) -> bool:
-        """Return whether there may be another token count, which uses up nothing of what calls may."""
+        """Return whether another token count is allowed. These have a limit of their own, apart from calls."""
         return self.totals.token_counts < MAX_TOKEN_COUNTS
 
     def refuse_body(self) -> None:
-        """Count a request's body that was received for nothing."""
+        """Count a request's body that was received but refused."""
         self._refused_bodies += 1
 
     def can_send_bodies(self) -> bool:
-        """Return whether another body may be received."""
+        """Return whether the rollout may send another body, after those that were refused."""
         return self._refused_bodies < MAX_REFUSED_BODIES
 
     def reached(self) -> LimitName | None:
-        """Return the limit that is reached; None while another call may begin. Nothing was refused by asking this."""
+        """Return the limit that is reached, without noting it as exhausted; None if none is."""
         totals, limits = self.totals, self.limits
         used: dict[LimitName, float] = {
             "calls": totals.calls,
@@ -101,26 +104,29 @@ class Meter:
         return None
 
     def begin(self, *, side: bool) -> None:
-        """A call goes to the upstream."""
+        """Count a call that is sent to the upstream."""
         totals = self._ended
         self._ended = totals.model_copy(update={"calls": totals.calls + 1, "side_calls": totals.side_calls + side})
 
     def count_tokens(self) -> None:
-        """A token count goes to the upstream."""
+        """Count a token count that is sent to the upstream."""
         self._ended = self._ended.model_copy(update={"token_counts": self._ended.token_counts + 1})
 
     def replay(self) -> None:
-        """A call was answered from a record."""
+        """Count a call that was answered from a record."""
         self._ended = self._ended.model_copy(update={"replayed": self._ended.replayed + 1})
 
     def expect(self, call: str, usage: CallUsage) -> None:
-        """Count what a call has used at least whose agent has left, until it ends. call: its id."""
+        """Count an estimated usage of a call whose agent has left, until the call ends. `call` is its id."""
         self._expected[call] = usage
 
     def end(self, usage: CallUsage | None, *, answered: bool, call: str = "") -> None:
-        """A call that went to the upstream is over. usage: None when nothing is known.
+        """Count the usage of a call that was sent to the upstream and has ended.
 
-        answered: by a model, to an agent that stayed to the end. call: its id, if something was expected of it.
+        Args:
+            usage: Its usage; None if unknown.
+            answered: Whether a model has answered it, to an agent that stayed to the end.
+            call: Its id, if a usage was expected for it.
         """
         self._expected.pop(call, None)
         is_unknown = answered and usage is None
@@ -129,7 +135,7 @@ class Meter:
 
 
 def _sum(totals: UsageTotals, more: Iterable[CallUsage]) -> UsageTotals:
-    """Return totals with more calls' usage."""
+    """Return totals with the usage of more calls added."""
     for usage in more:
         update: dict[str, float | None] = {name: getattr(totals, name) + getattr(usage, name) for name in _TOKENS}
         if usage.cost_usd is None:

@@ -1,7 +1,7 @@
-"""The server of agents' calls: how many connections it has, of whom, and how long each may take for a request's head.
+"""The server of agents' calls: limits of connections, in total and for each peer, and of the time for a request's head.
 
-Anybody in a sandbox can open the gateway's socket. Each connection costs a file descriptor here, and one more at the
-endpoint, of which a process has a limited number: without bounds one agent could take them all.
+Any process in a sandbox can connect to the gateway's socket. Each connection costs a file descriptor, and one more for
+the endpoint, of which a process has a limited number: without limits one agent could take them all.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import structlog
 from aiohttp import web
 
 MAX_CONNECTIONS = 8192
-"""Connections of all peers, where the process may open as many files as it needs for them."""
+"""Maximum of connections of all peers, if the process may open as many files as they need."""
 
 MAX_PEER_CONNECTIONS = 512
-"""Connections of one sandbox, or of one service or login of the host."""
+"""Maximum of connections of one sandbox, or of one service or login of the host."""
 
 HEAD_SEC = 30.0
-"""The longest from a connection's opening, or from a head's first byte, to the end of that head."""
+"""Seconds from a connection's opening, or from a head's first byte, within which that head must be complete."""
 
 MAX_HEAD_BYTES = 256 * 1024
-"""Bytes of a head, all of its lines together."""
+"""Maximum of bytes of a head, of all its lines together."""
 
 HEAD_LINE_LIMIT = 64 * 1024
-"""Bytes of a line of a head. Codex sends some kilobytes of metadata in one."""
+"""Maximum of bytes of a line of a head. Codex sends some kilobytes of metadata in one."""
 
 _RESERVED_FILES = 128
-"""Files of the process itself: records, logs, control connections."""
+"""Files that the process itself needs: records, logs, control connections."""
 
 _FILES_OF_CALL = 2
-"""The agent's connection and the endpoint's."""
+"""File descriptors of a call: the agent's connection and the endpoint's."""
 
 _CREDENTIALS = struct.Struct("3i")
 _LOG_INTERVAL_SEC = 60.0
@@ -46,18 +46,19 @@ log = structlog.get_logger("benchflow.gateway")
 
 
 def connection_limits(files: int) -> tuple[int, int]:
-    """Return how many connections all peers, and one of them, may have, for a process that may open `files`."""
+    """Return the maximum of connections, of all peers and of one, for a process that may open `files` files."""
     total = max(8, min(MAX_CONNECTIONS, (files - _RESERVED_FILES) // _FILES_OF_CALL))
     return total, min(MAX_PEER_CONNECTIONS, max(4, total // 4))
 
 
 class Tally:
-    """Counts what happens to requests of nobody, and logs the numbers at most once a minute.
+    """Counts events of refused requests and closed connections, and logs the counts at most once a minute.
 
-    A line for each would let anybody who can connect fill the disk.
+    With a log line for each event, any process that can connect could fill the disk.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Make it. `clock` returns monotonic seconds."""
         self._clock = clock
         self._counts: dict[str, int] = {}
         self._next = 0.0
@@ -72,12 +73,13 @@ class Tally:
 
 
 class OncePerMinute(logging.Filter):
-    """Lets one record of a library's logger through in a minute, and counts the others in `tally`.
+    """Passes one record of a library's logger per minute, and counts the others in a `Tally`.
 
     aiohttp logs a traceback for each request that it can't parse, asyncio one for each write to a closed connection.
     """
 
     def __init__(self, tally: Tally, clock: Callable[[], float] = time.monotonic) -> None:
+        """Make it. `clock` returns monotonic seconds."""
         super().__init__()
         self._tally = tally
         self._clock = clock
@@ -93,20 +95,27 @@ class OncePerMinute(logging.Filter):
 
 
 class CallServer(web.Server):
-    """An HTTP server with a bound of connections, in all and for each peer.
+    """An HTTP server with a maximum of connections, in total and for each peer.
 
-    At a bound, the connection gives way that has waited longest for a request: the peer's own, or, if the server has
-    all that it may have, one of the peer that has the most. Where all are busy, the new one is closed.
+    At a limit, the connection that has waited longest for a request is closed: one of the same peer, or, if the total
+    is reached, one of the peer that has the most. If all of them are busy, the new one is closed.
     """
 
     def __init__(
         self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], files: int, tally: Tally
     ) -> None:
-        # A call whose agent has left is nobody's.
+        """Make it.
+
+        Args:
+            handler: Handles a request.
+            files: Number of files that the process may open.
+            tally: Counts connections that are closed.
+        """
+        # Cancels the handler when the agent disconnects.
         super().__init__(handler, handler_cancellation=True)
         self._max_total, self._max_of_peer = connection_limits(files)
         self._tally = tally
-        # A dictionary has an order: who has waited longest comes first.
+        # A dictionary is ordered: the connection that has waited longest comes first.
         self._peers: dict[str | None, dict[CallConnection, None]] = {}
         self._count = 0
 
@@ -123,10 +132,10 @@ class CallServer(web.Server):
         )
 
     def admit(self, connection: CallConnection, peer: str | None) -> bool:
-        """Take a connection in, closing another one where there must be one less; False when it has to go itself."""
+        """Add a connection, closing another one at a limit. Return False if the new one must be closed itself."""
         own = self._peers.get(peer, {})
         crowd = None
-        # Peers that cannot be told apart share no bound but the total.
+        # Unidentified peers have no limit but the total.
         if peer is not None and len(own) >= self._max_of_peer:
             crowd = own
         elif self._count >= self._max_total:
@@ -142,7 +151,7 @@ class CallServer(web.Server):
         return True
 
     def remove(self, connection: CallConnection, peer: str | None) -> None:
-        """Forget a connection that is closed, if it was taken in."""
+        """Remove a closed connection, if it was added."""
         own = self._peers.get(peer, {})
         if connection in own:
             del own[connection]
@@ -151,14 +160,14 @@ class CallServer(web.Server):
                 del self._peers[peer]
 
     def note_use(self, connection: CallConnection, peer: str | None) -> None:
-        """Move a connection behind those that have waited longer."""
+        """Move a connection behind those that have waited longer for a request."""
         own = self._peers.get(peer, {})
         if connection in own:
             del own[connection]
             own[connection] = None
 
     def note_slow(self) -> None:
-        """Count a connection that took too long for a head, or whose head is too large."""
+        """Count a connection whose head took too long or is too large."""
         self._tally.add("heads_too_slow_or_too_large")
 
 
@@ -166,6 +175,7 @@ class CallConnection(web.RequestHandler):
     """A connection, which is closed when the head of its next request takes too long or is too large."""
 
     def __init__(self, server: CallServer, **options: Any) -> None:
+        """Make it. `options` are those of aiohttp's `RequestHandler`."""
         super().__init__(server, **options)
         self._server = server
         self._peer: str | None = None
@@ -174,15 +184,15 @@ class CallConnection(web.RequestHandler):
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether every request that came whole was answered."""
-        # `_waiter` is there while aiohttp waits for a head, and not while it reads what is left of a body.
+        """Return whether every complete request was answered."""
+        # aiohttp has a `_waiter` while it waits for a head, but not while it reads the rest of a body.
         return not self._messages and (self._request_count == 0 or self._waiter is not None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection in, or close it."""
+        """Add the connection to the server, or close it."""
         self._peer = peer_of(transport.get_extra_info("socket"))
         if not self._server.admit(self, self._peer):
-            # As if it had been refused: nothing of aiohttp's has begun to work for it.
+            # As if it had been refused: aiohttp has started nothing for it.
             self._force_close = True
             _abort(transport)
             return
@@ -190,7 +200,7 @@ class CallConnection(web.RequestHandler):
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Give what came to the parser, for as long as a head neither takes too long nor is too large."""
+        """Pass data to the parser, and close the connection if a head takes too long or is too large."""
         was_waiting = self.is_waiting
         super().data_received(data)
         if not was_waiting or self._force_close:
@@ -206,13 +216,13 @@ class CallConnection(web.RequestHandler):
             self._start_timer()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from the server."""
         self._stop_timer()
         self._server.remove(self, self._peer)
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close the connection at once, and count it no longer."""
+        """Close the connection at once, and remove it from the server."""
         self._server.remove(self, self._peer)
         self._force_close = True
         if self.transport is not None:
@@ -228,21 +238,22 @@ class CallConnection(web.RequestHandler):
             self._head_timer = None
 
     def _give_up(self) -> None:
+        """Count the connection as too slow or too large, and close it."""
         self._stop_timer()
         self._server.note_slow()
         self.abort()
 
 
 def peer_of(sock: Any) -> str | None:
-    """Return what tells a connection's peer from others; None where nothing does.
+    """Return a text that identifies the peer of a connection; None if it cannot be identified.
 
-    It is the cgroup of the process that connected: each sandbox has its own, and no process in a sandbox can leave it.
-    (The process itself would be no peer: a sandbox can start any number of them.)
+    It is the cgroup of the process that connected: each sandbox has its own, which no process in it can leave. The
+    process itself would be no identity: a sandbox can start any number of them.
     """
     try:
         found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, _, _ = _CREDENTIALS.unpack(found)
-        # 0 is a process that this one's pid namespace does not have: a sandbox of an engine outside of it.
+        # The pid is 0 if this pid namespace lacks the process: a sandbox of a container engine outside of it.
         return Path(f"/proc/{pid}/cgroup").read_text() if pid else None
     except (OSError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""What the engine asks of the gateway: one JSON object to a path each, on a socket that no sandbox sees."""
+"""The control API that the engine calls: one JSON object to a path each, on a socket that no sandbox sees."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from benchflow.gateway.rollouts import Rollouts
 
 
 class Named(Model):
-    """A rollout by its id."""
+    """Request about one rollout."""
 
     id: str
+    """Workflow id of the rollout."""
 
 
 class Attribute(Model):
-    """Whose calls come from now on."""
+    """Request to attribute a rollout's calls to a turn from now on."""
 
     id: str
     attribution: Attribution
 
 
 class Hold(Model):
-    """Whether new calls are held back."""
+    """Request to hold a rollout's new calls, or to let them go."""
 
     id: str
     held: bool
 
 
 class Quiet(Model):
-    """A question that is answered when no call was under way for `quiet_for` seconds, or after `timeout` seconds."""
+    """Request that is answered when no call was in flight for `quiet_for` seconds, or after `timeout` seconds."""
 
     id: str
     quiet_for: float = Field(default=0.0, ge=0)
@@ -44,11 +45,17 @@ class Quiet(Model):
 
 
 class QuietAnswer(Model):
+    """Response to `Quiet`."""
+
     quiet: bool
+    """Whether no call was in flight for long enough."""
+
     status: GatewayStatus
 
 
 class Statuses(Model):
+    """Statuses of all registered rollouts."""
+
     rollouts: list[GatewayStatus]
 
 
@@ -57,30 +64,32 @@ class Nothing(Model):
 
 
 PROTOCOL = 1
-"""The number of this protocol, one higher with every change that an older gateway does not understand.
+"""Version of this protocol, one higher with every change that an older gateway does not understand.
 
-Gateways from before it was told have 0.
+Gateways that are older than this number have 0.
 """
 
 PROTOCOL_HEADER = "Gateway-Protocol"
-"""The header of each answer that tells `PROTOCOL`: engines from before it refuse answers with unknown keys."""
+"""Response header with `PROTOCOL`. It is no key of the body, since older engines refuse unknown keys."""
 
 
 class Info(Model):
-    """The process itself."""
+    """Response to a ping: the gateway's process."""
 
     pid: int
-    """Its process id."""
+    """Process id."""
     stopping: bool = False
-    """Whether it is about to end, and takes no new calls."""
+    """Whether it is about to end, and accepts no new calls."""
     protocol: int = Field(default=0, exclude=True)
-    """The number of its protocol, which is told in a header."""
+    """Version of its protocol, which is sent in a header."""
 
 
 class Problem(Model):
-    """An error of `benchflow.errors` by its name."""
+    """An error response: an error of `benchflow.errors`."""
 
     type: str
+    """Name of the error's class."""
+
     message: str
     file: str | None = None
     key: str | None = None
@@ -88,19 +97,28 @@ class Problem(Model):
 
     @classmethod
     def of(cls, error: BenchFlowError) -> Problem:
+        """Return the response for an error."""
         named = {name: getattr(error, name) for name in ("message", "file", "key", "remedy")}
         return cls(type=type(error).__name__, **named)
 
 
 class Control:
-    """The paths, and what is done at each."""
+    """The HTTP application of the control socket."""
 
     def __init__(self, rollouts: Rollouts, info: Callable[[], Info], absence: AbsenceWatch) -> None:
+        """Make it.
+
+        Args:
+            rollouts: The registered rollouts.
+            info: Returns the response to a ping.
+            absence: Watch that adds the gateway's absences to the rollouts' blockages.
+        """
         self._rollouts = rollouts
         self._info = info
         self._absence = absence
 
     def app(self) -> web.Application:
+        """Return the application: one path for each kind of request."""
         app = web.Application(client_max_size=16 * 1024 * 1024)
         app.router.add_post("/register", _door(Registration, self._register))
         app.router.add_post("/forget", _door(Named, self._forget))
@@ -126,7 +144,7 @@ class Control:
         return self._rollouts.hold(asked.id, asked.held).status()
 
     async def _status(self, asked: Named) -> Model:
-        # What is asked at the end of a freeze may be answered before the watch has its turn.
+        # Right after a freeze, this request may be handled before the watch notices the freeze.
         self._absence.look()
         return self._rollouts.get(asked.id).status()
 
@@ -143,6 +161,13 @@ class Control:
 
 
 def _door(asked: type[Model], answer: Callable[[Any], Awaitable[Model]]) -> Callable[..., Awaitable[web.Response]]:
+    """Return the handler of a path, which validates the request and sends the response or a `Problem`.
+
+    Args:
+        asked: Model of the request.
+        answer: Returns the response. A `BenchFlowError` that it raises becomes a `Problem` with status 400.
+    """
+
     async def handle(request: web.Request) -> web.Response:
         try:
             try:
@@ -159,7 +184,7 @@ def _door(asked: type[Model], answer: Callable[[Any], Awaitable[Model]]) -> Call
 
 
 def _json(model: Model, status: int = 200) -> web.Response:
-    # An older engine refuses keys that it does not know: what is as always is left out.
+    # An older engine refuses unknown keys: newer ones are left out while they have their defaults.
     body = model.model_dump_json(exclude_defaults=True).encode()
     headers = {PROTOCOL_HEADER: str(PROTOCOL)}
     return web.Response(body=body, content_type="application/json", status=status, headers=headers)

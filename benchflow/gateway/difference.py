@@ -1,4 +1,4 @@
-"""Two normal forms side by side: a diff that a person can read, and whether one conversation begins with another."""
+"""Comparison of two normal forms: a diff for a person, and whether one conversation begins with another."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from typing import Any
 from benchflow.gateway.normalise import Normaliser
 
 MAX_LINES = 80
-"""Of a diff."""
+"""Maximum of lines of a diff."""
 
 MAX_WIDTH = 240
-"""Characters of a line of a diff."""
+"""Maximum of characters in a line of a diff."""
 
 _MAX_COMPARED = 2000
-"""Lines that are compared one by one, from the first one that differs on."""
+"""Lines that are compared one by one, from the first difference on."""
 
 _CONTEXT = 2
 
 Line = tuple[str, str]
-"""Where it is in the document, and what it says."""
+"""Place in the document, and text."""
 
 
 def lines_of(value: Any, at: str = "", depth: int = 0) -> list[Line]:
-    """A JSON document as lines, the lines of its texts as lines of their own."""
+    """Return a JSON document as lines, where each line of a multi-line string is a line of its own.
+
+    Args:
+        value: The document, or a part of it.
+        at: Place of the part in the document.
+        depth: Depth of the indentation.
+    """
     pad = "  " * depth
     if isinstance(value, dict):
         made = []
@@ -44,13 +50,14 @@ def lines_of(value: Any, at: str = "", depth: int = 0) -> list[Line]:
 
 
 def _member(value: Any, at: str, name: str, depth: int) -> list[Line]:
+    """Return the lines of a member or an item, on one line with its name if it fits there."""
     if (isinstance(value, dict | list) and value) or (isinstance(value, str) and "\n" in value):
         return [(at, name), *lines_of(value, at, depth + 1)]
     return [(at, f"{name} {lines_of(value, at)[0][1]}")]
 
 
 def short_diff(before: Any, after: Any) -> str:
-    """A unified diff of two documents, its hunks with their places, bounded in lines and width; empty if equal."""
+    """Return a unified diff of two documents, with places as hunk headers, limited in size; empty if equal."""
     old, new = lines_of(before), lines_of(after)
     start = _common([text for _, text in old], [text for _, text in new])
     if start == len(old) == len(new):
@@ -65,11 +72,12 @@ def short_diff(before: Any, after: Any) -> str:
 
 
 def shared_lines(before: Any, after: Any) -> int:
-    """How many of their first lines two documents have in common."""
+    """Return the number of first lines that two documents have in common."""
     return _common([text for _, text in lines_of(before)], [text for _, text in lines_of(after)])
 
 
 def _hunks(old: Sequence[Line], new: Sequence[Line]) -> list[str]:
+    """Return the lines of a unified diff."""
     matcher = difflib.SequenceMatcher(None, [t for _, t in old], [t for _, t in new], autojunk=False)
     shown = []
     for group in matcher.get_grouped_opcodes(_CONTEXT):
@@ -85,13 +93,14 @@ def _hunks(old: Sequence[Line], new: Sequence[Line]) -> list[str]:
 
 
 def _changed(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Long lines are cut so that where they part can be seen."""
+    """Return removed and added lines; long ones are cut so that their difference can be seen."""
     skips = [_common(a, b) for a, b in zip(old, new, strict=False)]
     removed = ["-" + _cut(text, skips[n] if n < len(skips) else 0) for n, text in enumerate(old)]
     return removed + ["+" + _cut(text, skips[n] if n < len(skips) else 0) for n, text in enumerate(new)]
 
 
 def _cut(text: str, same: int = 0) -> str:
+    """Return a long line cut to a window around the end of its first `same` characters."""
     if len(text) <= MAX_WIDTH:
         return text
     start = max(0, min(same - MAX_WIDTH // 4, len(text) - MAX_WIDTH))
@@ -100,7 +109,7 @@ def _cut(text: str, same: int = 0) -> str:
 
 
 def _common(before: Sequence[Any], after: Sequence[Any]) -> int:
-    """How many of the first ones are equal."""
+    """Return the number of first items that are equal."""
     for number, (one, other) in enumerate(zip(before, after, strict=False)):
         if one != other:
             return number
@@ -109,31 +118,43 @@ def _common(before: Sequence[Any], after: Sequence[Any]) -> int:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Whether a conversation begins with another one; it is true when it does.
-
-    shared: how many messages they have in common, of how many that the first one has. diff: the first difference.
-    """
+    """Result of a check whether a conversation begins with another one; true if it does."""
 
     holds: bool
+    """Whether it does."""
+
     shared: int
+    """Number of first messages in common."""
+
     of: int
+    """Number of messages of the earlier conversation."""
+
     diff: str = ""
+    """Diff up to the end of the earlier conversation; empty if equal."""
 
     def __bool__(self) -> bool:
+        """Return whether the check holds."""
         return self.holds
 
 
 def is_prefix(before: Mapping[str, Any], after: Mapping[str, Any], rules: Normaliser) -> Prefix:
-    """Whether the conversation of `after` begins with that of `before`, with equal system prompts and tools.
+    """Check whether the conversation of `after` begins with that of `before`, with equal system prompts and tools.
 
-    For the bodies of two calls of one agent in one dialect: of a session before it was loaded or forked, and after.
-    Raises `ValueError` for a dialect without conversations.
+    The two are bodies of calls of one agent in one dialect: before a session was loaded or forked, and after.
+
+    Args:
+        before: The earlier body.
+        after: The later body.
+        rules: Normaliser of the agent and the dialect.
+
+    Raises:
+        ValueError: The dialect has no conversations.
     """
     name = rules.conversation
     if name is None:
         raise ValueError("in this dialect there is no conversation")
     first = _items(before.get(name))
-    # What comes later must not have a say in how identifiers are named.
+    # Later messages must not influence how identifiers are renamed.
     head = {**after, name: _items(after.get(name))[: len(first)]}
     old, new = rules({**before, name: first}), rules(head)
     shared = _common(old[name], new[name])
@@ -143,7 +164,7 @@ def is_prefix(before: Mapping[str, Any], after: Mapping[str, Any], rules: Normal
 
 
 def _items(conversation: Any) -> list[Any]:
-    """Messages; a dialect may allow a text instead."""
+    """Return the messages of a conversation, which some dialects allow to be a single text."""
     if isinstance(conversation, list):
         return conversation
     return [] if conversation is None else [conversation]

@@ -1,4 +1,4 @@
-"""Typed errors of model endpoints that do not serve calls: of turns, and of the check before a job."""
+"""Typed errors for model endpoints that do not serve calls, in a turn or in the check before a job."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from benchflow.errors import BenchFlowError, GatewayError, ModelEndpointError
 
 MAX_WORDS = 300
-"""Characters of an endpoint's own words that a message quotes."""
+"""Maximum of characters of an endpoint's own error message that an error quotes."""
 
 WAIT_REMEDY = "`bench job resume` runs it again once the endpoint answers; --endpoint-policy 'wait(1h)' waits for it"
 
 _REFUSED_REQUESTS = frozenset({"not_allowed", "too_large", "too_slow", "unpriced", "unreadable"})
-"""Requests that the gateway does not pass on because of what they ask."""
+"""Kinds of errors of requests that the gateway refuses because of their content."""
 
 _QUOTA = ("insufficient_quota", "exceeded your current quota", "credit balance", "billing", "out of credits", "payment")
-"""Words by which endpoints tell an exhausted quota from calls that come too fast. Both often have the status 429."""
+"""Phrases by which endpoints distinguish an exhausted quota from rate limiting. Both often have the status 429."""
 
 _KEY = ("api key", "api_key", "apikey", "unauthorized", "authentication", "invalid token", "access token")
 _NO_MODEL = (
@@ -34,64 +34,66 @@ _NO_MODEL = (
 
 @dataclass(frozen=True)
 class CallProblem:
-    """Describes why an endpoint did not serve a call."""
+    """The reason why an endpoint did not serve a call."""
 
     kind: str
-    """As in `CallError`; also `unanswered` (the agent has left, or waits still), `empty` (answers without content) and
-    `no_call` (the agent did not call its model)."""
+    """As in `CallError`; also `unanswered` (the agent has left, or still waits), `empty` (answers without content),
+    `told_error` (an error in place of an answer, or at its end) and `no_call` (the agent did not call its model).
+    """
     message: str
-    """Description, where there are no words of the endpoint."""
+    """Description, used where the endpoint sent no message."""
     status: int | None = None
     """HTTP status of the endpoint; None if it gave none."""
     words: str = ""
-    """The endpoint's own words, shortened."""
+    """The endpoint's own message, shortened."""
     model: str | None = None
-    """The model that was asked for, as the endpoint spells it; None if unknown."""
+    """Requested model, as the endpoint spells it; None if unknown."""
     waited_sec: float = 0.0
     """Seconds without an answer; 0 for a call that ended otherwise."""
     is_of_proxy: bool = False
-    """Whether the body of an error is no JSON, which those of model APIs are."""
+    """Whether the body of an error is no JSON, unlike the errors of model APIs."""
 
     @property
     def is_of_request(self) -> bool:
-        """Whether the request itself was wrong, as a conversation that is longer than the model takes."""
+        """Return whether the request itself was at fault, such as a conversation longer than the model accepts."""
         if self.kind in _REFUSED_REQUESTS:
             return True
         return self.status in (400, 404, 405, 413, 415, 422) and not (self.is_key or self.is_quota or self.is_model)
 
     @property
     def is_key(self) -> bool:
-        """Whether the endpoint refused the key."""
+        """Return whether the endpoint refused the key."""
         return self.status in (401, 403) or (self.status == 400 and _names(self.words, _KEY))
 
     @property
     def is_quota(self) -> bool:
-        """Whether the key's quota is exhausted."""
+        """Return whether the key's quota is exhausted."""
         return self.status == 402 or (self.status in (400, 403, 429) and _names(self.words, _QUOTA))
 
     @property
     def is_model(self) -> bool:
-        """Whether the endpoint does not know the model."""
+        """Return whether the endpoint does not know the model."""
         is_named = "model" in self.words.lower() and _names(self.words, _NO_MODEL)
         return self.status in (400, 404, 422) and is_named
 
     @property
     def is_refusal(self) -> bool:
-        """Whether repeating the call changes nothing: a key, a name, an address or a quota is wrong."""
+        """Return whether a retry changes nothing: the key, the model's name, the address or the quota is at fault."""
         return self.kind == "missing_secret" or self.status == 404 or self.is_key or self.is_quota or self.is_model
 
 
 def endpoint_words(body: str) -> str:
-    """Return the message in the body of an error of any dialect, in one line and shortened."""
+    """Return the message in the body of an error of any dialect, in one line and shortened; else the body itself."""
     return " ".join((_message(body) or body).split())[:MAX_WORDS]
 
 
 def _message(body: str) -> str | None:
+    """Return the innermost message of a JSON error, with its code; None if there is none."""
     try:
         found: Any = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    # Gemini's streams put the error into an array.
+    # Gemini's streams wrap the error in an array.
     found = found[0] if isinstance(found, list) and found else found
     for _ in range(3):
         if isinstance(found, str) or not isinstance(found, dict):
@@ -107,13 +109,13 @@ def _message(body: str) -> str | None:
 def endpoint_error(
     problem: CallProblem, base_url: str, credentials: Sequence[str], *, remedy: str = WAIT_REMEDY
 ) -> BenchFlowError:
-    """Return the typed error of a problem.
+    """Return the typed error for a problem.
 
     Args:
-        problem: What was wrong with the call.
+        problem: The reason why the call was not served.
         base_url: The endpoint's address.
         credentials: Names of the variables that may hold its key.
-        remedy: What to do about trouble that may pass.
+        remedy: Remedy for a failure that may be transient.
     """
     key_name = " or ".join(credentials) or "the key"
     model = f"the model {problem.model!r}" if problem.model else "the model"
@@ -153,5 +155,6 @@ def endpoint_error(
 
 
 def _names(words: str, known: Sequence[str]) -> bool:
+    """Return whether a message contains one of the known phrases, in any case."""
     lower = words.lower()
     return any(text in lower for text in known)

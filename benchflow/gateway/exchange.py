@@ -44,15 +44,15 @@ from benchflow.gateway.values import MAX_VALUES, AnswerValues, count_values
 from benchflow.trajectories.journal import timestamp
 
 ERROR_LIMIT = 16 * 1024 * 1024
-"""Bytes of an error's body, about."""
+"""Approximate maximum of bytes of an error's body."""
 
 RECORD_RETRY_SEC = 0.5
-"""Seconds between two attempts to write to a record whose disk is full or away."""
+"""Seconds between two attempts to write to a record whose disk is full or unavailable."""
 
 _ENCODINGS = ("Transfer-Encoding", "Content-Encoding")
 
 _STATUS = {"stalled": 504, "missing_secret": 401, "unreadable": 400, "unpriced": 400}
-"""What the agent gets for an error of ours, where it is not the dialect that decides."""
+"""HTTP status that the agent gets for an error of the gateway, where the dialect does not decide."""
 
 log = structlog.get_logger("benchflow.gateway")
 
@@ -61,19 +61,18 @@ T = TypeVar("T")
 
 
 class Exchange:
-    """One request of a known rollout's, and its answer.
+    """One request of a known rollout, and its response.
 
-    It is a task of its own, because it may outlive the agent's connection: what a model says is paid whoever hears it,
-    and the endpoint tells the tokens last. An agent that leaves early would be charged for what it has seen, and for
-    none of the reasoning that it has not. So the rest is read, for `stall_sec` at most, with all that a call holds of
-    its rollout's bounds. What the agent has got is the record's answer all the same.
-
-    passed: how it is passed on. key: the name and value of the real one.
+    It runs as a task of its own, because it may outlive the agent's connection: a model's output is billed even if the
+    agent has left, and endpoints report usage last. An agent that leaves early would be charged for the output that it
+    has received, but not for the reasoning that it has not. So the rest is read, for `stall_sec` at most, while the
+    call keeps its slot and memory. The record's response is still what the agent received.
     """
 
     def __init__(self, request: web.BaseRequest, rollout: Rollout, passed: Passed, key: Key | None) -> None:
+        """Make it. `passed`: how the request is forwarded. `key`: name and value of the real key; None without one."""
         self._request, self._rollout, self._passed, self._key = request, rollout, passed, key
-        # None for what is no call of the dialect.
+        # None for a request that is no generation call of the dialect.
         self._dialect = DIALECTS[rollout.registration.api] if passed.is_generation else None
         self._forms = key_forms(*(key or ("", "")))
         self._began = time.monotonic()
@@ -98,7 +97,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, upstream: Upstream, capacity: Capacity, on_end: Callable[[], None]) -> web.StreamResponse:
-        """Carry it out. on_end: called when it is over, which may be after its agent has left."""
+        """Run the exchange and return the response. `on_end` is called at its end, perhaps after the agent has left."""
         self._work = asyncio.create_task(self._run(upstream, capacity))
         self._work.add_done_callback(lambda _: on_end())
         try:
@@ -108,9 +107,10 @@ class Exchange:
             raise
 
     async def _run(self, upstream: Upstream, capacity: Capacity) -> web.StreamResponse:
-        """Carry it out. A call waits while calls are held, and counts as under way from then on.
+        """Wait for admission, then receive the request and carry it out.
 
-        Its body is read when nothing but memory for it is to be waited for: what waits holds none.
+        The call is in flight from its admission on. The body is received once only memory for it is to be waited for:
+        waiting requests hold none.
         """
         with self._held():
             await self._rollout.admitted()
@@ -123,7 +123,7 @@ class Exchange:
                 except StoreError as error:
                     return self._refused(503, CallError(kind="not_recorded", message=f"no record: {error.message}"))
                 if size >= self._rollout.registration.record_limit_bytes:
-                    # Nothing is written any more, this refusal neither: agents could fill the disk.
+                    # Nothing more is written, not even this refusal: agents could fill the disk.
                     self._rollout.failure = "the record of model calls is full"
                     full = CallError(kind="record_full", message="the rollout's record of model calls is full")
                     return self._refused(self._shape.refused, full)
@@ -145,7 +145,7 @@ class Exchange:
                     return self._refused(error.status, CallError(kind=error.kind, message=error.message))
 
     async def _close_unread(self) -> web.StreamResponse:
-        """Refuse a request without its body: aiohttp would receive it, to throw it away."""
+        """Refuse a request and close its connection: aiohttp would receive the body only to discard it."""
         self._rollout.refuse(self._request.method, self._passed.path)
         message = "the rollout has sent too many requests that cannot be read"
         response = self._refused(400, CallError(kind="too_many", message=message))
@@ -156,14 +156,14 @@ class Exchange:
         return response
 
     def stop(self) -> None:
-        """The gateway is to end: a call that is held back is left to the next one, as if this one had not heard it."""
+        """Note that the gateway stops, and cut off a call that is still held: its agent asks the next gateway."""
         self._stopped = True
         if self._is_held:
             self._cut_off()
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """Count as held back: nobody but the agent knows of the call yet."""
+        """Mark the call as held: so far only the agent knows of it."""
         self._is_held = True
         try:
             yield
@@ -171,22 +171,22 @@ class Exchange:
             self._is_held = False
 
     async def end(self) -> None:
-        """Cut it off, and wait until it is recorded, unless it can't be."""
+        """Cut the exchange off, and wait until it is recorded, unless that is impossible."""
         self._is_ending = True
         self._cut_off()
         if self._work is not None:
             await asyncio.wait([self._work])
 
     def _cut_off(self) -> None:
-        # What is known of it by then is recorded in any case.
+        # The task records what is known of the call when it is cancelled.
         if self._work is not None and not self._is_finishing:
             self._work.cancel()
 
     def _leave(self) -> None:
-        """Read on without the agent where the endpoint has something left to tell, else end the call."""
+        """Handle that the agent has left: read on if the endpoint has yet to report usage, else cut the call off."""
         if self._has_left or self._is_finishing:
             return
-        # What ends with the gateway may be asked again.
+        # A call that ends with the gateway may be repeated by its agent.
         self._has_left = not self._stopped
         is_asking = self._is_at_upstream and self._counted and not self._attempts.is_waiting
         if self._stopped or not is_asking or not self._expect_usage() or not self._rollout.read_on(self._cut_off):
@@ -194,11 +194,11 @@ class Exchange:
             return
         self._attempts.is_last = True
         self._timer = asyncio.get_running_loop().call_later(self._rollout.registration.stall_sec, self._cut_off)
-        # No turn waits for it.
+        # The agent's turn does not wait for the rest of the call.
         self._attended.close()
 
     def _expect_usage(self) -> bool:
-        """Return whether an answer has not told its usage yet, and count what it has used at least until it does."""
+        """Return whether the response has not reported its usage yet; if so, count an estimate until it does."""
         read = self._read_answer() if len(self._answer.body) < LARGE else ReadAnswer(Answered(), Answered(), 0)
         if read.answered.usage is not None and read.answered.finish is not None:
             return False
@@ -208,6 +208,7 @@ class Exchange:
         return True
 
     async def _carry_out(self, upstream: Upstream, capacity: Capacity, memory: Reservation) -> web.StreamResponse:
+        """Record a received request, then replay it, refuse it or forward it, and record the response."""
         head = self._head()
         replayed = await self._replayed(head)
         await self._compare(head, "replay" if isinstance(replayed, Recorded) else "live")
@@ -215,10 +216,10 @@ class Exchange:
         body = self._taken.sent
         if refusal is None and not isinstance(replayed, Recorded):
             body, head["sampling_applied"] = self._sampled()
-        # Many times the size of its text, and the answer may take minutes.
+        # The document takes many times the memory of its text, and the answer may take minutes.
         self._taken.document = None
         head["source"] = self._source = "replay" if isinstance(replayed, Recorded) else "live"
-        # Of a call that a limit forbids, an agent may make any number, with bodies of any size.
+        # An agent can repeat a call that a limit forbids any number of times, with bodies of any size.
         is_forbidden = refusal is not None and refusal.kind in ("budget_exhausted", "too_many", "unpriced")
         try:
             with self._held():
@@ -229,7 +230,7 @@ class Exchange:
             return self._refused(503, failed)
         self._rollout.requested()
         if refusal is None and not isinstance(replayed, Recorded):
-            # Others may have reached the limit while the disk was waited for.
+            # Other calls may have reached the limit while this one waited for the disk.
             refusal = self._refusal_by_limit()
         try:
             if refusal is not None:
@@ -271,6 +272,7 @@ class Exchange:
         }
 
     async def _replayed(self, head: Mapping[str, Any]) -> Recorded | Diverged | None:
+        """Return the replay's outcome for the call; None if it goes live."""
         rollout = self._rollout
         if self._dialect is None or rollout.replayer is None or rollout.live:
             return None
@@ -282,18 +284,18 @@ class Exchange:
         return None if isinstance(answer, Diverged) and not strict else answer
 
     async def _compare(self, head: Mapping[str, Any], source: str) -> None:
-        """Whether the first call of a session that goes on begins as it should: it is carried out in any case."""
+        """Compare the first call of a resumed session with its parent's last. The call goes on in any case."""
         prefix = self._rollout.prefix
         if prefix is not None and prefix.wants(source) and self._dialect is not None and self._side is None:
             await prefix.first(self._recorded(head))
 
     def _recorded(self, head: Mapping[str, Any]) -> Any:
-        """The request line as it will be in the record."""
+        """Return the request line as it will be in the record."""
         text = self._redact.line(line(head, body_member(self._taken.read, is_json=self._taken.is_json)))
         return read_json(text.encode("utf-8", "replace"))
 
     def _refusal(self, replayed: Recorded | Diverged | None) -> CallError | None:
-        """Why the call is not made; None when it is."""
+        """Return why the call is refused; None if it is made."""
         registration = self._rollout.registration
         if self._taken.problem is not None:
             self._rollout.meter.refuse_body()
@@ -306,7 +308,7 @@ class Exchange:
             names = " or ".join(registration.credentials)
             return CallError(kind="missing_secret", message=f"{names} is not set where the gateway runs")
         if self._passed.counts_as != "token_count" and registration.limits.cost_usd is not None:
-            # It ends no rollout: the agent may ask another model.
+            # This does not end the rollout: the agent may ask another model.
             unpriced = self._unpriced()
             if unpriced is not None:
                 self._rollout.refuse(self._request.method, self._passed.path, unpriced)
@@ -316,7 +318,7 @@ class Exchange:
         return self._refusal_by_limit()
 
     def _refusal_by_limit(self) -> CallError | None:
-        """Return why the rollout may make no further call of this kind; None when it may."""
+        """Return why a limit of the rollout forbids another call of this kind; None if none does."""
         if self._passed.counts_as == "token_count":
             return self._refused_count()
         limit = self._rollout.meter.admit()
@@ -325,10 +327,10 @@ class Exchange:
         return None
 
     def _unpriced(self) -> str | None:
-        """Return what nobody knows the price of: the model asked for, or more that is. None where all is known.
+        """Return the part of the request whose price is unknown, the model or an extra; None if there is none.
 
-        The name is empty where the request names no model: the endpoint's own choice may be any, and what a
-        registration's additional requests cost is told by no dialect.
+        It is empty where the request names no model, since the endpoint may choose any. A registration's additional
+        requests are unpriced, too: no dialect reports what they cost.
         """
         model = self._taken.asked.model or ""
         if not prices.has_price(model) or self._dialect is None or self._taken.document is None:
@@ -336,7 +338,7 @@ class Exchange:
         return find_surcharge(self._dialect.api, self._taken.document)
 
     def _refused_count(self) -> CallError | None:
-        """Return why a token count is not made. It ends no rollout: an agent can do without."""
+        """Return why a token count is refused; None if it is made. A refusal ends no rollout: agents can do without."""
         limit = self._rollout.meter.reached()
         if limit is not None:
             return CallError(kind="budget_exhausted", message=f"the rollout's limit is reached: {limit}")
@@ -345,6 +347,7 @@ class Exchange:
         return None
 
     def _sampled(self) -> tuple[bytes, dict[str, Any] | None]:
+        """Return the body with the rollout's sampling parameters, and the changed values; None if nothing changed."""
         registration = self._rollout.registration
         if self._dialect is None or self._taken.document is None or not changes_calls(registration):
             return self._taken.sent, None
@@ -357,6 +360,7 @@ class Exchange:
         return self._taken.asked.model or self._rollout.registration.model or ""
 
     async def _live(self, upstream: Upstream, body: bytes, memory: Reservation) -> web.StreamResponse:
+        """Forward the call to the upstream, and return the agent's response."""
         registration = self._rollout.registration
         if self._passed.counts_as == "token_count":
             self._rollout.meter.count_tokens()
@@ -365,7 +369,7 @@ class Exchange:
             self._counted = True
         headers = upstream_headers(self._request.headers, registration, self._key)
         if self._taken.is_json:
-            # What was read as JSON goes on unpacked.
+            # A body that was read as JSON is forwarded unpacked.
             headers.popall("Content-Encoding", None)
         url = upstream_url(registration, self._passed.path)
         self._rollout.heard[self._id] = time.monotonic()
@@ -381,7 +385,7 @@ class Exchange:
             if not 200 <= response.status < 300 and response.status < 400:
                 target = redirect_target(response, self._forms.cover_text) or "another address"
                 return self._unusable(f"answered with {response.status}, which leads to {target}: name that one")
-            # There may be several of each.
+            # There may be several headers of each name.
             transfer, packed = (", ".join(response.headers.getall(name, ())) for name in _ENCODINGS)
             if transfer.strip().lower() not in ("", "chunked"):
                 return self._unusable("packed its answer in a way that nobody asked for")
@@ -403,10 +407,11 @@ class Exchange:
     async def _pass(
         self, response: aiohttp.ClientResponse, headers: CIMultiDict[str], plain: PlainBody, memory: Reservation
     ) -> web.StreamResponse:
+        """Forward a response piece by piece."""
         is_known = "Transfer-Encoding" not in response.headers and not plain.is_packed
         length = response.content_length if is_known else None
-        # A status has no words but its own: an endpoint may repeat the key there, too. The head of a packed answer
-        # waits for the first bytes, which may show that it is not packed as it says.
+        # The upstream's reason phrase is not forwarded: an endpoint may repeat the key in it. The head of a packed
+        # answer waits for the first bytes, which may show that it is not packed as it says.
         values = AnswerValues(headers.get("Content-Type", ""))
         if not plain.is_packed:
             await self._begin(response.status, headers, length)
@@ -422,7 +427,7 @@ class Exchange:
                 passing = plain.feed(data) if data else plain.end()
             except UnpackingError as error:
                 return self._broken("unusable", str(error))
-            # Blanks keep a connection open, and say nothing.
+            # Blanks only keep a connection open.
             if data and not data.isspace():
                 self._rollout.heard[self._id] = time.monotonic()
                 self._note_first_byte()
@@ -437,7 +442,7 @@ class Exchange:
                 await self._deliver(passing)
             if not data:
                 return self._answer.response
-            # Neither call waits where an endpoint is faster than this loop: the others have their turn here.
+            # `readany` and `write` do not suspend while an endpoint is faster than this loop: let other calls run.
             await asyncio.sleep(0)
 
     async def _begin(self, status: int, headers: CIMultiDict[str], length: int | None) -> None:
@@ -455,10 +460,11 @@ class Exchange:
             await sending
         except ConnectionError:
             self._leave()
-            # If the call is to end, it is here.
+            # If `_leave` has cancelled this task, the cancellation is raised here.
             await asyncio.sleep(0)
 
     def _broken(self, kind: str, message: str) -> web.StreamResponse:
+        """End a response that cannot be forwarded any further: an error, or a closed connection if it has begun."""
         if self._has_left:
             return self._answer.response
         if self._answer.status is None:
@@ -470,7 +476,7 @@ class Exchange:
     async def _pass_error(
         self, response: aiohttp.ClientResponse, headers: CIMultiDict[str], plain: PlainBody
     ) -> web.StreamResponse:
-        """An error as it is, but for the key, which some endpoints repeat in it."""
+        """Forward an error response, except for the key, which some endpoints repeat in it."""
         try:
             body = b""
             while len(body) < ERROR_LIMIT and (data := await response.content.readany()):
@@ -511,7 +517,7 @@ class Exchange:
             self._answer.error = CallError(kind="client_closed", message="the agent closed the connection")
 
     async def _finish(self, capacity: Capacity) -> None:
-        """Count what was used, and record the answer: whoever waits for the call waits for that as well."""
+        """Count the usage and record the response. The end of the call waits for both."""
         read = await capacity.parse(len(self._answer.body) + len(self._unheard), self._read_answer)
         body = bytes(self._answer.body)
         head = self._conclude(read)
@@ -521,12 +527,12 @@ class Exchange:
             log.error("an answer is not recorded", rollout=self._rollout.registration.id, error=str(error))
 
     def _read_answer(self) -> ReadAnswer:
-        """Return what the endpoint has said so far, to the agent or to nobody."""
+        """Parse the endpoint's response so far, including the part that no agent received."""
         answer = self._answer
         return read_answer(bytes(answer.body + self._unheard), answer.delivered, answer.encoding, self._dialect)
 
     def _conclude(self, read: ReadAnswer) -> dict[str, Any]:
-        """Count what was used, and return the head of the answer's line."""
+        """Count the usage, and return the head of the response line."""
         answer, answered = self._answer, read.answered
         if self._has_left:
             answer.error = CallError(kind="client_closed", message="the agent closed the connection")
@@ -537,7 +543,7 @@ class Exchange:
         is_told = told is not None and is_plausible(told) and is_at_end
         usage = told if is_told else self._estimated(told, read.spoken)
         usage = self._priced(usage, answered.model)
-        # Some close the connection as soon as they have read the end, without waiting for the upstream to do so.
+        # Some agents close the connection as soon as they have read the end, before the upstream does.
         if is_whole and has_left and read.heard.finish is not None:
             answer.error = None
         if self._counted:
@@ -546,7 +552,7 @@ class Exchange:
             self._rollout.meter.replay()
         if self._counted and is_whole and answer.error is None and answered.finish is None:
             answer.error = CallError(kind="incomplete", message="the answer has no end that its dialect knows")
-        # The line tells of the answer that the agent has got, but for its usage.
+        # Except for the usage, the line describes the response that the agent received.
         recorded = read.heard if self._unheard else answered
         return {
             "type": "response",
@@ -565,20 +571,20 @@ class Exchange:
         }
 
     def _estimated(self, told: CallUsage | None, spoken: int) -> CallUsage | None:
-        """Return the usage of a call whose endpoint has not told all: at least a guess, if a model may have read it."""
+        """Return the reported usage, raised to an estimate if a model may have read the request."""
         if not self._counted:
             return told
         if self._upstream_status is not None:
             is_free = not 200 <= self._upstream_status < 300
         else:
-            # Of an endpoint that gave no answer, or while another attempt is waited for, no model has read anything.
+            # No model has read anything if the gateway answered itself, or the call waits for a retry.
             is_free = self._answer.status is not None or self._attempts.is_waiting
         if is_free:
             return told
         return estimate_usage(told, self._taken.size, spoken)
 
     def _priced(self, usage: CallUsage | None, answering: str | None) -> CallUsage | None:
-        """Return the usage with its cost: of the model asked for, or of the one that has answered if it is dearer."""
+        """Return the usage with its cost: of the requested model, or of the answering one if it is dearer."""
         if usage is None:
             return None
         cost = prices.cost(self._taken.asked.model or self._rollout.registration.model, usage)
@@ -587,13 +593,14 @@ class Exchange:
         return usage.model_copy(update={"cost_usd": cost})
 
     async def _append(self, head: Mapping[str, Any], last: str) -> None:
+        """Append a line to the record: the members of `head`, then the last one."""
         text = self._redact.line(line(head, last))
         await self._on_disk(lambda: self._rollout.record.append(text))
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        """Return the result of work on the record, done again for as long as its disk is full or away.
+        """Return the result of work on the record, retried while its disk is full or unavailable.
 
-        Raises `StoreError` for trouble that does not pass, and when the rollout or the gateway ends meanwhile.
+        Raises `StoreError` for a permanent failure, and for any once the rollout or the gateway ends.
         """
         while True:
             try:

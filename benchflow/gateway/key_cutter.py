@@ -1,9 +1,9 @@
-"""Taking the real key out of an endpoint's answers, while they pass.
+"""Covering of the real key in an endpoint's responses while they pass.
 
-An endpoint, or a proxy before it, may repeat a request's headers. The key is covered by as many bytes as it has: the
-length of an answer stays what its head says. It is found in the forms in which programs write a text: as it is, in JSON
-(also where that is a text in JSON itself), in HTML, percent-encoded, with any of its characters escaped or not, and in
-base64 of both alphabets, wherever it begins there. A key that an endpoint writes in pieces, in hex, or in broken lines
+An endpoint, or a proxy before it, may repeat a request's headers. The key is covered by as many bytes as it has, so
+that a response keeps the length in its head. It is found in the forms in which programs write a text: as it is, in JSON
+(also JSON within a JSON string), in HTML, percent-encoded, with any of its characters escaped or not, and in base64 of
+both alphabets, at any offset in the encoded text. A key that an endpoint writes in pieces, in hex, or in broken lines
 is not found.
 
 Each character has some hundred spellings, so a key has more forms than can be listed. Where a text has an escape of one
@@ -24,17 +24,19 @@ from urllib.parse import quote
 from benchflow.secrets import SHORTEST
 
 _MAX_DIGITS = 7
-"""Of an HTML character reference: what is written with more zeros is not found."""
+"""Maximum of digits of an HTML character reference: one with more leading zeros is not found."""
 
 
 class KeyForms:
-    """One key in all its forms. A key of fewer than eight characters has none: it is in every text by chance.
+    """One key in all its forms. A key of fewer than eight characters has none, since it would occur by chance.
 
-    max_length: bytes of the longest form.
+    Attributes:
+        max_length: Bytes of the longest form.
     """
 
     def __init__(self, name: str, key: str) -> None:
-        # As it is in a header.
+        """Make the forms of a key, which is covered by its `name` in brackets."""
+        # A header has the key without surrounding blanks.
         key = key.strip()
         self._label = f"[{name}]".encode()
         self.max_length = 0
@@ -49,11 +51,11 @@ class KeyForms:
             self.max_length = max(len(self._fixed[0]), self._escaped.max_length)
 
     def cover(self, data: bytes) -> bytes:
-        """Return the data with each form of the key covered, as long as before."""
+        """Return the data with each form of the key covered, at the same length."""
         return self._cover(data, len(data))[0]
 
     def cover_text(self, text: str) -> str:
-        """Return a header's name or value with each form of the key covered."""
+        """Return the name or value of a header with each form of the key covered."""
         return self.cover(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
     def cover_begun(self, data: bytes) -> tuple[bytes, bytes]:
@@ -61,15 +63,16 @@ class KeyForms:
         return self._cover(data, None)
 
     def _cover(self, data: bytes, undecided: int | None) -> tuple[bytes, bytes]:
+        """Cover the data up to `undecided`; None: up to where a form may begin. Return it and the rest."""
         if self._escaped is None:
             return data, b""
-        # By far faster than to look for all forms at once, and nearly always enough.
+        # Far faster than a search for all forms at once, and nearly always enough.
         has_fixed = any(form in data for form in self._fixed)
         has_escapes = self._escaped.has_escapes(data)
         done: list[bytes] = []
         at = 0
         while True:
-            # A form that is found may end where another one has begun: what is decided is looked for behind it.
+            # A form that is found may end within another one that has begun: decide again from its end on.
             limit = self._find_begun(data, at) if undecided is None else undecided
             found: list[tuple[int, int]] = []
             if has_fixed and (match := self._pattern.search(data, at)):
@@ -77,7 +80,7 @@ class KeyForms:
             if has_escapes and (span := self._escaped.find(data, at)):
                 found.append((span[0], -span[1]))
             start, end = min(found, default=(limit, 0))
-            # What starts at or after a beginning waits: what comes next may show that a longer form began earlier.
+            # A form at or after such a beginning waits: further data may show that a longer form began earlier.
             if start >= limit:
                 done.append(data[at:limit])
                 return b"".join(done), data[limit:]
@@ -86,7 +89,7 @@ class KeyForms:
             at = -end
 
     def _find_begun(self, data: bytes, at: int) -> int:
-        """Return where the longest end of `data[at:]` starts that a form begins with; the length if there is none."""
+        """Return the start of the longest suffix of `data[at:]` that may begin a form; `len(data)` if there is none."""
         assert self._escaped is not None
         found = self._escaped.find_begun(data, at)
         for form in self._fixed:
@@ -100,34 +103,36 @@ class KeyForms:
 
 
 class KeyCutter:
-    """Covers a key in a stream, however the stream is split. Only what may be the beginning of a key is held back."""
+    """Covers a key in a stream, however it is split. Only the possible beginning of a key is buffered."""
 
     def __init__(self, forms: KeyForms) -> None:
+        """Make it for a key."""
         self._forms = forms
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what may go on of all that came so far."""
+        """Return the bytes that may be forwarded after a further piece."""
         passing, self._held = self._forms.cover_begun(self._held + data)
         return passing
 
     def end(self) -> bytes:
-        """Return what was held back, when nothing comes any more."""
+        """Return the buffered bytes at the end of the stream, covered."""
         rest, self._held = self._forms.cover(self._held), b""
         return rest
 
 
 _ESCAPING = frozenset({b"\\", b"%", b"&"})
-"""How escapes begin."""
+"""First bytes of escapes."""
 
 
 @functools.cache
 def _entities(character: str) -> tuple[str, ...]:
+    """Return the names of HTML entities that stand for a character."""
     return tuple(name for name, meant in html.entities.html5.items() if meant == character)
 
 
 class _Character:
-    """A character of a key as programs write it."""
+    """The spellings of a character of a key."""
 
     def __init__(self, character: str) -> None:
         self.spellings = frozenset(_spellings(character))
@@ -141,7 +146,7 @@ def _character(character: str) -> _Character:
 
 
 class _EscapedForms:
-    """A key any of whose characters may be escaped. max_length: bytes of the longest form."""
+    """The forms of a key in which any character may be escaped. `max_length`: bytes of the longest one."""
 
     def __init__(self, key: str) -> None:
         of = {character: _character(character) for character in key}
@@ -149,7 +154,7 @@ class _EscapedForms:
         self.max_length = sum(character.lengths[-1] for character in self._characters)
         self._escape = re.compile(_escape_pattern(key))
         self._has_specials = bool(set(key) & set('\\/"'))
-        # Where a form may start, as far as two bytes tell.
+        # Places at which a form may start, judged by two bytes.
         raw, following = ({text[:1] for text in of[character].spellings} - _ESCAPING for character in key[:2])
         then = b"".join(map(re.escape, sorted(following | _ESCAPING | {key[1:2].encode()[:1]})))
         starts = [
@@ -162,14 +167,14 @@ class _EscapedForms:
         self._first = re.compile(b"|".join(starts))
 
     def has_escapes(self, data: bytes) -> bool:
-        """Return whether any character of the key is escaped anywhere."""
+        """Return whether any character of the key occurs escaped."""
         is_possible = b"%" in data or b"&" in data or b"\\u" in data or (self._has_specials and b"\\" in data)
         return is_possible and self._escape.search(data) is not None
 
     def find(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Return the first form from a place on that has an escape, and its end."""
+        """Return start and end of the first form with an escape from `at` on; None if there is none."""
         for escape in self._escape.finditer(data, at):
-            # A form that it is a part of starts here at the latest. What starts earlier and reaches further was tried.
+            # A form with this escape starts here at the latest. Places up to the previous escape were tried with it.
             for first in self._first.finditer(data, max(at, escape.start() - self.max_length), escape.start() + 1):
                 end, _ = self._follow(data, first.start())
                 if end:
@@ -178,14 +183,14 @@ class _EscapedForms:
         return None
 
     def find_begun(self, data: bytes, at: int) -> int:
-        """Return where the longest end of `data[at:]` starts that a form begins with; the length if there is none."""
+        """Return the start of the longest suffix of `data[at:]` that may begin a form; `len(data)` if there is none."""
         for first in self._first.finditer(data, max(at, len(data) - self.max_length)):
             if self._follow(data, first.start())[1]:
                 return first.start()
         return len(data)
 
     def _follow(self, data: bytes, start: int) -> tuple[int, bool]:
-        """Return the furthest end of a form that starts there, 0 for none, and whether more data may give another."""
+        """Return the furthest end of a form that starts there, 0 for none, and whether more data may yield another."""
         places = {start}
         is_cut = False
         for character in self._characters:
@@ -207,12 +212,12 @@ class _EscapedForms:
 
 @functools.lru_cache(maxsize=64)
 def key_forms(name: str, key: str) -> KeyForms:
-    """Return the forms of a key, which every call of a rollout needs."""
+    """Return the cached forms of a key: every call of a rollout needs them."""
     return KeyForms(name, key)
 
 
 def _escape_pattern(key: str) -> bytes:
-    """Return a pattern of which each escape of a character of the key holds a match."""
+    """Return a pattern that matches within every escape of any of the key's characters."""
     hexes = {f"{ord(character):x}" for character in key}
     units = {pair.hex() for character in key for pair in _utf16(character)}
     octets = {f"{byte:02x}" for byte in key.encode("utf-8", "surrogateescape")}
@@ -229,7 +234,7 @@ def _escape_pattern(key: str) -> bytes:
 
 
 def _spellings(character: str) -> Iterator[bytes]:
-    """Yield how programs write a character in JSON, JSON in JSON, HTML and URLs."""
+    """Yield the spellings of a character in JSON, JSON within JSON, HTML and URLs."""
     encoded = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
     unit = "".join(f"\\u{pair.hex()}" for pair in _utf16(character))
     found = {character, encoded, encoded.replace("%", "%25"), quote(character, safe="")}
@@ -245,7 +250,7 @@ def _spellings(character: str) -> Iterator[bytes]:
             found |= {f"&#{number}", f"&#{number};", f"&amp;#{number}", f"&amp;#{number};"}
     found |= {f"&{name}" for name in _entities(character)}
     for text in found:
-        # Hexadecimal digits are of either case.
+        # Hexadecimal digits may be of either case.
         yield text.encode("utf-8", "surrogateescape")
         yield _HEX.sub(lambda match: match[0].upper(), text).encode("utf-8", "surrogateescape")
 
@@ -256,13 +261,15 @@ _HEX = re.compile(
 
 
 def _utf16(character: str) -> list[bytes]:
+    """Return the UTF-16 code units of a character, each as two bytes."""
     units = character.encode("utf-16-be", "surrogatepass")
     return [units[at : at + 2] for at in range(0, len(units), 2)]
 
 
 def _base64_forms(plain: bytes) -> Iterable[bytes]:
+    """Yield the base64 forms of the key, for each offset in a longer text and both alphabets."""
     for offset in range(3):
-        # Of the base64 of a longer text, the letters that hold nothing but the key.
+        # In the base64 of a longer text, only the letters that encode nothing but the key.
         first, last = -(-offset * 8 // 6), (offset + len(plain)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             yield encode(bytes(offset) + plain)[first:last]

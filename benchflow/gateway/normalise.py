@@ -1,11 +1,11 @@
-"""The normal form of a call: what two runs that do the same have in common.
+"""The normal form of a call: the parts that two runs with the same behaviour have in common.
 
-Some of what an agent sends is different each time and means nothing: identifiers, the day, marks for caches, how long a
-command took. `normalise.toml` has it as data, for each agent and each dialect. In the normal form, noise is removed, or
-stands as `⟦name⟧`; identifiers are `⟦kind-1⟧`, `⟦kind-2⟧` in the order in which they appear, the same one everywhere in
-the body, so that who answers whom can still be seen. Everything else is as it was.
+Some of what an agent sends differs each time without a meaning: identifiers, the date, cache markers, durations of
+commands. `normalise.toml` lists it as data, for each agent and each dialect. In the normal form, noise is removed or
+replaced by `⟦name⟧`; identifiers are `⟦kind-1⟧`, `⟦kind-2⟧` in the order in which they appear, the same one everywhere
+in the body, so that references remain visible. Everything else is unchanged.
 
-A form is the same whatever the order of members, and is its own normal form.
+A form does not depend on the order of members, and is its own normal form.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from benchflow.gateway.selectors import Selectors, parse_selector
 
 _NAME = re.compile(r"⟦([a-z]+)-\d+⟧")
 _TOKEN = re.compile(r"[0-9A-Za-z_-]{8,}")
-"""What an identifier looks like where it stands in a text, too long to be there by chance."""
+"""Pattern of an identifier within a text, too long to occur by chance."""
 
 _TEXT_HEAD = 1024
 _DATA_SIZE = 4096
-"""A string of this length without a space in its first characters is an image or a file, not a text."""
+"""Length above which a string without blanks in its first `_TEXT_HEAD` characters is an image or a file, not a text."""
 
 
 class Rule(Model):
-    """One rule of `normalise.toml`, which says what its keys are."""
+    """One rule of `normalise.toml`, which documents its keys."""
 
     why: str
     agents: tuple[str, ...] = ()
@@ -72,11 +72,12 @@ class Rule(Model):
         return self
 
     def holds(self, agent: str, api: str) -> bool:
+        """Return whether the rule is for this agent and this dialect."""
         return (not self.agents or agent.removeprefix("acpx/") in self.agents) and (not self.apis or api in self.apis)
 
 
 class DialectPlaces(Model):
-    """Where things are in the bodies of one dialect; `normalise.toml` says what its keys are."""
+    """Places in the bodies of one dialect, as selectors; `normalise.toml` documents them."""
 
     conversation: str
     frame: tuple[str, ...] = ()
@@ -84,27 +85,38 @@ class DialectPlaces(Model):
 
 
 class Rules(Model):
-    """All of `normalise.toml`."""
+    """The content of `normalise.toml`."""
 
     dialect: dict[str, DialectPlaces]
+    """Places, by dialect."""
+
     rule: tuple[Rule, ...]
+    """All rules, in their order."""
 
 
 @functools.cache
 def all_rules() -> Rules:
-    """What lies beside this file."""
+    """Return the rules of `normalise.toml`."""
     text = resources.files(__package__).joinpath("normalise.toml").read_text(encoding="utf-8")
     return Rules.model_validate(tomllib.loads(text))
 
 
 class Normaliser:
-    """Makes normal forms of the bodies that one agent sends in one dialect.
+    """Computes normal forms of the bodies that one agent sends in one dialect.
 
-    agent: its name in the registry. api: as in a request line; of `other` and of what is unknown, only identifiers and
-    the like are known.
+    Attributes:
+        conversation: Key of the body's conversation; None for a dialect without one.
+        frame: Keys that must be equal, too, where one conversation is to begin with another.
     """
 
     def __init__(self, agent: str, api: str, rules: Rules | None = None) -> None:
+        """Make it.
+
+        Args:
+            agent: Name of the agent in the registry.
+            api: Dialect, as in a request line; for `other` and unknown ones, only rules for all dialects hold.
+            rules: The rules; None: those of `normalise.toml`.
+        """
         rules = rules or all_rules()
         mine = [rule for rule in rules.rule if rule.holds(agent, api)]
         places = rules.dialect.get(api)
@@ -119,11 +131,11 @@ class Normaliser:
 
     @classmethod
     def of(cls, agent: str, api: str) -> Normaliser:
-        """The same one each time."""
+        """Return the cached normaliser of an agent and a dialect."""
         return _normaliser(agent, api)
 
     def __call__(self, body: Any) -> Any:
-        """The normal form of a parsed body, or of a text. The body itself stays as it is."""
+        """Return the normal form of a parsed body, or of a text. The body is not changed."""
         bare = self._bare(body, self._drop, self._flatten, self._results, False)
         naming = _Naming(self._rename)
         for leaf in self._leaves(bare):
@@ -131,7 +143,7 @@ class Normaliser:
         return self._named(bare, naming, self._ids, self._results, False, top=True)
 
     def _bare(self, value: Any, drop: Selectors, flatten: Selectors, results: Selectors, inside: bool) -> Any:
-        """Without noise. inside: whether this is in the result of a tool."""
+        """Return the value without noise. `inside`: whether it is in the result of a tool."""
         if isinstance(value, str):
             return self._text(value, inside)
         made: list[tuple[Any, Any]] = []
@@ -146,6 +158,7 @@ class Normaliser:
         return _like(value, made)
 
     def _text(self, text: str, inside: bool) -> str:
+        """Return a text with its noise replaced. `inside`: whether it is in the result of a tool."""
         if _is_data(text):
             return text
         for pattern, replacement, where in self._replace:
@@ -154,7 +167,7 @@ class Normaliser:
         return text
 
     def _leaves(self, body: Any) -> Iterator[tuple[str, str | None, bool]]:
-        """Every text in its order: itself, of which kind an identifier it is as a whole, whether a result has it."""
+        """Yield every text in order, its kind if all of it is an identifier, and whether it is in a tool's result."""
         if isinstance(body, str):
             yield body, None, False
         stack = [(body, self._ids, self._results, False, True)]
@@ -171,6 +184,7 @@ class Normaliser:
             stack += reversed(below)
 
     def _named(self, value: Any, naming: _Naming, ids: Any, results: Selectors, inside: bool, *, top: bool) -> Any:
+        """Return the value with every learnt identifier renamed."""
         if isinstance(value, str):
             return naming.text(value, inside)
         made: list[tuple[Any, Any]] = []
@@ -190,7 +204,7 @@ def _normaliser(agent: str, api: str) -> Normaliser:
 
 
 class _Naming:
-    """New names for identifiers. First all are learnt, then each gets its number where it appears first."""
+    """New names for identifiers. First all identifiers are learnt, then each is numbered at its first occurrence."""
 
     def __init__(self, patterns: Sequence[tuple[re.Pattern[str], str, str | None]]) -> None:
         self._patterns = patterns
@@ -199,6 +213,7 @@ class _Naming:
         self._counts: dict[str, int] = {}
 
     def learn(self, text: str, kind: str | None, inside: bool) -> None:
+        """Learn an identifier of this kind; of a text without a kind, the identifiers that patterns find in it."""
         if kind:
             self._learn(text, kind)
         elif not _is_data(text):
@@ -206,7 +221,7 @@ class _Naming:
                 self._learn(id_, found)
 
     def whole(self, id_: str) -> str:
-        """The name of an identifier."""
+        """Return the new name of a learnt identifier."""
         if id_ not in self._names:
             kind = self._kinds[id_]
             self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -214,7 +229,7 @@ class _Naming:
         return self._names[id_]
 
     def text(self, text: str, inside: bool) -> str:
-        """The text with every identifier renamed."""
+        """Return the text with every learnt identifier renamed."""
         if _is_data(text):
             return text
         found = [(start, end, id_) for start, end, id_, _ in self._found(text, inside)]
@@ -231,6 +246,7 @@ class _Naming:
         self._kinds.setdefault(id_, named[1] if named else kind)
 
     def _found(self, text: str, inside: bool) -> Iterator[tuple[int, int, str, str]]:
+        """Yield start, end, identifier and kind of everything in a text that a pattern matches."""
         for match in _NAME.finditer(text):
             yield match.start(), match.end(), match[0], match[1]
         for pattern, kind, where in self._patterns:
@@ -244,7 +260,7 @@ class _Naming:
 def _kind(
     ids: list[tuple[str, Selectors]], key: str | int, item: Any
 ) -> tuple[str | None, list[tuple[str, Selectors]]]:
-    """Of which kind an identifier the value is, if it is one, and what may be one below it."""
+    """Return the kind of the value if it is an identifier, else None, and the selectors that remain below it."""
     kind: str | None = None
     below = []
     for name, selectors in ids:
@@ -255,43 +271,51 @@ def _kind(
 
 
 def _members(value: Any, last: str | None = None) -> list[tuple[Any, Any]]:
-    """Members in the order of their names, items in theirs. last: the member that comes after the others."""
+    """Return members in the order of their names, or items in theirs. `last`: the member to put last."""
     if isinstance(value, dict):
         return sorted(value.items(), key=lambda member: (member[0] == last, member[0]))
     return list(enumerate(value)) if isinstance(value, list) else []
 
 
 def _like(value: Any, made: list[tuple[Any, Any]]) -> Any:
+    """Return the made members as an object or an array, like the value; the value itself if it is neither."""
     if isinstance(value, dict):
         return dict(made)
     return [item for _, item in made] if isinstance(value, list) else value
 
 
 def _flat(value: Any) -> Any:
-    """The text of a list with one block of nothing but text."""
+    """Return the text of a list that holds one text block and nothing else; any other value as it is."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) and set(value[0]) == {"type", "text"}:
         return value[0]["text"] if value[0]["type"] == "text" else value
     return value
 
 
 def _is_data(text: str) -> bool:
+    """Return whether a string is an image or a file, not a text."""
     head = text[:_TEXT_HEAD]
     return len(text) > _DATA_SIZE and not any(space in head for space in " \n\t")
 
 
 def canonical(form: Any) -> bytes:
-    """A normal form as bytes: equal forms, equal bytes."""
+    """Serialise a normal form: equal forms have equal bytes."""
     text = json.dumps(form, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    # Half a character, which some agents cut an emoji to, is no text in any encoding.
+    # Some agents cut an emoji in half: a lone surrogate cannot be encoded otherwise.
     return text.encode("utf-8", "surrogatepass")
 
 
 def digest(form: Any) -> str:
-    """What stands for a normal form."""
+    """Return the hex sha256 of a normal form."""
     return hashlib.sha256(canonical(form)).hexdigest()
 
 
 def call_form(line: Mapping[str, Any], body: Any, agent: str) -> dict[str, Any]:
-    """The normal form of a whole call. line: as `RequestLine`; body: as in the line, or what came, if it has none."""
+    """Return the normal form of a whole call.
+
+    Args:
+        line: The request line, as `RequestLine`.
+        body: The body in the line, or as received if the line has none.
+        agent: Name of the agent in the registry.
+    """
     path = str(line["path"]).partition("?")[0]
     return {"call": f"{line['method']} {path}", "body": Normaliser.of(agent, str(line["api"]))(body)}

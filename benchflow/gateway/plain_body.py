@@ -1,7 +1,7 @@
-"""A body without its content encoding and, on its way to the agent, without the key, piece by piece.
+"""Removal of a body's content encoding and, on its way to the agent, of the key, piece by piece.
 
-A packed body would hide the key, so it goes on unpacked. Endpoints are asked for unpacked ones: what comes packed all
-the same costs a little, and what cannot be unpacked here is no answer.
+A compressed body would hide the key, so it is forwarded unpacked. Endpoints are asked for uncompressed bodies:
+unpacking those that are compressed nevertheless costs a little, and one that cannot be unpacked is unusable.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ _RAW_DEFLATE_WBITS = -zlib.MAX_WBITS
 
 
 class UnpackingError(Exception):
-    """A body is not packed as its head says, or has an encoding that is not known here."""
+    """A body is not compressed as its head says, has an unknown content encoding, or is too large when unpacked."""
 
 
 class Unpacker:
-    """Takes a body's bytes as they come and gives those that were packed in them.
-
-    encoding: the content encoding, empty for none. limit: bytes that it may unpack to. Raises `UnpackingError`.
-    """
+    """Unpacks a body incrementally."""
 
     def __init__(self, encoding: str, limit: int) -> None:
+        """Make it. Raise `UnpackingError` for an unknown encoding.
+
+        Args:
+            encoding: The content encoding; empty for none.
+            limit: Maximum of bytes that the body may unpack to.
+        """
         encoding = encoding.strip().lower()
         if encoding not in ("", "identity", *_WBITS):
             raise UnpackingError("the content encoding is not known")
         self._wbits = _WBITS.get(encoding)
-        # `deflate` is zlib's format by the standard, and many servers send the bare one: the first two bytes tell.
+        # By the standard `deflate` is zlib's format, but many servers send raw deflate: the first two bytes decide.
         self._is_undecided = encoding == "deflate"
         self._start = b""
         self._inflate = zlib.decompressobj(self._wbits) if self._wbits is not None else None
@@ -38,11 +41,11 @@ class Unpacker:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the body's length changes on the way."""
+        """Return whether the body has a content encoding, so that unpacking changes its length."""
         return self._wbits is not None
 
     def feed(self, data: bytes) -> bytes:
-        """Return what was packed in all that came so far, and was not returned. Raises `UnpackingError`."""
+        """Return the bytes that a further piece unpacks to. Raise `UnpackingError`, also beyond the limit."""
         if self._is_undecided:
             self._start += data
             if len(self._start) < 2:
@@ -55,13 +58,14 @@ class Unpacker:
         return found
 
     def end(self) -> None:
-        """Raise `UnpackingError` if something is missing of what has begun."""
+        """Raise `UnpackingError` if the compressed body is incomplete. An empty one is complete."""
         if (self._is_undecided and self._start) or (
             self._inflate is not None and not self._inflate.eof and self._is_begun
         ):
             raise UnpackingError("the packed body breaks off")
 
     def _decide(self) -> bytes:
+        """Decide between the two formats of `deflate`, and return the buffered bytes."""
         self._is_undecided = False
         if self._start[0] & 0x0F != zlib.DEFLATED or int.from_bytes(self._start[:2], "big") % 31:
             self._wbits = _RAW_DEFLATE_WBITS
@@ -69,12 +73,13 @@ class Unpacker:
         return self._start
 
     def _unpacked(self, data: bytes) -> bytes:
+        """Return the data unpacked, at most one byte beyond the limit."""
         if self._inflate is None or self._wbits is None:
             return data
         found = b""
         while data and len(found) <= self._left:
             if self._inflate.eof:
-                # The next member: what gzip packs may be several texts, one after the other.
+                # The next member: gzip data may consist of several, one after the other.
                 self._inflate = zlib.decompressobj(self._wbits)
             self._is_begun = True
             try:
@@ -86,29 +91,45 @@ class Unpacker:
 
 
 class PlainBody:
-    """Takes an answer's bytes as they come and gives those that may go on. Parameters as of `Unpacker`."""
+    """Unpacks a response incrementally, and covers the key in it."""
 
     def __init__(self, encoding: str, forms: KeyForms, limit: int) -> None:
+        """Make it. Raise `UnpackingError` for an unknown encoding.
+
+        Args:
+            encoding: The content encoding; empty for none.
+            forms: The key.
+            limit: Maximum of bytes that the body may unpack to.
+        """
         self._unpacker = Unpacker(encoding, limit)
         self._cutter = KeyCutter(forms)
 
     @property
     def is_packed(self) -> bool:
-        """Whether its length changes on the way."""
+        """Return whether the body has a content encoding, so that unpacking changes its length."""
         return self._unpacker.is_packed
 
     def feed(self, data: bytes) -> bytes:
-        """Return what may go on of all that came so far. Raises `UnpackingError`, also beyond the limit."""
+        """Return the bytes to forward after a further piece. Raise `UnpackingError`, also beyond the limit."""
         return self._cutter.feed(self._unpacker.feed(data))
 
     def end(self) -> bytes:
-        """Return the rest, when the upstream has sent all. Raises `UnpackingError` if something is missing."""
+        """Return the remaining bytes at the upstream's end. Raise `UnpackingError` if the body is incomplete."""
         self._unpacker.end()
         return self._cutter.end()
 
 
 def unpack(data: bytes, encoding: str, limit: int) -> bytes:
-    """Return a whole body unpacked. Raises `UnpackingError`."""
+    """Return a complete body unpacked.
+
+    Args:
+        data: The body.
+        encoding: Its content encoding; empty for none.
+        limit: Maximum of bytes that it may unpack to.
+
+    Raises:
+        UnpackingError: It cannot be unpacked, or is larger than the limit.
+    """
     unpacker = Unpacker(encoding, limit)
     found = unpacker.feed(data)
     unpacker.end()

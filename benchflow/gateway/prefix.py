@@ -1,7 +1,7 @@
-"""The proof that a session which was loaded is its parent's: its first call begins with the parent's last one.
+"""Check that a loaded session is that of its parent: its first call must begin with the parent's last one.
 
-Compared are the conversations in their normal form, and the answer that the parent's call got with how the child
-repeats it. The call goes on whatever comes of it; who branches reads the outcome, and records it.
+The conversations are compared in their normal form, and so is the answer of the parent's call with the child's
+repetition of it. The call goes on whatever the result; the engine reads it in the rollout's status, and records it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,19 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Earlier:
-    """A call of a parent's. answer: as `documents` reads it."""
+    """The parent's last call."""
 
     seq: int
+    """Number of the call in the parent's record."""
+
     api: str
+    """Dialect."""
+
     body: Body
+    """Request body."""
+
     answer: Sequence[Document]
+    """Response, as `documents` parses it."""
 
 
 def prefix_divergence(
@@ -46,10 +53,21 @@ def prefix_divergence(
     seq: int = 0,
     recorded: int | None = None,
 ) -> Divergence | None:
-    """Where the later call does not begin with the earlier one and its answer; None when it does.
+    """Return how a call does not begin with an earlier one and its answer; None if it does.
 
-    earlier_response: as `documents` reads it, empty where it does not count. seq, recorded: numbers of the calls, for
-    the divergence. What speaks of the model itself (system prompts, tools) is compared where both have the same one.
+    If the models differ, parts about the model itself (system prompts, tools) are not compared.
+
+    Args:
+        api: Dialect of both calls.
+        agent: Name of the agent in the registry.
+        earlier_request: Body of the earlier call.
+        earlier_response: Its answer, as `documents` parses it; empty: the answer is not compared.
+        later_request: Body of the later call.
+        seq: Number of the later call, for the divergence.
+        recorded: Number of the earlier call, for the divergence.
+
+    Raises:
+        ValueError: The dialect has no conversations.
     """
     rules = Normaliser.of(agent, api)
     name = rules.conversation
@@ -73,16 +91,17 @@ def prefix_divergence(
 
 
 def _spoken(conversation: Any) -> Any:
-    """Without what an agent tells its model of itself."""
+    """Return a conversation without system messages."""
     if not isinstance(conversation, list):
         return conversation
     return [item for item in conversation if not (isinstance(item, dict) and item.get("role") in _SYSTEM)]
 
 
 def last_answered(record: Path, requests: int) -> Earlier | None:
-    """The last call of the task with a whole answer, among the first `requests` of a record; None without one.
+    """Return the last main call with a complete answer among the first `requests` of a record; None if there is none.
 
-    Raises `ConfigError` for a file that is no record, or has fewer.
+    Raises:
+        ConfigError: The file is no record, or has fewer requests.
     """
     try:
         return _last_answered(record, requests)
@@ -121,9 +140,21 @@ def _last_answered(record: Path, requests: int) -> Earlier | None:
 
 
 class PrefixCheck:
-    """Looks at the first call of the task that a rollout makes, once."""
+    """Check of the first main call of a rollout, which is made once.
+
+    Attributes:
+        state: The result.
+        divergence: The difference; None unless `state` is `different`.
+    """
 
     def __init__(self, agent: str, earlier: Earlier, *, replayed: bool = False) -> None:
+        """Make it.
+
+        Args:
+            agent: Name of the agent in the registry.
+            earlier: The parent's last call.
+            replayed: Whether the session is restored by a replay, so that calls answered from a record do not count.
+        """
         self._agent, self._earlier = agent, earlier
         self._replayed = replayed
         self._taken = False
@@ -132,9 +163,10 @@ class PrefixCheck:
 
     @classmethod
     def open(cls, registration: Registration) -> PrefixCheck | None:
-        """Of a rollout whose registration asks for it; done already, where its record has the call.
+        """Return the check that a registration asks for, already made if the rollout's record has the call.
 
-        None also where the parent had no answer yet: there is nothing to begin with. Raises `ConfigError`.
+        None if it asks for none, or the parent had no answered call to compare with. Raises `ConfigError` for an
+        unusable record of the parent.
         """
         if registration.prefix is None or not registration.prefix_requests:
             return None
@@ -151,11 +183,11 @@ class PrefixCheck:
         return check
 
     def wants(self, source: str) -> bool:
-        """Whether a call of the task is the one to look at. source: as in its request line."""
+        """Return whether a main call is the one to check. `source` is as in its request line."""
         return not self._taken and not (self._replayed and source == "replay")
 
     async def first(self, line: Mapping[str, Any]) -> None:
-        """Look at a call: its request line, without tokens and keys. Nothing that is wrong with it stops the call."""
+        """Check a call by its redacted request line, in a thread. An error in the check does not stop the call."""
         self._taken = True
         try:
             await asyncio.to_thread(self.look, line)
@@ -164,7 +196,7 @@ class PrefixCheck:
             self.state, self.divergence = "different", Divergence(seq=int(line["seq"]), message=why)
 
     def look(self, line: Mapping[str, Any]) -> None:
-        """The same, at once."""
+        """Check a call by its redacted request line, in this thread."""
         self._taken = True
         earlier, seq = self._earlier, int(line["seq"])
         body = line.get("request")
@@ -179,18 +211,20 @@ class PrefixCheck:
 
 
 def _is_main(head: Mapping[str, Any]) -> bool:
+    """Return whether a request line is that of a main call."""
     return not head["side"] and head["api"] != "other"
 
 
 def _documents(answer: Mapping[str, Any]) -> list[Document]:
+    """Return the JSON documents of a recorded response."""
     packed = answer.get("response_base64")
-    # What is packed may be so in any way: then only the request counts.
+    # A compressed body yields no documents: then only the request is compared.
     body = base64.b64decode(packed) if packed is not None else str(answer.get("response") or "").encode()
     return list(documents(body))
 
 
 def _lines(record: Path) -> Iterator[tuple[int, bytes]]:
-    """Every whole line and where it is."""
+    """Yield every complete line and its offset."""
     start = 0
     with record.open("rb") as file:
         for text in file:

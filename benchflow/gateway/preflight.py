@@ -1,4 +1,4 @@
-"""One call of a model before a job starts, with the key, the dialect and the proxy that rollouts would have."""
+"""One call of a model before a job starts, with the key, dialect and proxy that its rollouts will have."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from benchflow.gateway.upstream import (
 from benchflow.paths import StatePaths
 
 ANSWER_SEC = 60.0
-"""Seconds in which a model must begin to answer. Some are loaded when they are first asked for."""
+"""Seconds within which a model must begin to answer. Some models are loaded at the first call."""
 
 ANSWER_BYTES = 1024 * 1024
-"""Bytes of an answer that are read: one of a token is shorter."""
+"""Maximum of bytes of a response that are read: one of a single token is shorter."""
 
 FIRST_WAIT_SEC = 1.0
 """Seconds before the second of three attempts."""
 
 MAX_TOKENS: dict[Api, int] = {"openai-chat": 1, "openai-responses": 16, "anthropic-messages": 1, "gemini": 1}
-"""Tokens that are asked for. OpenAI's responses are refused below 16."""
+"""Requested maximum of tokens, by dialect. OpenAI's responses refuse fewer than 16."""
 
 _PATHS: dict[Api, str] = {
     "openai-chat": "/v1/chat/completions",
@@ -49,21 +49,23 @@ _PATHS: dict[Api, str] = {
 }
 
 _OF_PARAMETERS = frozenset({400, 413, 422})
-"""Statuses of endpoints that know the key and the model, and do not like the question."""
+"""Statuses of endpoints that accept the key and the model, and refuse other parts of the request."""
 
 
 async def probe(
     paths: StatePaths, job_id: str, api: Api, base_url: str, credentials: Sequence[str], model: str
 ) -> CallProblem | None:
-    """Ask a model for one token. Return what was wrong; None if nothing was.
+    """Ask a model for one token. Return the reason why it does not serve calls; None if it does.
+
+    A refusal of the request's parameters alone is no such reason.
 
     Args:
-        paths: Where the job's secrets are.
+        paths: State directory, with the job's secrets.
         job_id: Workflow id of the job.
         api: The dialect.
         base_url: The endpoint's address.
-        credentials: Names of the secrets of which one is the key; empty for an endpoint without keys.
-        model: As the endpoint spells it.
+        credentials: Names of the secrets that may hold the key; empty for an endpoint without keys.
+        model: The model, as the endpoint spells it.
     """
     registration = Registration(
         id=f"{job_id}/preflight",
@@ -104,7 +106,7 @@ async def probe(
 
 
 async def _read_problem(response: ClientResponse, api: Api, asking: Asking, model: str) -> CallProblem | None:
-    """Return what is wrong with an answer of a good status, as a login page or a proxy gives it; None if nothing is."""
+    """Return why a response with a good status is no model's response, such as a login page; None if it is one."""
     body = await read_beginning(response, ANSWER_BYTES, ANSWER_SEC)
     if len(body) >= ANSWER_BYTES or response.headers.get("Content-Encoding", "identity") != "identity":
         return None
@@ -118,6 +120,7 @@ async def _read_problem(response: ClientResponse, api: Api, asking: Asking, mode
 
 
 def _question(api: Api, base_url: str, model: str) -> dict[str, Any]:
+    """Return the body of a request for one token."""
     if api == "gemini":
         body: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
     elif api == "openai-responses":

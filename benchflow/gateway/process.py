@@ -1,4 +1,4 @@
-"""Starting the gateway of a state directory, once, so that it outlives whoever started it, and ending it."""
+"""Start and stop of the gateway of a state directory: one process, which outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ LOOK_AT_GATEWAY_SEC = 0.5
 """Seconds between checks that the gateway runs, by the supervisor or by a worker of a cluster."""
 
 GATEWAY_ROUND_SEC = START_SEC + STOP_SEC + 30
-"""Seconds after which such a check hangs: it may stop an outdated gateway and start another."""
+"""Seconds after which such a check is taken to hang: it may stop an outdated gateway and start another."""
 
 _LOOK_EVERY = 0.02
 
-# Memory that stays level over many calls: without these the allocator keeps what it once had. The environment wins.
+# Memory stays level over many calls: without these settings glibc keeps freed memory. The environment wins.
 FLAT = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 async def ensure_gateway(paths: StatePaths) -> Info:
-    """Find or start the gateway, and wait until it answers.
+    """Start the gateway unless it runs, wait until it responds, and return its process and protocol.
 
-    One of an older version is replaced: the new one reads its rollouts and their records.
+    A gateway of an older version is replaced: the new one restores its rollouts from their files and records.
 
     Raises:
-        GatewayUnavailableError: It does not start, or does not answer.
-        OutdatedGatewayError: It is of an older version, and has calls under way.
+        GatewayUnavailableError: It does not start, or does not respond.
+        OutdatedGatewayError: It is of an older version, and has calls in flight.
     """
-    # The supervisor imports this module, and rarely calls this: an HTTP client is a third of its time to start.
+    # Imported here: the supervisor imports this module and rarely calls this, and an HTTP client is a third of the
+    # time that it takes to start.
     from benchflow.gateway.client import GatewayClient
     from benchflow.gateway.control import PROTOCOL
 
@@ -75,7 +76,7 @@ async def ensure_gateway(paths: StatePaths) -> Info:
 
 
 async def _stop_outdated(paths: StatePaths, client: GatewayClient) -> None:
-    """End a gateway of an older version, if no call would be broken."""
+    """Stop a gateway of an older version. Raise `OutdatedGatewayError` if that would break a call."""
     busy = [status.id for status in await client.statuses() if status.in_flight or status.waiting]
     if busy:
         raise OutdatedGatewayError(
@@ -87,7 +88,7 @@ async def _stop_outdated(paths: StatePaths, client: GatewayClient) -> None:
 
 
 def start_gateway(paths: StatePaths) -> subprocess.Popen[bytes]:
-    """Start a process, which ends by itself if there is another one."""
+    """Start a gateway process in a session of its own. It exits by itself if another one runs."""
     with storage_errors(paths.logs):
         output = open_log(paths.logs / "gateway.out")
     package = str(Path(benchflow.__file__).parents[1])
@@ -105,7 +106,12 @@ def start_gateway(paths: StatePaths) -> subprocess.Popen[bytes]:
 
 
 async def stop_gateway(paths: StatePaths) -> bool:
-    """End it, when its calls have; False when none ran. Raises `GatewayError` when it does not end."""
+    """Stop the gateway and wait until its calls have ended and it exits. Return False if none ran.
+
+    Raises:
+        GatewayError: It does not exit in time.
+        GatewayUnavailableError: It runs, but does not respond.
+    """
     if not is_running(paths):
         return False
     from benchflow.gateway.client import GatewayClient
@@ -121,12 +127,12 @@ async def stop_gateway(paths: StatePaths) -> bool:
 
 
 def has_rollouts(paths: StatePaths) -> bool:
-    """Whether it was told of any rollout: then it is wanted."""
+    """Return whether any rollout is registered, so that a gateway is needed."""
     return any(paths.gateway.rollouts.glob("*.json"))
 
 
 def is_running(paths: StatePaths) -> bool:
-    """Whether a gateway holds the lock, answering or not yet."""
+    """Return whether a gateway process holds the lock, even if it does not respond yet."""
     try:
         fd = os.open(paths.gateway.lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

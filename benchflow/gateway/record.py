@@ -1,7 +1,7 @@
-"""The record of a rollout's calls: lines appended to a file, and what a restarted gateway reads off it.
+"""The record of a rollout's calls: lines appended to a file, and their recovery after a restart of the gateway.
 
-Lines are `RequestLine` and `ResponseLine`. They are put together as text, because requests are large and repeat the
-whole conversation: a body goes in as it came, and only its head is ever read here again.
+Lines are `RequestLine` and `ResponseLine`. They are assembled as text, because requests are large and repeat the whole
+conversation: a body is inserted as it came, and the recovery parses only the head.
 """
 
 from __future__ import annotations
@@ -39,28 +39,29 @@ NOT_SENT = frozenset(
         "unreadable",
     }
 )
-"""Errors of calls that never went to an upstream."""
+"""Errors of calls that were never sent to an upstream."""
 
 TOKEN_COUNT = "token_count"
-"""Why a request is no part of the task that only counts tokens."""
+"""`side_reason` of a request that only counts tokens."""
 
 _TOKEN = re.compile(TOKEN_PREFIX + r"[0-9A-Za-z_-]{32,}")
 _REQUEST = b'{"type": "request"'
 _BODY = b', "request'
-"""What the last part of a request line begins with: inside a text its quote would be escaped."""
+"""Beginning of the last member of a request line: inside a text its quote would be escaped."""
 
 
 class CallRedactor(Redactor):
-    """Takes a rollout's token and key out of lines, fast where there is nothing to take out.
+    """Redacts a rollout's token and key from lines, fast where there is nothing to redact.
 
-    And any other token: in a session that was loaded there may be that of the rollout in which it was held.
+    Any other token is redacted, too: a loaded session may contain that of the rollout in which it was held.
     """
 
     def __init__(self, registration: Registration, key: tuple[str, str] | None) -> None:
+        """Make it. `key` is the name and value of the real key; None if there is none."""
         super().__init__({TOKEN_NAME: registration.token} | (dict([key]) if key else {}))
 
     def line(self, line: str) -> str:
-        """A line without them, which stays one, and as it is otherwise."""
+        """Return a line without them. It remains JSON, and unchanged otherwise."""
         if TOKEN_PREFIX in line:
             line = _TOKEN.sub(f"[{TOKEN_NAME}]", line)
         if not any(form in line for form in self._spelled):
@@ -69,24 +70,29 @@ class CallRedactor(Redactor):
         try:
             read_json(cleaned.encode("utf-8", "replace"))
         except ValueError:
-            # A number that is a key's value, too.
+            # The value also occurred in a number, so that the line is no JSON any more.
             return super().line(line)
         return cleaned
 
 
 def body_member(body: bytes | None, *, is_json: bool) -> str:
-    """The last member of a request line. body: None for one that could not be read, because of how it is packed."""
+    """Return the last member of a request line, as JSON text.
+
+    Args:
+        body: The request's body; None if it cannot be unpacked.
+        is_json: Whether it is JSON, which is inserted as it is; else it becomes a string.
+    """
     if not body:
         return '"request": null'
     text = body.decode("utf-8", "replace")
     if is_json:
-        # Between the parts of a document a line may end; within its texts it cannot.
+        # JSON allows line breaks between tokens but not within strings, so that these are no part of a string.
         return '"request": ' + text.replace("\n", " ").replace("\r", " ")
     return '"request_text": ' + json.dumps(text, ensure_ascii=False)
 
 
 def response_member(body: bytes, *, compressed: bool) -> str:
-    """The last member of a response line."""
+    """Return the last member of a response line, as JSON text: base64 for a body that is compressed or no UTF-8."""
     if not compressed:
         with contextlib.suppress(UnicodeDecodeError):
             return '"response": ' + json.dumps(body.decode(), ensure_ascii=False)
@@ -94,36 +100,44 @@ def response_member(body: bytes, *, compressed: bool) -> str:
 
 
 def line(head: Mapping[str, Any], last: str) -> str:
-    """One line: the head's members, then the last one."""
+    """Return a line of the record: the members of the head, then the last one."""
     return json.dumps(head, ensure_ascii=False)[:-1] + ", " + last + "}"
 
 
 @dataclass
 class Past:
-    """What a record says of the calls before. next_seq: of the next request; calls: heads of the generation calls.
-    refusals: requests that were not passed on.
-    """
+    """The calls that a record holds from before a restart."""
 
     next_seq: int = 0
+    """Number of the next request."""
+
     requests: int = 0
+    """Number of requests."""
+
     unanswered: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Heads of requests without a response, by id."""
+
     calls: list[dict[str, Any]] = field(default_factory=list)
+    """Heads of the generation calls."""
+
     refusals: Refusals = field(default_factory=Refusals)
+    """Requests that were not forwarded."""
 
 
 class Record:
-    """Appends to one file. Nobody else writes it."""
+    """Appends lines to the record of a rollout, of which it is the only writer."""
 
     def __init__(self, path: Path) -> None:
+        """Make it for a file, which need not exist yet."""
         self.path = path
 
     def size(self) -> int:
-        """Return its bytes. Raises `StoreError`."""
+        """Return the size in bytes; 0 if there is no file. Raise `StoreError`."""
         with storage_errors(self.path):
             return self.path.stat().st_size if self.path.exists() else 0
 
     def append(self, text: str) -> None:
-        """Append a line, whole. Raises `StoreError`."""
+        """Append a complete line. Raise `StoreError`."""
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -133,7 +147,14 @@ class Record:
                 os.close(fd)
 
     def recover(self, meter: Meter) -> Past:
-        """Read what is there, count it, take away half a line, and answer the calls that a gateway died with."""
+        """Read the record after a restart, and return its calls.
+
+        An incomplete last line is removed. Calls without a response get one, with the error `gateway_restarted`. Raises
+        `StoreError`.
+
+        Args:
+            meter: Meter in which the calls are counted.
+        """
         past = Past()
         if not self.path.exists():
             return past
@@ -142,7 +163,7 @@ class Record:
                 file.truncate(end_of_lines(file.fileno()))
             with self.path.open("rb") as file:
                 for text in file:
-                    # A line that somebody has changed is no call of ours.
+                    # A line that was changed by hand is skipped.
                     with contextlib.suppress(ValueError, KeyError, TypeError):
                         _take(text, past, meter)
         for id_ in past.unanswered:
@@ -154,7 +175,7 @@ class Record:
 
 
 def head_of(text: bytes) -> dict[str, Any] | None:
-    """A request line without what was asked; None for another line. Raises `ValueError`."""
+    """Parse a request line without its body. Return None for another line; raise `ValueError` for invalid JSON."""
     if not text.startswith(_REQUEST):
         return None
     cut = text.find(_BODY)
@@ -163,6 +184,7 @@ def head_of(text: bytes) -> dict[str, Any] | None:
 
 
 def _take(text: bytes, past: Past, meter: Meter) -> None:
+    """Count a line of the record in `past`; a response also in the meter."""
     head = head_of(text)
     if head is not None:
         past.unanswered[head["id"]] = head
@@ -181,6 +203,7 @@ def _take(text: bytes, past: Past, meter: Meter) -> None:
 
 
 def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -> None:
+    """Count a recorded call in the meter, as it was counted when it was made. `response` is empty for none."""
     error = (response.get("error") or {}).get("kind")
     if error in NOT_SENT:
         if error == "budget_exhausted" and head["side_reason"] != TOKEN_COUNT:
@@ -199,6 +222,7 @@ def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -
 
 
 def _restarted(id_: str) -> str:
+    """Return the response line of a call during which the gateway ended."""
     message = "the gateway was ended while the call was under way"
     answer = ResponseLine(
         id=id_,

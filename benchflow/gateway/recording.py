@@ -1,7 +1,7 @@
-"""A record of an earlier run, opened to be answered from.
+"""A record of an earlier run, indexed to be answered from.
 
-What is kept in memory of a call is its head, the digest of its normal form, and where its lines are: requests repeat
-the whole conversation, so that a record is large.
+In memory are, of each call, its head, the digest of its normal form, and the offsets of its lines: requests repeat the
+whole conversation, so that a record is large.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from benchflow.gateway.hook import Recorded
 from benchflow.gateway.normalise import call_form, digest
 
 LOST = frozenset({"gateway_restarted", "gateway_stopped"})
-"""Errors of answers that were there, and did not reach the agent, which asks again."""
+"""Errors of answers that existed but did not reach the agent, which repeats the call."""
 
 CUT = LOST | {"client_closed", "stalled", "truncated"}
-"""Errors of answers that did not come to an end."""
+"""Errors of answers that are incomplete."""
 
 REFUSED = frozenset(
     {
@@ -29,47 +29,67 @@ REFUSED = frozenset(
         "unreadable",
     }
 )
-"""Errors by which the gateway itself has said no: no answers of a model."""
+"""Errors by which the gateway itself refused a call: these are no answers of a model."""
 
 
 @dataclass
 class Call:
-    """One call of a record.
-
-    seq: its number in the record. digest: of its normal form. source: `live` or `replay`. request, response: where
-    their lines are in the file, the latter None for a call that was not answered. error: the kind of the error that it
-    ended with.
-    """
+    """One call of a record."""
 
     id: str
     seq: int
+    """Number of the call in the record."""
+
     node: str | None
+    """Id of the node to which its turn leads; None if unknown."""
+
     side: bool
+    """Whether it is no part of the task."""
+
     source: str
+    """`live` or `replay`."""
+
     digest: str
+    """Digest of its normal form."""
+
     request: int
+    """Offset of its request line in the file."""
+
     response: int | None = None
+    """Offset of its response line; None for a call without a response."""
+
     status: int | None = None
+    """HTTP status of the response; None if the agent got none."""
+
     error: str | None = None
+    """Kind of the error with which it ended; None for none."""
 
     @property
     def answered(self) -> bool:
-        """Whether the agent got an answer, whole: also one that says that something went wrong upstream."""
+        """Return whether the agent got a complete answer, which may be an error of the upstream."""
         return self.status is not None and self.error not in CUT | REFUSED
 
     @property
     def why_not(self) -> str:
-        """Why there is no answer."""
+        """Return why there is no answer, as a phrase for a message."""
         if self.response is None:
             return "it was not answered"
         return f"it ended with {self.error}" if self.error else "it was given nothing"
 
 
 class Recording:
-    """The calls of a record, in the order in which they were asked. Requests for no model count as side calls."""
+    """The calls of a record, in the order of their requests. Requests to no model count as side calls."""
 
     def __init__(self, path: Path, agent: str) -> None:
-        """Raises `ConfigError` for a file that is not there, or is no record."""
+        """Read the whole record.
+
+        Args:
+            path: File of the record.
+            agent: Name of the agent in the registry.
+
+        Raises:
+            ConfigError: The file is missing, or is no record.
+        """
         self.path = path
         self._agent = agent
         self.calls: list[Call] = []
@@ -82,16 +102,16 @@ class Recording:
         self.calls.sort(key=lambda call: call.seq)
 
     def request(self, call: Call) -> dict[str, Any]:
-        """What was asked: its line."""
+        """Read the request line of a call."""
         return self._line(call.request)
 
     def form(self, call: Call) -> dict[str, Any]:
-        """The normal form of what was asked."""
+        """Return the normal form of a call."""
         line = self.request(call)
         return call_form(line, body_of(line), self._agent)
 
     def answer(self, call: Call) -> Recorded:
-        """What it got, byte for byte. Raises `ConfigError` when the file has changed since."""
+        """Read the answer of a call, byte for byte. Raise `ConfigError` if the file has changed meanwhile."""
         line = self._line(call.response) if call.response is not None else {}
         if line.get("id") != call.id:
             raise _no_record(self.path, f"the answer of call {call.seq} is not where it was")
@@ -101,9 +121,13 @@ class Recording:
         return Recorded(int(line["status"]), headers, body)
 
     def last_of(self, until: str) -> int:
-        """The number of the last call that leads to a node, or of the call whose number this is.
+        """Return the number of the last call that leads to a node, or of the call with this number.
 
-        Raises `ConfigError` for a node whose calls are not in the record.
+        Args:
+            until: Id of the node, or the call's number.
+
+        Raises:
+            ConfigError: The record has no such call.
         """
         found = [call.seq for call in self.calls if call.node == until]
         if not found and until.isdecimal():
@@ -119,6 +143,7 @@ class Recording:
         return max(found)
 
     def _add(self, line: dict[str, Any], offset: int, by_id: dict[str, Call]) -> None:
+        """Add the call of a request line, or complete that of a response line."""
         if line["type"] == "request":
             form = digest(call_form(line, body_of(line), self._agent))
             side = bool(line["side"]) or line["api"] == "other"
@@ -131,6 +156,7 @@ class Recording:
             call.error = (line.get("error") or {}).get("kind")
 
     def _line(self, offset: int) -> dict[str, Any]:
+        """Read the line at an offset. Raise `ConfigError` if that fails."""
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
@@ -141,12 +167,12 @@ class Recording:
 
 
 def body_of(line: Mapping[str, Any]) -> Any:
-    """What a request line has for a body: a document, a text, or None."""
+    """Return the body in a request line: a document, a text, or None."""
     return line["request_text"] if line.get("request_text") is not None else line.get("request")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every whole line and where it is. The last one may have been cut by a crash."""
+    """Yield every complete line and its offset. A crash may have cut the last one."""
     try:
         with path.open("rb") as file:
             offset = 0

@@ -1,6 +1,6 @@
-"""Requests of one rollout that are not passed on: counted, and named as far as that can be bounded.
+"""Requests of one rollout that are not forwarded: counted, and recorded by bounded names.
 
-Their names are an attacker's text: they are shortened, and hold only what a path may hold.
+The names are chosen by a possible attacker: they are shortened, and reduced to characters that a path may have.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from benchflow.contracts.gateway import RefusedRequest
 
 MAX_NAMES = 20
-"""Names of one rollout. What is refused beyond them is counted together."""
+"""Maximum of distinct names of one rollout. Further ones are counted together."""
 
 MAX_METHOD_LENGTH, MAX_PATH_LENGTH, MAX_UNPRICED_LENGTH = 16, 100, 64
 
@@ -22,13 +22,14 @@ _Name = tuple[str | None, str | None, str | None]
 
 
 class Refusals:
-    """Counts what was refused, by method, path and, where that was the reason, what has no known price."""
+    """Counts refused requests by method, path and, if that was the reason, the part without a known price."""
 
     def __init__(self) -> None:
+        """Make it empty."""
         self._counts: dict[_Name, int] = {}
 
     def add(self, method: str, path: str, unpriced: str | None = None) -> RefusedRequest | None:
-        """Count a request. Return its count if it is to be written down: at each doubling, which bounds the lines."""
+        """Count a request. Return its count if it is to be recorded: at each doubling, which bounds the lines."""
         name: _Name = (
             _NO_METHOD.sub("?", method[:MAX_METHOD_LENGTH]),
             _NO_PATH.sub("?", path[:MAX_PATH_LENGTH]),
@@ -40,13 +41,13 @@ class Refusals:
         return _request(name, count) if count & (count - 1) == 0 else None
 
     def restore(self, line: Mapping[str, Any]) -> None:
-        """Take over a line that was written down earlier; later lines count more."""
+        """Restore a count from a recorded line; later lines have higher counts."""
         names = {name: line.get(name) for name in ("method", "path", "unpriced")}
         request = RefusedRequest(count=line["count"], **names)
         self._counts[request.method, request.path, request.unpriced] = request.count
 
     def counted(self) -> tuple[RefusedRequest, ...]:
-        """Return all of them, in the order in which they first came."""
+        """Return all counts, in the order in which the names first occurred."""
         return tuple(_request(name, count) for name, count in self._counts.items())
 
 

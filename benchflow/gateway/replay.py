@@ -1,22 +1,23 @@
-"""Answering a rollout's calls from the record of an earlier one, for as long as they are the recorded ones.
+"""Replay: a rollout's calls are answered from the record of an earlier one, for as long as they match it.
 
-A call is matched by its normal form (`normalise`), which holds the whole conversation. So the order among calls at the
-same time does not matter: a call gets the first answer to an equal one that nobody has got yet; one that an agent
-repeats, after an error or in a second session, gets the answers in their order. Recorded identifiers are in the
-recorded answers, hence in what the agent asks next.
+A call is matched by its normal form (`normalise`), which contains the whole conversation. So the order of concurrent
+calls does not matter: a call gets the first unused answer to an equal one, and a call that an agent repeats, after an
+error or in a second session, gets the answers in their order. Recorded identifiers are in the recorded answers, hence
+in the agent's next requests.
 
-What may happen to a call that is part of the task:
-- it is in the record: it gets the recorded status, headers and bytes, errors of the upstream included;
-- everything up to `until` was asked for: it and all later ones go live; without `until` the record's end is the end,
-  and a strict replay has nothing to go on with then;
-- else it is a divergence. Strict: it and all later ones are refused. Else they go live: the agent is on its own way.
+A main call has one of these outcomes:
+- It is in the record: it gets the recorded status, headers and bytes, also errors of the upstream.
+- All calls up to `until` were requested: it and all later ones go live. Without `until`, the record's end is the end; a
+  strict replay cannot go on after it.
+- Otherwise it diverges. Strict: it and all later ones are refused. Else they go live, since the agent does something
+  else.
 
-Side calls (titles, suggestions) come when they come: they may be left out, and repeated, which gives the last answer
-again. One that the record does not have goes live alone; a strict replay, which asks no model, refuses it, and goes on:
-agents do without a title. Recorded answers that did not come to an end, and refusals of the gateway's own, are left out
-of account: the agent has asked again, or nobody knows what it would have done.
+Side calls (titles, suggestions) come at any time: they may be left out or repeated, and a repeated one gets the last
+answer again. A side call that is not in the record goes live alone; a strict replay, which asks no model, refuses it
+and continues, since agents can do without a title. Recorded answers that were cut off, and the gateway's own refusals,
+are not replayed: the agent has repeated the call, or its reaction is unknown.
 
-A replay has no state but what the rollout's own record tells, so that `resume` puts it where it was.
+A replay has no state beyond the rollout's own record, from which `resume` restores it.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from benchflow.gateway.normalise import call_form, digest
 from benchflow.gateway.recording import LOST, Call, Recording, body_of
 
 _CANDIDATES = 8
-"""Recorded calls, from the next one on, among which the nearest to one that diverged is looked for."""
+"""Number of next recorded calls among which the most similar one to a diverged call is searched."""
 
 _LARGE = 256 * 1024
-"""Bytes of a request whose normal form is made beside the other calls."""
+"""Bytes of a request from which on its normal form is computed in a thread."""
 
 
 class Aside(Diverged):
@@ -47,10 +48,20 @@ class Aside(Diverged):
 
 
 class Replay:
-    """One rollout's replay. until: the last node, or the number of the last call, that is answered; None for all."""
+    """The replay of one rollout."""
 
     def __init__(self, recording: Recording, agent: str, *, until: str | None = None, strict: bool = False) -> None:
-        """Raises `ConfigError` for a node whose calls are not in the record."""
+        """Start at the beginning of the record.
+
+        Args:
+            recording: The record to answer from.
+            agent: Name of the agent in the registry.
+            until: Id of the last node, or number of the last call, that is answered; None for all.
+            strict: Whether calls that diverge are refused instead of sent to the upstream.
+
+        Raises:
+            ConfigError: No call of the record leads to the node `until`.
+        """
         self._recording, self._agent = recording, agent
         self._strict, self._endless = strict, until is None
         last = recording.last_of(until) if until is not None else None
@@ -67,15 +78,19 @@ class Replay:
 
     @classmethod
     def open(cls, record: Path, agent: str, *, until: str | None = None, strict: bool = False) -> Replay:
-        """Reads the whole record. Raises `ConfigError` for a file that is none, and for a node that is not in it."""
+        """Read a record, and return its replay at the beginning. Arguments are as in `__init__`.
+
+        Raises:
+            ConfigError: The file is no record, or no call of it leads to the node `until`.
+        """
         return cls(Recording(record, agent), agent, until=until, strict=strict)
 
     def resume(self, record_of_this_run: Path) -> None:
-        """Be where the rollout's own record says that the replay was. Raises `ConfigError` when the two do not fit."""
+        """Restore the replay's state from the rollout's own record. Raise `ConfigError` if the two do not match."""
         run = Recording(record_of_this_run, self._agent)
         for call in sorted(run.calls, key=lambda call: call.request):
             if call.source == "replay":
-                # An answer that the agent has not got is there for when it asks again.
+                # An answer that did not reach the agent stays unused, for the repeated request.
                 if call.error not in LOST and self._take(call.digest, call.side) is None:
                     raise ConfigError(
                         f"call {call.seq} was answered from another record than {self._recording.path}",
@@ -87,13 +102,13 @@ class Replay:
                 return
 
     async def answer(self, request_line: Mapping[str, Any], body: bytes) -> Recorded | Diverged | None:
-        """What a call gets, see `hook.Replayer`."""
+        """Return the answer to a call as `hook.Replayer` describes."""
         if self._over:
             return self._outcome()
         said = _said(request_line, body)
         if len(body) > _LARGE:
             form, name = await asyncio.to_thread(self._form, request_line, said)
-            # Meanwhile another call may have gone another way.
+            # Meanwhile another call may have diverged.
             if self._over:
                 return self._outcome()
         else:
@@ -108,14 +123,14 @@ class Replay:
         return Diverged(self._divergence) if self._divergence is not None else None
 
     def status(self) -> ReplayStatus:
-        """How far it has come."""
+        """Return the progress of the replay."""
         state = "diverged" if self._divergence is not None else "live" if self._live else "replaying"
         return ReplayStatus.model_validate(
             {"state": state, "answered": self._answered, "left": self._left, "divergence": self._divergence}
         )
 
     def compare(self, run: Recording) -> None:
-        """Take all calls of another run for asked, wherever its answers came from, up to the first that diverges."""
+        """Match all calls of another run, whatever their source, up to the first that diverges."""
         for call in sorted(run.calls, key=lambda call: call.request):
             if self._take(call.digest, call.side) is None and not call.side:
                 self._leave(run.request(call), run.form(call))
@@ -123,18 +138,20 @@ class Replay:
 
     @property
     def _over(self) -> bool:
+        """Return whether the replay has ended or diverged."""
         return self._live or self._divergence is not None
 
     def _outcome(self) -> Diverged | None:
-        """What calls get once it is over."""
+        """Return the outcome of calls after the end: the divergence if strict, else None, since they go live."""
         return Diverged(self._divergence) if self._divergence is not None and self._strict else None
 
     def _form(self, line: Mapping[str, Any], body: Any) -> tuple[dict[str, Any], str]:
+        """Return the normal form of a call, and its digest."""
         form = call_form(line, body, self._agent)
         return form, digest(form)
 
     def _take(self, name: str, side: bool) -> Call | None:
-        """The recorded call whose answer an equal one gets now."""
+        """Return the recorded call whose answer an equal call gets now, and mark it as used; None if there is none."""
         unasked = self._unasked.get(name)
         if unasked:
             call = self._asked[name] = unasked.popleft()
@@ -147,13 +164,14 @@ class Replay:
         return call
 
     def _leave(self, line: Mapping[str, Any], form: Mapping[str, Any]) -> None:
-        """A call of the task that gets no recorded answer: the replay is over, one way or the other."""
+        """End the replay at a main call without a recorded answer: it goes live, or it is a divergence."""
         if not self._left and not (self._strict and self._endless):
             self._live = True
             return
         self._divergence = self._diverged(line, form)
 
     def _diverged(self, line: Mapping[str, Any], form: Mapping[str, Any]) -> Divergence:
+        """Describe a divergence: no usable answer, none left, after the last call, or unlike the nearest call."""
         who, seq, name = _who(line), int(line["seq"]), digest(form)
         for call in self._calls:
             if call.digest == name and not call.answered:
@@ -171,7 +189,7 @@ class Replay:
         return Divergence(seq=seq, recorded=call.seq, message=message, diff=short_diff(recorded, form))
 
     def _nearest(self, form: Mapping[str, Any]) -> tuple[Call, dict[str, Any]] | None:
-        """Of the recorded calls that come next, the one that has most in common with this one, and its normal form."""
+        """Return the next recorded call that shares most lines with this one, and its form; None if none is left."""
         waiting = {id(call) for calls in self._unasked.values() for call in calls}
         next_ones = [call for call in self._calls if id(call) in waiting and not call.side][:_CANDIDATES]
         forms = [(call, self._recording.form(call)) for call in next_ones]
@@ -179,7 +197,7 @@ class Replay:
 
 
 def make_replayer(registration: Registration, done: list[dict[str, Any]]) -> Replay:
-    """The replay that a registration asks for, see `hook.MakeReplayer`. Reads the record: it may take seconds."""
+    """Return the replay that a registration asks for, as `hook.MakeReplayer` describes."""
     settings = registration.replay
     if settings is None:
         raise ConfigError("the rollout is not a replay", key="replay")
@@ -190,9 +208,16 @@ def make_replayer(registration: Registration, done: list[dict[str, Any]]) -> Rep
 
 
 def divergence_report(record: Path, run: Path, *, agent: str, until: str | None = None) -> str:
-    """How far a run's calls are those of a record, and where they part, for a person to read.
+    """Return a report for a person: how far a run's calls match a record, and where they diverge.
 
-    agent: its name in the registry. Raises `ConfigError` for files that are no records.
+    Args:
+        record: The record to compare with.
+        run: The record of the run.
+        agent: Name of the agent in the registry.
+        until: Last node or call to compare, as in `Replay`.
+
+    Raises:
+        ConfigError: A file is no record, or no call of it leads to the node `until`.
     """
     replay = Replay.open(record, agent, until=until)
     replay.compare(Recording(run, agent))
@@ -205,7 +230,7 @@ def divergence_report(record: Path, run: Path, *, agent: str, until: str | None 
 
 
 def _said(line: Mapping[str, Any], body: bytes) -> Any:
-    """The body as a record has it; from the bytes where the line has none."""
+    """Return the body as a record has it; parsed from the bytes if the line has none."""
     if "request" in line or "request_text" in line:
         return body_of(line)
     text = body.decode("utf-8", "replace")
@@ -220,6 +245,7 @@ def _is_side(line: Mapping[str, Any]) -> bool:
 
 
 def _who(line: Mapping[str, Any]) -> str:
+    """Return the name of a call for a message."""
     what = "side call" if _is_side(line) else "call"
     return f"{what} {line['seq']}{_at(line['node'])}"
 

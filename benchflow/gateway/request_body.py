@@ -1,8 +1,8 @@
-"""The body of a request: received within bounds, and read so that an endpoint reads no other request in its bytes.
+"""The body of a request: received within limits, and parsed so that an endpoint cannot read another request in it.
 
-JSON leaves open which of two equal keys counts, and some parsers take keys for equal that differ in case. An agent that
-writes `"stream": false, "Stream": true` would be metered for one request and served another. A body goes on byte for
-byte, or not at all.
+JSON does not define which of two equal keys counts, and some parsers treat keys as equal that differ in case. An agent
+that writes `"stream": false, "Stream": true` would be metered for one request and served another. A body is forwarded
+byte for byte, or not at all.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from benchflow.gateway.plain_body import UnpackingError, unpack
 from benchflow.gateway.values import MAX_VALUES, count_values
 
 REQUEST_LIMIT = 100 * 1024 * 1024
-"""Bytes of a request's body."""
+"""Maximum of bytes of a request's body."""
 
 BODY_SEC = 60.0
-"""The longest that a body may take, from when the gateway is ready for it."""
+"""Seconds for which the gateway waits for a body, from when it is ready for it."""
 
 _METERED_KEYS = (
     *("model", "messages", "input", "instructions", "system", "contents", "systemInstruction", "generationConfig"),
@@ -34,47 +34,74 @@ _METERED_KEYS = (
     *("service_tier", "serviceTier", "speed", "inference_geo", "models", "fallbacks", "plugins", "web_search_options"),
     *("prompt", "temperature", "top_p", "seed", "n", "max_tokens", "max_completion_tokens", "max_output_tokens"),
 )
-"""The keys by which a request is metered, changed or refused."""
+"""Keys by which a request is metered, changed or refused."""
 
 _BY_FOLDED = {key.casefold(): key for key in _METERED_KEYS}
 
 
 class BodyError(Exception):
-    """A request's body is not taken. status: what the agent gets. kind: as in `CallError`."""
+    """A request's body is refused."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
+        """Make it.
+
+        Args:
+            status: HTTP status for the agent.
+            kind: Kind of error, as in `CallError`.
+            message: Description.
+        """
         self.status, self.kind, self.message = status, kind, message
         super().__init__(message)
 
 
 @dataclass
 class TakenRequest:
-    """A request that was received.
-
-    sent: the body that goes on. read: the same unpacked, None where it could not be. document: what it is in JSON,
-    where it is metered. asked: what that asks. size: bytes that are held of it. problem: why it does not go on.
-    """
+    """A received request."""
 
     sent: bytes = b""
+    """Body to forward."""
+
     read: bytes | None = None
+    """The same, unpacked; None if it cannot be unpacked."""
+
     document: dict[str, Any] | None = None
+    """The body as JSON, if it is metered."""
+
     is_json: bool = False
+    """Whether the body is JSON."""
+
     asked: Asked = field(default_factory=Asked)
+    """Parsed request of a generation call; else empty."""
+
     size: int = 0
+    """Bytes of memory that the body takes."""
+
     problem: CallError | None = None
+    """Why the request is refused; None if it is forwarded."""
 
 
 async def take_request(
     request: web.BaseRequest, body: bytes, passed: Passed, dialect: Dialect | None, capacity: Capacity
 ) -> TakenRequest:
-    """Read a body, as far as it decides how the call is metered and changed. dialect: None for no call of one."""
+    """Unpack and parse a received body, as far as metering and changes need it.
+
+    Args:
+        request: The request.
+        body: Its body, as received.
+        passed: How it is forwarded.
+        dialect: Dialect of a generation call; None for any other request.
+        capacity: Capacity for parsing large bodies.
+
+    Returns:
+        The request, with `problem` set if the body is invalid or has forbidden keys.
+    """
     taken = TakenRequest(body, body)
     encoding = ", ".join(request.headers.getall("Content-Encoding", ()))
     if dialect is None and passed.counts_as == "call":
         taken.read, taken.is_json = await capacity.parse(len(body), partial(read_unmetered, body, encoding))
     else:
         try:
-            # What was packed goes on unpacked: an endpoint may unpack it to something else.
+            # A compressed body is forwarded unpacked: an endpoint might unpack it differently.
             taken.sent, taken.document = await capacity.parse(len(body), partial(read_request, body, encoding))
             taken.read, taken.is_json = taken.sent, True
         except (ValueError, UnpackingError) as error:
@@ -90,19 +117,19 @@ async def take_request(
 
 
 def reserved_size(request: web.BaseRequest) -> int:
-    """Return the bytes that a request's body takes at most. Raises `BodyError` for one that is too large."""
+    """Return the maximum of bytes that a request's body can take. Raise `BodyError` if it is too large."""
     length = request.content_length
     if length is not None and length > REQUEST_LIMIT:
         raise _too_large()
-    # The length of a packed or chunked body is known when it is there.
+    # The length of a compressed or chunked body is known only once it is received.
     return REQUEST_LIMIT if length is None or "Content-Encoding" in request.headers else length
 
 
 async def receive_body(request: web.BaseRequest) -> bytes:
-    """Return a request's body as it came. Raises `BodyError` for one that is too large, too slow or malformed."""
+    """Receive a request's body as it is. Raise `BodyError` if it is too large, too slow or malformed."""
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # Else aiohttp takes it for a part of the answer, and the answer's own head for sent.
+        # Otherwise aiohttp counts this as a part of the response, whose head it then takes for sent.
         request.writer.output_size = 0
     body = bytearray()
     try:
@@ -121,12 +148,17 @@ async def receive_body(request: web.BaseRequest) -> bytes:
 def read_request(body: bytes, encoding: str) -> tuple[bytes, dict[str, Any]]:
     """Return a body unpacked, and the JSON object that it is.
 
-    Raises `ValueError` for what is no object, and for one that two parsers could read in two ways, `UnpackingError` for
-    what is not packed as its head says.
+    Args:
+        body: The body, as received.
+        encoding: Its content encoding; empty for none.
+
+    Raises:
+        ValueError: It is no JSON object, or one that two parsers could read differently.
+        UnpackingError: It is not compressed as its head says.
     """
     plain = unpack(body, encoding, REQUEST_LIMIT)
     check_size(plain)
-    # The faster parser also bounds the depth.
+    # The faster parser also limits the depth.
     if not isinstance(read_json(plain), dict):
         raise ValueError("it is no JSON object")
     document: dict[str, Any] = json.loads(plain.decode(), object_pairs_hook=_unique)
@@ -139,7 +171,7 @@ def read_request(body: bytes, encoding: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def read_unmetered(body: bytes, encoding: str) -> tuple[bytes | None, bool]:
-    """Return a body that goes on as it is, unpacked for the record if that can be done, and whether it is JSON."""
+    """Return a body unpacked for the record, and whether it is JSON; (None, False) if it cannot be unpacked."""
     try:
         plain = unpack(body, encoding, REQUEST_LIMIT)
         check_size(plain)
@@ -152,12 +184,13 @@ def read_unmetered(body: bytes, encoding: str) -> tuple[bytes | None, bool]:
 
 
 def check_size(text: bytes) -> None:
-    """Raise `ValueError` for a text that is too large a document, before it is made one."""
+    """Raise `ValueError` for a JSON text with too many values, before it is parsed."""
     if count_values(text) > MAX_VALUES:
         raise ValueError("it has too many values")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of an object. Raise `ValueError` if two have the same key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("it has a key twice in an object")

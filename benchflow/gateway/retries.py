@@ -1,4 +1,4 @@
-"""When an upstream is asked again, and how long to wait before."""
+"""Retries of an upstream: the statuses that are retried, and the wait before each attempt."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from email.utils import parsedate_to_datetime
 from benchflow.contracts.gateway import RetryPolicy
 
 RETRIED = frozenset({429, 500, 502, 503, 504, 529})
-"""Statuses that may be others in a while."""
+"""Statuses that may be transient."""
 
 FIXABLE = frozenset({401, 402, 403, 404})
 """Statuses that persist until a user fixes the key, the quota, the model's name or the address."""
 
 
 def wanted_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that an answer asks to be waited for; None when it asks for nothing that can be read."""
+    """Return the seconds that a response asks to wait before a retry; None if it has no valid such header."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = headers.get(name)
         if text is None:
@@ -30,7 +30,7 @@ def wanted_wait(headers: Mapping[str, str]) -> float | None:
             until = parsedate_to_datetime(text).timestamp()
         except ValueError:
             continue
-        # By the clock of who answers, where it tells: this host's may be wrong, or be set meanwhile.
+        # By the server's clock, if it sends its date: this host's may be wrong, or be set meanwhile.
         now = time.time()
         with contextlib.suppress(KeyError, ValueError):
             now = parsedate_to_datetime(headers["date"]).timestamp()
@@ -39,7 +39,14 @@ def wanted_wait(headers: Mapping[str, str]) -> float | None:
 
 
 def next_wait(policy: RetryPolicy, retries: int, elapsed: float, wanted: float | None = None) -> float | None:
-    """Seconds until the next attempt, after so many retries and so many seconds; None when there is none."""
+    """Return the seconds until the next attempt; None if there is none.
+
+    Args:
+        policy: The policy.
+        retries: Number of retries so far.
+        elapsed: Seconds since the call, or the endpoint's outage, began.
+        wanted: Seconds that the response asks to wait; None: the policy's backoff.
+    """
     if retries >= policy.max_retries:
         return None
     wait = policy.first_wait_sec * 2 ** min(retries, 30) if wanted is None else wanted

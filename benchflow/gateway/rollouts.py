@@ -1,4 +1,4 @@
-"""The rollouts that the gateway was told of: their state, and the files from which a restarted gateway knows them."""
+"""The registered rollouts: their state, and the files from which a restarted gateway restores it."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ from benchflow.trajectories.journal import timestamp
 log = structlog.get_logger("benchflow.gateway")
 
 MAX_AT_ONCE = 16
-"""Calls of one rollout that may be under way where tokens or money are limited, which are known when they end."""
+"""Maximum of a rollout's calls in flight where tokens or cost are limited: these are known only when calls end."""
 
 MAX_AT_ONCE_UNLIMITED = 64
-"""Calls of one rollout that may be under way otherwise: each holds a connection to the endpoint, and its bodies."""
+"""Maximum of a rollout's calls in flight otherwise: each holds a connection to the endpoint, and its bodies."""
 
 
 class Kept(Model):
-    """What is on disk of a rollout."""
+    """Stored state of a rollout."""
 
     registration: Registration
     attribution: Attribution = Attribution()
     held: bool = False
+    """Whether new calls are held."""
 
 
 class Rollout:
-    """One rollout's calls: how many are under way, whether new ones are held, what was used."""
+    """One rollout's calls: how many are in flight, whether new ones are held, and their usage."""
 
     def __init__(
         self,
@@ -58,6 +59,16 @@ class Rollout:
         prefix: PrefixCheck | None,
         blockage: Blockage,
     ) -> None:
+        """Make it.
+
+        Args:
+            kept: Registration, attribution, and whether calls are held.
+            meter: Usage so far, and the limits.
+            past: Calls that an earlier gateway has recorded.
+            replayer: Answers calls from a record; None if all go to the upstream.
+            prefix: Check of the first call of a resumed session; None for none.
+            blockage: Times in which the gateway itself has kept calls waiting.
+        """
         self.registration = kept.registration
         self.attribution = kept.attribution
         self.meter = meter
@@ -80,23 +91,24 @@ class Rollout:
         self.blockage = blockage
         self.outage = Outage(blockage.add)
         self.heard: dict[str, float] = {}
-        """When the endpoint said something last, by the ids of calls that are under way there; monotonic."""
+        """Monotonic time at which the endpoint last sent anything, by the ids of calls in flight there."""
         self.is_over = False
-        """Whether the rollout was forgotten: nobody reads its record any more."""
+        """Whether the rollout was forgotten, so that its record is not read any more."""
 
     @property
     def held(self) -> bool:
+        """Return whether new calls are held."""
         return not self._open.is_set()
 
     def hold(self, held: bool) -> None:
-        """Hold new calls back, or let them go, those that wait first."""
+        """Hold new calls, or let them go, those that wait first."""
         if held:
             self._open.clear()
         else:
             self._open.set()
 
     async def admitted(self) -> None:
-        """Until new calls are not held back."""
+        """Wait until new calls are not held."""
         self._waiting += 1
         try:
             await self._open.wait()
@@ -105,7 +117,7 @@ class Rollout:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """For as long as an agent waits for a call."""
+        """Count a call as in flight inside the block: its agent waits for it."""
         self._in_flight += 1
         self._notify()
         try:
@@ -116,7 +128,7 @@ class Rollout:
             self._notify()
 
     def read_on(self, cut_off: Callable[[], None]) -> bool:
-        """Return whether the rest of a call may be read whose agent has left. cut_off: ends that; later, at the end."""
+        """Return whether the rest of a call whose agent left may be read. The rollout's end calls `cut_off`."""
         if not self.is_over:
             self._left_calls.add(cut_off)
         return not self.is_over
@@ -126,24 +138,27 @@ class Rollout:
         self._left_calls.discard(cut_off)
 
     def end(self) -> None:
-        """Cut off the calls that no agent waits for."""
+        """Mark the rollout as over, and cut off the calls that no agent waits for."""
         self.is_over = True
         for cut_off in list(self._left_calls):
             cut_off()
 
     def slot(self) -> AbstractAsyncContextManager[None]:
-        """Return what a call holds while it is under way, and others may have to wait for."""
+        """Return the semaphore that bounds the rollout's calls in flight."""
         return self._slots if needs_usage(self.registration) else self._unlimited_slots
 
     def take_seq(self) -> int:
-        """The number of the next request in the record."""
+        """Return the number of the next request in the record, and count it."""
         self._next_seq += 1
         return self._next_seq - 1
 
     def refuse(self, method: str, path: str, unpriced: str | None = None) -> None:
-        """Count a request that is not passed on, and record it as far as the record must not grow without end.
+        """Count a request that is not forwarded, and record it unless that would let the record grow without bound.
 
-        unpriced: what has no known price, where that is the reason.
+        Args:
+            method: Its method.
+            path: Its path.
+            unpriced: Part of it that has no known price, if that is the reason.
         """
         redact = CallRedactor(self.registration, None)
         refused = self.refusals.add(method, redact(path), redact(unpriced) if unpriced is not None else None)
@@ -156,11 +171,16 @@ class Rollout:
             self.failure = str(error)
 
     def requested(self) -> None:
-        """A request was recorded."""
+        """Count a recorded request."""
         self._requests += 1
 
     async def until_quiet(self, quiet_for: float, timeout: float) -> bool:
-        """Whether, within the time, no call was under way for so long, counted from now."""
+        """Wait until no call was in flight for a time, counted from now at the earliest. Return whether that was so.
+
+        Args:
+            quiet_for: Seconds without a call in flight.
+            timeout: Seconds after which to give up and return False.
+        """
         asked = time.monotonic()
         while True:
             now = time.monotonic()
@@ -174,6 +194,7 @@ class Rollout:
                 await asyncio.wait_for(self._changed.wait(), left if self._in_flight else min(left, rest))
 
     def status(self) -> GatewayStatus:
+        """Return the rollout's status for the engine."""
         return GatewayStatus(
             id=self.registration.id,
             in_flight=self._in_flight,
@@ -193,7 +214,7 @@ class Rollout:
         )
 
     def kept(self, **changes: Registration | Attribution | bool) -> Kept:
-        """Return what is to be on disk of it. changes: values in place of its present ones."""
+        """Return the state to store, with `changes` in place of present values."""
         kept = Kept(registration=self.registration, attribution=self.attribution, held=self.held)
         return kept.model_copy(update=changes)
 
@@ -206,6 +227,7 @@ class Rollouts:
     """All rollouts of this host, by id and by token."""
 
     def __init__(self, paths: GatewayPaths, make_replayer: MakeReplayer | None) -> None:
+        """Make it empty. `make_replayer` opens records to answer from; None refuses registrations with a replay."""
         self._directory = paths.rollouts
         self._make_replayer = make_replayer
         self._by_id: dict[str, Rollout] = {}
@@ -213,19 +235,27 @@ class Rollouts:
         self._registering = asyncio.Lock()
 
     def load(self) -> None:
-        """Take over what an earlier gateway was told, and end in the records what it left open."""
+        """Restore the rollouts that an earlier gateway stored, and answer in their records the calls that it left open.
+
+        Raises an error if the disk is full or unavailable; a rollout that cannot be restored otherwise is only logged.
+        """
         for file in sorted(self._directory.glob("*.json")):
             try:
                 self._add(self._read(Kept.model_validate_json(file.read_bytes())))
             except (ValidationError, BenchFlowError) as error:
                 if isinstance(error, BenchFlowError) and error.is_outage:
-                    # Another start finds it, when there is space again: its agent would be refused until then.
+                    # The next start restores it, once there is space: if it were skipped, its agent would be refused.
                     raise
-                # One rollout's trouble must not keep the others from their models.
+                # An error of one rollout must not keep the others from their models.
                 log.error("a rollout is not known any more", file=str(file), error=str(error))
 
     async def register(self, registration: Registration) -> Rollout:
-        """Take a rollout on, or its new settings. Raises `ConfigError` for what cannot be done for it."""
+        """Add a rollout, or change its settings, and return it.
+
+        Raises:
+            ConfigError: The gateway cannot carry the registration out.
+            StoreError: It cannot be stored.
+        """
         self._check(registration)
         async with self._registering:
             return await self._register(registration)
@@ -239,11 +269,11 @@ class Rollouts:
             known.registration = registration
             known.meter.limits = registration.limits
             return known
-        # Records may be large.
+        # In a thread, since records may be large.
         kept = Kept(registration=registration)
         rollout = await asyncio.to_thread(self._read, kept)
         if known is not None and known.registration.token != registration.token:
-            # First: a gateway that is ended between the two must not leave the next one an old token that is good.
+            # Before the write: a gateway that ends between the two must not leave a valid old token to the next one.
             self._remove_file(known)
         self._write(kept)
         self._drop(registration.id)
@@ -251,20 +281,20 @@ class Rollouts:
         return rollout
 
     def forget(self, id_: str) -> None:
-        """From now on its token is nobody's. Calls under way go on, if somebody waits for them."""
+        """Invalidate a rollout's token, if it is known. Calls in flight go on as long as an agent waits for them."""
         if id_ in self._by_id:
             self._remove_file(self._by_id[id_])
             self._drop(id_)
 
     def _drop(self, id_: str) -> None:
-        """Let go of a rollout in memory alone, if it is known."""
+        """Remove a rollout from memory alone, if it is known."""
         rollout = self._by_id.pop(id_, None)
         if rollout is not None:
             rollout.end()
             self._by_token.pop(_digest(rollout.registration.token), None)
 
     def attribute(self, id_: str, attribution: Attribution) -> Rollout:
-        """Whose calls come from now on."""
+        """Attribute the rollout's calls to a turn from now on, and return it. Raise `UnknownRolloutError`."""
         rollout = self.get(id_)
         if rollout.attribution != attribution:
             self._write(rollout.kept(attribution=attribution))
@@ -272,7 +302,7 @@ class Rollouts:
         return rollout
 
     def hold(self, id_: str, held: bool) -> Rollout:
-        """Hold its new calls back, or let them go."""
+        """Hold the rollout's new calls, or let them go, and return it. Raise `UnknownRolloutError`."""
         rollout = self.get(id_)
         if rollout.held != held:
             self._write(rollout.kept(held=held))
@@ -280,18 +310,21 @@ class Rollouts:
         return rollout
 
     def get(self, id_: str) -> Rollout:
-        """Raises `UnknownRolloutError`."""
+        """Return the rollout of this id. Raise `UnknownRolloutError`."""
         if id_ not in self._by_id:
             raise UnknownRolloutError(f"the gateway does not know the rollout {id_}", remedy="register it")
         return self._by_id[id_]
 
     def of_token(self, token: str | None) -> Rollout | None:
+        """Return the rollout of this token; None if there is none."""
         return self._by_token.get(_digest(token)) if token else None
 
     def all(self) -> list[Rollout]:
+        """Return all registered rollouts."""
         return list(self._by_id.values())
 
     def _check(self, registration: Registration) -> None:
+        """Raise `ConfigError` for a registration that this gateway cannot carry out."""
         check_sampling(registration)
         if registration.limits.cost_usd is not None and not has_price(registration.model or ""):
             raise ConfigError(
@@ -303,6 +336,7 @@ class Rollouts:
             raise ConfigError("this gateway answers from no record", key="replay")
 
     def _read(self, kept: Kept) -> Rollout:
+        """Make a rollout from its stored state and its record, which is repaired."""
         registration = kept.registration
         meter = Meter(registration.limits)
         past = Record(Path(registration.record)).recover(meter)
@@ -317,10 +351,10 @@ class Rollouts:
         self._by_token[_digest(rollout.registration.token)] = rollout
 
     def _write(self, kept: Kept) -> None:
-        """Write what is to be true of a rollout, before it is true in memory. Raises `StoreError`.
+        """Store a rollout's state, before it is changed in memory. Raise `StoreError`.
 
-        After a full disk the engine asks again. What was in memory already would then be taken for done, and the next
-        gateway would not know of it.
+        After an error the engine sends its request again. If memory had changed already, that would be taken for done,
+        and the next gateway would not know of the change.
         """
         file = self._file(kept.registration)
         write_atomic(file, kept.model_dump_json().encode(), mode=0o600, durable=False)
@@ -336,7 +370,7 @@ class Rollouts:
 
 
 def _same_calls(old: Registration, new: Registration) -> bool:
-    """Whether what was counted so far still counts."""
+    """Return whether calls counted under the old registration still count under the new one."""
     same = ("token", "record", "replay", "prefix", "prefix_requests", "prefix_replayed")
     return all(getattr(old, name) == getattr(new, name) for name in same)
 

@@ -1,7 +1,7 @@
-"""What a model has said, read from its answer and from the conversation in which an agent repeats it.
+"""A model's output, parsed from its response and from the conversation in which an agent repeats it.
 
-The two are written in different ways: an answer comes in pieces, an agent joins texts, renames calls, leaves thoughts
-away. What they have in common is what was said and which tools were called with what.
+The two are written differently: a response comes in pieces, and an agent joins texts, renames calls and omits
+reasoning. They have in common the text, and the tools that were called with their arguments.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 
 @dataclass
 class Said:
-    """text: all of it. calls: names of tools, and what they were given."""
+    """Output of a model."""
 
     text: str = ""
+    """All of its text."""
+
     calls: list[tuple[str, Any]] = field(default_factory=list)
+    """Names and arguments of tool calls."""
 
     def call(self, name: Any, given: Any) -> None:
+        """Add a tool call. Arguments given as JSON text are parsed."""
         if isinstance(given, str):
             with contextlib.suppress(ValueError, RecursionError):
                 given = json.loads(given or "{}")
@@ -34,12 +38,17 @@ class Said:
 
     @property
     def form(self) -> dict[str, Any]:
-        """To be compared, and shown. Spaces around a text are not kept by every agent."""
+        """Return a form to compare and to show. Text is stripped: not every agent keeps surrounding blanks."""
         return {"text": self.text.strip(), "calls": [{"tool": name, "input": given} for name, given in self.calls]}
 
 
 def said_in(api: str, answer: Sequence[Document]) -> Said:
-    """What an answer says: its events in their order, or the one document that it is."""
+    """Return the output in a response.
+
+    Args:
+        api: Dialect.
+        answer: The events of the response in order, or its single document.
+    """
     match api:
         case "openai-chat":
             return _chat_answer(answer)
@@ -54,7 +63,12 @@ def said_in(api: str, answer: Sequence[Document]) -> Said:
 
 
 def repeated_in(api: str, items: Sequence[Any]) -> Said:
-    """What the first items of a conversation say, as far as they are the model's."""
+    """Return the output in the first items of a conversation, up to the first item that is not the model's.
+
+    Args:
+        api: Dialect.
+        items: Items of a conversation.
+    """
     own: list[Mapping[str, Any]] = []
     for item in items:
         if not isinstance(item, dict) or not _is_models(item):
@@ -76,10 +90,12 @@ def repeated_in(api: str, items: Sequence[Any]) -> Said:
 
 
 def _is_models(item: Mapping[str, Any]) -> bool:
+    """Return whether an item of a conversation is the model's."""
     return item.get("role") in _MODELS or item.get("type") in (*_CALLS, "reasoning")
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:
+    """Return the content of a message as blocks; a text becomes a block of its own."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else tables(content)
 
 
@@ -111,7 +127,7 @@ def _add_message(said: Said, message: Mapping[str, Any]) -> None:
 
 
 def _responses_output(answer: Sequence[Document]) -> list[dict[str, Any]]:
-    """The items that are done; of one whole document, its output."""
+    """Return the completed items of a stream; for a single document, its output."""
     done = [table(event.get("item")) for event in answer if event.get("type") == "response.output_item.done"]
     if done:
         return done
@@ -131,12 +147,13 @@ def _of_items(items: Sequence[Mapping[str, Any]]) -> Said:
 
 
 def _index(event: Document) -> int | None:
-    """Return which block or call of an answer an event is about; None where it does not say it by a number."""
+    """Return the number of the block or call that an event is about; None if it has none."""
     index = event.get("index")
     return index if isinstance(index, int) else None
 
 
 def _messages_content(answer: Sequence[Document]) -> list[dict[str, Any]]:
+    """Return the content blocks of an answer, assembled from its events."""
     blocks: dict[Any, dict[str, Any]] = {}
     for document in answer:
         if document.get("type") == "message":

@@ -1,4 +1,4 @@
-"""Putting a rollout's sampling parameters into its calls, or refusing those that its dialect has no place for."""
+"""Sampling parameters of a rollout: set in its calls, or refused where the dialect does not have them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchflow.gateway.dialects import DIALECTS, Dialect
 
 
 def check_sampling(registration: Registration) -> None:
-    """Raise `ConfigError` for a parameter that the dialect does not have."""
+    """Raise `ConfigError` for a sampling parameter that the registered dialect does not have."""
     dialect = DIALECTS[registration.api]
     for name in registration.sampling.given:
         if name in dialect.unsupported:
@@ -24,28 +24,34 @@ def check_sampling(registration: Registration) -> None:
 
 
 def changes_calls(registration: Registration) -> bool:
-    """Whether anything is put into calls."""
+    """Return whether calls are changed: sampling parameters are set, or usage must be requested."""
     return bool(registration.sampling.given) or needs_usage(registration)
 
 
 def needs_usage(registration: Registration) -> bool:
-    """Return whether tokens or money are limited, which are known when a call has ended."""
+    """Return whether tokens or cost are limited, which are known only when a call has ended."""
     limits = registration.limits.model_dump(exclude_none=True)
     return bool(limits.keys() - {"calls"})
 
 
 def applied(registration: Registration, dialect: Dialect, body: dict[str, Any]) -> tuple[bytes, dict[str, Any]] | None:
-    """The body with the parameters in it, and what is new in it; None when it has them all already.
+    """Return a body with the sampling parameters set, and the changed values by place; None if nothing changes.
 
-    Where tokens or money are limited, a stream that would not tell its usage is asked to.
+    If tokens or cost are limited, a stream that would not report its usage is asked to.
+
+    Args:
+        registration: The rollout.
+        dialect: The call's dialect.
+        body: The parsed body, which is not changed.
     """
     changed = copy.deepcopy(body)
-    # A path may be of another dialect than the one that was registered: what that one lacks was not promised for it.
+    # A path may be of another dialect than the registered one, and lack parameters that the registration was not
+    # checked for.
     lacking = dict.fromkeys(dialect.unsupported)
     new = dialect.sample(changed, registration.sampling.model_copy(update=lacking), registration.base_url)
     if needs_usage(registration):
         new |= dialect.ask_for_usage(changed)
     if not new:
         return None
-    # Escapes, because half a character in a text has no bytes.
+    # ASCII escapes, because a lone surrogate in a text cannot be encoded.
     return json.dumps(changed, separators=(",", ":")).encode("ascii"), new

@@ -1,12 +1,12 @@
-"""Places in a JSON document, as text: which values a rule means.
+"""Selectors: places in a JSON document, as text.
 
     system                                   a member
     messages[*].content                      a member of every item
     messages[role=tool].content              of the items whose member `role` is `tool`
     **.cache_control                         at any depth
 
-`Selectors` walk along while somebody else goes through the document: at each step they say whether a value is meant,
-and what may still be meant below it.
+`Selectors` follow a walk through the document: at each step they report whether the value is selected, and return the
+selectors that remain below it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Steps = tuple[str, ...]
 
 
 def parse_selector(text: str) -> Steps:
-    """The steps of a selector. Raises `ValueError`."""
+    """Return the steps of a selector. Raise `ValueError` if it is none."""
     steps, end = [], 0
     while end < len(text):
         found = _STEP.match(text, end)
@@ -37,20 +37,21 @@ def parse_selector(text: str) -> Steps:
 
 
 class Selectors:
-    """What may be meant from here on down."""
+    """The selectors that remain at a place of a document."""
 
     __slots__ = ("_rests",)
 
     def __init__(self, rests: Iterable[Steps] = ()) -> None:
+        """Make them of the remaining steps of each selector."""
         self._rests = tuple(rests)
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Selectors:
-        """Raises `ValueError` for what is no selector."""
+        """Parse selectors. Raise `ValueError` for an invalid one."""
         return cls(parse_selector(text) for text in texts)
 
     def down(self, key: str | int, value: Any) -> tuple[bool, Selectors]:
-        """One step, to the value at `key`: whether it is meant, and the selectors for what is below it."""
+        """Step down to the value at `key`. Return whether it is selected, and the selectors that remain below it."""
         if not self._rests:
             return False, self
         meant, below = False, []
@@ -68,6 +69,7 @@ class Selectors:
 
 
 def _fits(step: str, key: str | int, value: Any) -> bool:
+    """Return whether one step of a selector means the value at `key`."""
     if isinstance(key, str):
         return step == key
     if step == "[*]":

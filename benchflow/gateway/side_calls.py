@@ -1,4 +1,4 @@
-"""Which calls are no part of the task, by the rules beside this file."""
+"""Detection of side calls, which are no part of the task, by the rules in `side_calls.toml`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,24 @@ from benchflow.gateway.dialects import Asked
 
 
 class Rule(Model):
-    """One rule of `side_calls.toml`; the file says what its keys are."""
+    """One rule of `side_calls.toml`. All of its conditions must hold."""
 
     reason: str
+    """Reason that the record has for calls that match."""
+
     agents: tuple[str, ...] = ()
+    """Names of agents in the registry, without `acpx/`; empty: all."""
+
     tools: bool | None = None
+    """Whether the call offers tools; None: either."""
+
     where: Literal["system", "user"] | None = None
+    """Text in which `text` must occur: the system prompt or the last user message; None: no such condition."""
+
     text: str = ""
 
     def holds(self, agent: str, asked: Asked) -> bool:
+        """Return whether a call of an agent matches."""
         return (
             (not self.agents or agent.removeprefix("acpx/") in self.agents)
             and self.tools in (None, asked.tools)
@@ -30,11 +39,11 @@ class Rule(Model):
 
 @functools.cache
 def rules() -> tuple[Rule, ...]:
-    """In the order in which they are tried."""
+    """Return the rules, in the order in which they are tried."""
     data = tomllib.loads(resources.files(__package__).joinpath("side_calls.toml").read_text(encoding="utf-8"))
     return tuple(Rule.model_validate(row) for row in data["rule"])
 
 
 def side_reason(agent: str, asked: Asked) -> str | None:
-    """Why this call of this agent is no part of the task; None for one that is."""
+    """Return the reason why a call of an agent is no part of the task; None for a main call."""
     return next((rule.reason for rule in rules() if rule.holds(agent, asked)), None)

@@ -1,8 +1,8 @@
-"""Surcharges: what a request may ask for that costs more than its tokens and that no usage tells.
+"""Surcharges: parts of a request that cost more than its tokens and that no usage reports.
 
-Where money is limited, such a request is refused: faster or cheaper service, other models, and tools that the endpoint
-carries out for a fee. The tables name what is known to cost nothing more, so that a new tool of an endpoint is refused
-until somebody has looked up its price.
+Where cost is limited, such a request is refused: faster or cheaper service, other models, and tools that the endpoint
+runs for a fee. The tables list what is known to cost nothing more, so that a new tool of an endpoint is refused until
+its price has been looked up.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _ORDINARY: dict[str, frozenset[str]] = {
     "serviceTier": frozenset({"standard"}),
     "speed": frozenset({"standard"}),
     "inference_geo": frozenset({"global"}),
-    # Routers of models: what is asked instead of the model.
+    # Routers of models: models that may answer instead of the requested one.
     "models": frozenset(),
     "fallbacks": frozenset(),
     "plugins": frozenset(),
-    # Chat's web search, and a request that is stored at the endpoint, with tools of its own.
+    # Web search of chat completions, and a prompt that is stored at the endpoint, with tools of its own.
     "web_search_options": frozenset(),
     "prompt": frozenset(),
 }
-"""The values of keys of a body that cost nothing more. Without the key, or with null, nothing is asked for."""
+"""Values of keys of a body that cost nothing more. An absent key, or null, requests nothing."""
 
 _PRICED_TOOLS: dict[Api, tuple[str, ...]] = {
     "openai-chat": ("function", "custom"),
@@ -42,7 +42,8 @@ _PRICED_TOOLS: dict[Api, tuple[str, ...]] = {
         *("urlContext", "url_context", "computerUse", "computer_use"),
     ),
 }
-"""Tools that an agent carries out, that cost no more than their tokens, or whose uses are told; `*`: any version."""
+"""Tools that an agent runs itself, that cost no more than their tokens, or whose uses are reported; `*`: any version.
+"""
 
 
 def find_surcharge(api: Api, body: Document) -> str | None:
@@ -63,14 +64,14 @@ def _tools(api: Api, body: Document) -> Iterator[str]:
     """Yield the kind of each tool that a body offers."""
     offered = tables(body.get("tools"))
     if api == "openai-responses":
-        # Some clients offer further tools between the messages.
+        # Some clients offer further tools among the messages.
         for item in tables(body.get("input")):
             offered += tables(item.get("tools"))
     for tool in offered:
         if api == "gemini":
             yield from tool
             continue
-        # Anthropic's are an agent's own where nothing else is said.
+        # Anthropic's tools without a type are the agent's own.
         yield str(tool.get("type", "custom" if api == "anthropic-messages" else ""))
         yield from (str(inner.get("type", "")) for inner in tables(tool.get("tools")))
 

@@ -1,7 +1,7 @@
-"""The model calls of one turn, read off the rollout's record: whether the endpoint served them, or failed for good.
+"""The model calls of one turn, read from the rollout's record: whether the endpoint served them, or failed for good.
 
-An agent that got nothing but errors may say anything, and often that it is done. The record outlives every process, so
-that whoever ends the turn judges it alike.
+An agent that got only errors may report anything, often success. The record outlives every process, so that any worker
+that ends the turn comes to the same judgement.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.record import head_of
 
 MIN_PATIENCE_SEC = 30.0
-"""Seconds without an answer after which an agent that leaves has given up on the endpoint. Before, it may have reasons
-of its own: it ends, or does not need the answer any more."""
+"""Seconds without an answer after which an agent that leaves has given up on the endpoint. Before, it may have other
+reasons: it ends, or no longer needs the answer.
+"""
 
 _OF_LIMITS = frozenset({"budget_exhausted", "replay_diverged", "too_many"})
-"""Refusals of the gateway that say nothing of the endpoint, and have errors of their own."""
+"""Refusals of the gateway that do not concern the endpoint, and have errors of their own."""
 
 _CONTENT = re.compile(r'"(tool_calls|refusal|reasoning)":\s*(\[\s*[^\]\s]|\{|"[^"])|"(tool_use|functionCall|\w+_call)"')
-"""Content of answers beside their texts: calls of tools, refusals, and reasoning under the names of some servers."""
+"""Content of answers besides text: tool calls, refusals, and reasoning under the names of some servers."""
 
 
 _CUT_ENDS = frozenset(
@@ -41,15 +42,15 @@ _CUT_ENDS = frozenset(
         *("prohibited_content", "image_safety", "malformed_function_call", "unexpected_tool_call", "pause_turn"),
     }
 )
-"""Finish reasons, in small letters, of answers that a limit or a filter ended, perhaps before they had any content."""
+"""Finish reasons, in lower case, of answers that a limit or a filter ended, perhaps before any content."""
 
 _FAILED_ENDS = frozenset(
     {"error", "failed", "cancelled", "abort", "aborted", "network_error", "insufficient_system_resource"}
 )
-"""Finish reasons, in small letters, of answers that the server could not bring to their end."""
+"""Finish reasons, in lower case, of answers that the server could not complete."""
 
 _GONE = frozenset({404, 405, 410})
-"""Statuses by which a proxy says that it has no server behind it any more."""
+"""Statuses by which a proxy reports that its server is gone."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,12 @@ class TurnEnd:
 
     ended_by: Literal["agent", "idle", "wall_clock", "opening"] = "agent"
     """The agent, in whatever way, or one of the turn's limits. `opening` is no turn, but a session that the agent could
-    not open."""
+    not open.
+    """
     limit_sec: float = math.inf
-    """The limit that ended it, in seconds."""
+    """Limit that ended it, in seconds."""
     is_failed: bool = False
-    """Whether the agent ended it by an error, and not as its protocol has it."""
+    """Whether the agent ended it by an error instead of a regular response."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class _Call:
     """A call without a response."""
 
     began: float
-    """When, in seconds since the epoch."""
+    """Time of the request, in seconds since the epoch."""
     model: str | None
     path: str
     is_side: bool
@@ -78,26 +80,28 @@ class _Call:
 
 @dataclass
 class _Tally:
-    """Calls of one kind, main or side."""
+    """Counts of main or of side calls."""
 
     made: int = 0
     served: int = 0
     last_served: float = -math.inf
-    """Begin of the last call that was served."""
+    """Begin of the latest call that was served."""
     models: set[str | None] = field(default_factory=set)
     """Models that were served."""
     places: set[tuple[str | None, str]] = field(default_factory=set)
-    """These, with the paths at which they were."""
+    """Models that were served, with the paths of their calls."""
     has_empty: bool = False
+    """Whether an answer was empty."""
+
     problem: CallProblem | None = None
-    """Problem of the last call since then that counts against the endpoint; None for none."""
+    """Problem of the last call since `last_served` that counts against the endpoint; None for none."""
     n_failed: int = 0
     """Calls since then that count against the endpoint."""
     failing_since: float = math.inf
     failed_until: float = -math.inf
     """Begin of the first of these calls, and end of the last."""
     left: list[CallProblem] = field(default_factory=list)
-    """Calls since then that the agent left before it had an answer."""
+    """Calls since then that the agent left before they had an answer."""
 
     def serve(self, call: _Call) -> None:
         """Count a call that was served."""
@@ -109,7 +113,7 @@ class _Tally:
             self.failing_since = math.inf
 
     def fail(self, call: _Call, problem: CallProblem, ended: float) -> None:
-        """Count a call that was not. Once others were served, what an agent causes itself says nothing against them."""
+        """Count a call that was not served. Once others were, errors that an agent causes itself do not count."""
         is_gone = problem.status in _GONE and problem.is_of_proxy and (call.model, call.path) in self.places
         if self.served and not is_gone and (problem.is_of_request or problem.model not in self.models):
             return
@@ -120,14 +124,14 @@ class _Tally:
 
 
 class TurnCalls:
-    """Tracks which model calls of a turn were served. Side calls, as for titles, count where there are no others."""
+    """Tracks which model calls of a turn were served. Side calls, as for titles, count only if there are no others."""
 
     def __init__(self, record: Path, offset: int) -> None:
-        """Begin at a position of a record.
+        """Start at an offset of a record.
 
         Args:
             record: The rollout's `llm_trajectory.jsonl`, which need not exist yet.
-            offset: Bytes of it that belong to earlier turns.
+            offset: Number of its bytes that belong to earlier turns.
         """
         self._record = record
         self._offset = offset
@@ -138,23 +142,24 @@ class TurnCalls:
 
     @property
     def failing_sec(self) -> float:
-        """Return for how long calls have failed in a row, two at least; 0 after one that was served."""
+        """Return for how many seconds at least two main calls in a row have failed; 0 after one that was served."""
         tally = self._main
         return tally.failed_until - tally.failing_since if tally.n_failed > 1 else 0.0
 
     def read(self) -> None:
-        """Take in what was recorded since. A line that is not complete yet is left to the next time."""
+        """Read the lines that were appended since the last read. An incomplete line is left to the next read."""
         with self._lock, contextlib.suppress(FileNotFoundError), self._record.open("rb") as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                # A line that somebody has changed is no call of ours.
+                # A line that was changed by hand is skipped.
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     self._take(line)
 
     def _take(self, line: bytes) -> None:
+        """Read one line of the record."""
         head = head_of(line)
         if head is not None:
             if head["api"] != "other":
@@ -171,16 +176,17 @@ class TurnCalls:
         return self._side if is_side else self._main
 
     def _end(self, call: _Call, response: Mapping[str, Any]) -> None:
+        """Count a call that has ended as served, failed, empty or left."""
         tally = self._tally(is_side=call.is_side)
         kind = (response.get("error") or {}).get("kind")
         if kind in _OF_LIMITS:
             return
         is_whole = kind is None and response["status"] is not None and response["status"] < 300
         if is_whole and str(response.get("finish_reason")).lower() in _FAILED_ENDS:
-            # An error in the place of an answer, or at its end: some endpoints and proxies have no status left for it.
+            # An error in place of an answer, or at its end: some endpoints and proxies have sent their status by then.
             return tally.fail(call, _told_error(call, response), _seconds(response["ts"]))
         if is_whole or kind == "incomplete":
-            # Some servers close an answer without its end; what they said was said.
+            # Some servers close an answer without its end; its content counts.
             if _has_content(response):
                 return tally.serve(call)
             if is_whole:
@@ -194,12 +200,12 @@ class TurnCalls:
         return tally.fail(call, _problem(call, response), _seconds(response["ts"]))
 
     def find_problem(self, end: TurnEnd, silent: Mapping[str, float] | None = None) -> CallProblem | None:
-        """Return what kept the model from answering, so that the turn says nothing of the agent; None if nothing did.
+        """Return the reason why the model did not answer, so that the turn does not reflect the agent; None if it did.
 
         Args:
             end: How the turn ended.
-            silent: For how many seconds the endpoint has said nothing, by the ids of calls that are under way. A call
-                that is not among them counts by its age.
+            silent: Seconds since the endpoint last sent anything, by the ids of calls in flight. A call that is not
+                among them counts by its age.
         """
         tally = self._main if self._main.made else self._side
         if tally.problem is not None:
@@ -225,18 +231,18 @@ class TurnCalls:
 
 
 def _counts(waiting: list[CallProblem], end: TurnEnd, *, has_served: bool) -> bool:
-    """Return whether calls without an answer, those since the last one that was served, are why a turn ended."""
+    """Return whether unanswered calls, those since the last one that was served, are the reason why a turn ended."""
     waits = [problem.waited_sec for problem in waiting]
     if end.ended_by == "opening":
-        # Whatever an agent asks for then, it needs.
+        # An agent needs every call that it makes to open a session.
         return not has_served
     if end.ended_by != "agent":
-        # A slow model is no failure. One that took half of the limit for no word is.
+        # A slow model is no failure. One that sent nothing for half of the limit is.
         return not has_served or max(waits) >= end.limit_sec / 2
     if end.is_failed:
-        # An agent that dies leaves its calls, too.
+        # An agent that crashes leaves its calls as well.
         return max(waits) >= MIN_PATIENCE_SEC
-    # One call may be left for many reasons, two in a row for one.
+    # One call may be left for many reasons; two in a row mean that the endpoint does not answer.
     return not has_served or (len(waits) > 1 and sum(waits) >= MIN_PATIENCE_SEC)
 
 
@@ -256,10 +262,11 @@ def _is_answering(response: Mapping[str, Any]) -> bool:
 
 
 def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
+    """Return the problem of a call that ended with an error."""
     error = response.get("error") or {}
     kind, status = error.get("kind", "upstream_status"), response.get("status")
     if kind == "client_closed":
-        # While the call was to be made again.
+        # The agent left while the call waited for a retry.
         last = response["retries"][-1]
         kind = "upstream_status" if last["status"] is not None else "unreachable"
         return CallProblem(kind, last["words"], status=last["status"], words=last["words"], model=call.model)
@@ -267,7 +274,7 @@ def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
     return CallProblem(
         kind,
         str(error.get("message") or f"it answered {status}"),
-        # What the gateway refuses has a status of its own.
+        # The status of the gateway's own refusals is not the endpoint's.
         status=status if kind == "upstream_status" else None,
         words=endpoint_words(response["response"]) if has_body else "",
         model=call.model,
@@ -276,7 +283,7 @@ def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
 
 
 def _told_error(call: _Call, response: Mapping[str, Any]) -> CallProblem:
-    """Return the problem of an answer that holds an error, in the endpoint's words."""
+    """Return the problem of an answer that holds an error, with the endpoint's message."""
     words = ""
     for document in _documents(response):
         for place in (document, table(document.get("response")), *tables(document.get("choices"))):
@@ -287,7 +294,7 @@ def _told_error(call: _Call, response: Mapping[str, Any]) -> CallProblem:
 
 
 def _has_content(response: Mapping[str, Any]) -> bool:
-    """Return whether an answer has content: a token at least, or it was ended by a filter or a limit."""
+    """Return whether an answer has content: a token at least, or a filter or a limit ended it."""
     usage = response.get("usage") or {}
     has_tokens = bool(usage.get("output_tokens")) and not usage.get("is_estimated")
     was_cut = str(response.get("finish_reason")).lower() in _CUT_ENDS
@@ -298,5 +305,6 @@ def _has_content(response: Mapping[str, Any]) -> bool:
 
 
 def _documents(response: Mapping[str, Any]) -> Iterator[Document]:
+    """Yield the JSON documents of a recorded response; none if it is not recorded as text."""
     text = response.get("response")
     return documents(text.encode("utf-8", "replace")) if isinstance(text, str) else iter(())

@@ -1,4 +1,4 @@
-"""The way from the gateway to a model's endpoint: where, with which key and headers, again when it is overloaded."""
+"""The client of model endpoints: address, key, headers, and retries while an endpoint is overloaded."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from benchflow.secrets import Secrets
 
 CONNECT_SEC = 30.0
 MAX_RETRY_NOTES = 100
-"""Retries of a call that its line in the record names: the first ones, and the last. There may be thousands."""
+"""Maximum of retries that a call's line in the record names: the first ones, and the last. There may be thousands."""
 
 WORDS_BYTES = 16 * 1024
 WORDS_SEC = 5.0
-"""The most that is read of an error that is asked again for, and for how long."""
+"""Maximum of bytes, and of seconds, for which the error of a retried attempt is read."""
 
 HOP_BY_HOP = frozenset(
     {
@@ -37,18 +37,20 @@ HOP_BY_HOP = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
+"""Headers of a single connection, which are not forwarded."""
 
 
 class NoAnswerError(Exception):
-    """The upstream gave no answer. kind: as in `CallError`."""
+    """The upstream gave no answer."""
 
     def __init__(self, kind: str, message: str) -> None:
+        """Make it. `kind` is as in `CallError`."""
         self.kind, self.message = kind, message
         super().__init__(message)
 
 
 def find_key(paths: StatePaths, registration: Registration) -> tuple[str, str] | None:
-    """The name and value of the first credential that is set; None when none is, or none is named."""
+    """Return the name and value of the first credential that is set; None if none is, or none is named."""
     if not registration.credentials:
         return None
     secrets = Secrets.of_job(paths, registration.job_id)
@@ -60,7 +62,7 @@ def find_key(paths: StatePaths, registration: Registration) -> tuple[str, str] |
 
 
 def token_of(headers: Mapping[str, str], url: URL) -> str | None:
-    """The token that a request shows, wherever its dialect has keys."""
+    """Return the token that a request holds, wherever a dialect has its key; None if there is none."""
     bearer = headers.get("Authorization", "")
     scheme, _, given = bearer.partition(" ")
     shown = [given.strip() if scheme.lower() == "bearer" else ""]
@@ -69,7 +71,7 @@ def token_of(headers: Mapping[str, str], url: URL) -> str | None:
 
 
 def upstream_url(registration: Registration, path: str) -> URL:
-    """Return where a path is that is passed on. path: with its query, as in `allowed_requests.Passed`."""
+    """Return the endpoint's URL for a forwarded path, which has its query, as in `allowed_requests.Passed`."""
     if registration.api in ("openai-chat", "openai-responses") and path.startswith("/v1/"):
         path = path.removeprefix("/v1")
     return URL(registration.base_url + path, encoded=True)
@@ -78,9 +80,14 @@ def upstream_url(registration: Registration, path: str) -> URL:
 def upstream_headers(
     given: CIMultiDictProxy[str], registration: Registration, key: tuple[str, str] | None
 ) -> CIMultiDict[str]:
-    """Return the agent's headers that are passed on, with the key.
+    """Return the agent's headers that are forwarded, with the key.
 
-    No compression is asked for, since what comes is recorded.
+    No compression is requested, since the response is recorded.
+
+    Args:
+        given: The agent's headers.
+        registration: The rollout, whose dialect decides on the header of the key.
+        key: Name and value of the key; None for none.
     """
     dropped = {name.strip().lower() for name in given.get("Connection", "").split(",")}
     headers = CIMultiDict(
@@ -95,9 +102,10 @@ def upstream_headers(
 
 
 def _key_header(registration: Registration, name: str, value: str) -> dict[str, str]:
+    """Return the header that holds the key."""
     if registration.api == "gemini":
         return {"x-goog-api-key": value}
-    # Anthropic's endpoints take two kinds of keys, and the second one is a bearer's.
+    # Anthropic's endpoints accept two kinds of keys, and the second one is a bearer token.
     if registration.api == "anthropic-messages" and not name.endswith("_AUTH_TOKEN"):
         return {"x-api-key": value}
     return {"Authorization": f"Bearer {value}"}
@@ -105,7 +113,7 @@ def _key_header(registration: Registration, name: str, value: str) -> dict[str, 
 
 @functools.lru_cache(maxsize=256)
 def _proxy(scheme: str, host: str) -> str | None:
-    """The proxy that this host's environment names for an endpoint."""
+    """Return the proxy that this host's environment names for an endpoint; None for none."""
     if urllib.request.proxy_bypass(host):
         return None
     return urllib.request.getproxies().get(scheme)
@@ -113,30 +121,36 @@ def _proxy(scheme: str, host: str) -> str | None:
 
 @dataclass
 class Attempts:
-    """How a call fared at its upstream.
-
-    sent: when the last attempt was made (monotonic). count: of further attempts; retries: notes of them.
-    is_waiting: whether no attempt is under way, and another will be
-    made. is_last: whether none may be made after the one under way.
-    """
+    """The attempts of a call at its upstream."""
 
     began: float
+    """Monotonic time at which the call began."""
+
     sent: float = 0.0
+    """Monotonic time of the last attempt."""
+
     retries: list[RetryNote] = field(default_factory=list)
+    """Notes of the first retries and of the last."""
+
     count: int = 0
+    """Number of retries."""
+
     is_waiting: bool = False
+    """Whether no attempt is in flight, and a retry waits."""
+
     is_last: bool = False
+    """Whether the attempt in flight must not be retried."""
 
     async def wait(
         self, seconds: float, status: int | None, words: str, on_wait: Callable[[float], None] | None
     ) -> None:
-        """Wait for the next attempt.
+        """Note a failed attempt, and wait for the next one.
 
         Args:
-            seconds: How long.
-            status: HTTP status of the last one; None without an answer.
-            words: What the endpoint said.
-            on_wait: Called every second with the time at which the last one was sent.
+            seconds: Seconds to wait.
+            status: HTTP status of the failed attempt; None without an answer.
+            words: The endpoint's message.
+            on_wait: Called every second with the time at which the failed attempt was sent.
         """
         note = RetryNote(status=status, waited_sec=round(seconds, 3), words=words)
         self.retries = [*self.retries[: MAX_RETRY_NOTES - 1], note]
@@ -151,42 +165,42 @@ class Attempts:
 
 
 class Outage:
-    """How long a rollout's endpoint has served no call, whichever of them asked."""
+    """Tracks since when a rollout's endpoint has served none of its calls."""
 
     def __init__(self, on_wait: Callable[[float], None]) -> None:
-        """on_wait: called every second in which a call waits, with the time (monotonic) of its last attempt."""
+        """Make it. `on_wait` is called each second in which a call waits, with its last attempt's monotonic time."""
         self.on_wait = on_wait
         self._since: float | None = None
         self._served: set[str | None] = set()
 
     def note_failure(self, sent: float) -> float:
-        """Record a failed attempt. sent: when (monotonic). Return when the current run of failures began."""
+        """Note a failed attempt that was sent at a monotonic time. Return when the current run of failures began."""
         self._since = sent if self._since is None else self._since
         return self._since
 
     def note_served(self, model: str | None) -> None:
-        """Record that the endpoint serves a model."""
+        """Note that the endpoint serves a model."""
         self._since = None
         self._served.add(model)
 
     def is_of_all(self, model: str | None) -> bool:
-        """Return whether a call that the endpoint refuses is refused to all: no other model was served."""
+        """Return whether a refusal of this model concerns the whole endpoint: it has served this model, or none."""
         return not self._served or model in self._served
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Holds what the retries of one call depend on."""
+    """The data on which the retries of one call depend."""
 
     outage: Outage
-    """The rollout's."""
+    """Outage of the rollout's endpoint."""
     cover: Callable[[str], str]
-    """Takes the key out of a text."""
+    """Covers the key in a text."""
     model: str | None
-    """The model of a generation; None for another request."""
+    """Model of a generation call; None for another request."""
 
     def is_repeated(self, response: aiohttp.ClientResponse, policy: RetryPolicy) -> bool:
-        """Return whether the call is made again after this answer."""
+        """Return whether a call is retried after this response."""
         if policy.waits_for_endpoint and response.status in FIXABLE:
             return self.model is not None and self.outage.is_of_all(self.model)
         if policy.waits_for_endpoint and response.status in RETRIED:
@@ -194,27 +208,29 @@ class Asking:
         return response.status in RETRIED and response.headers.get("x-should-retry") != "false"
 
     def note_served(self, response: aiohttp.ClientResponse) -> None:
-        """Record an answer that the agent gets."""
+        """Note a response that the agent gets."""
         if response.status < 300 and self.model is not None:
             self.outage.note_served(self.model)
 
 
 class Upstream:
-    """The connections to all endpoints."""
+    """The HTTP client with the connections to all endpoints."""
 
     def __init__(self) -> None:
+        """Open it. Needs a running event loop."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-            # Long streams of long lines; the body is not parsed.
+            # Streams are long and have long lines.
             read_bufsize=256 * 1024,
             max_line_size=64 * 1024,
             max_field_size=64 * 1024,
         )
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._session.close()
 
     async def ask(
@@ -227,9 +243,19 @@ class Upstream:
         attempts: Attempts,
         asking: Asking,
     ) -> aiohttp.ClientResponse:
-        """Return the upstream's answer, of which nothing but the head was read; ask again as the policy says.
+        """Send a request, retry it as the policy says, and return the response, of which only the head was read.
 
-        asking: what is known of the call. Raises `NoAnswerError`.
+        Args:
+            registration: The rollout, with its policy and timeout.
+            method: HTTP method.
+            url: URL.
+            headers: Headers, with the key.
+            body: Body.
+            attempts: Records the attempts.
+            asking: Data on which the retries depend.
+
+        Raises:
+            NoAnswerError: The last attempt got no response.
         """
         policy, outage = registration.retries, asking.outage
         lost = False
@@ -246,7 +272,7 @@ class Upstream:
                 if not policy.waits_for_endpoint:
                     raise failure from error
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, TimeoutError) as error:
-                # A connection that was kept open may have been closed just now, which is nobody's trouble.
+                # A reused connection may have been closed just now, which is no failure: retry at once.
                 is_kept = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError) and not lost
                 lost, wanted = True, 0.0 if is_kept else None
                 failure = NoAnswerError("unreachable", _reason(error))
@@ -257,7 +283,7 @@ class Upstream:
                     asking.note_served(response)
                     return response
                 status, wanted = response.status, wanted_wait(response.headers)
-            # The call's own age bounds it, too: others may be served meanwhile.
+            # The call's own age counts, too: other calls may have been served meanwhile, which ends the outage.
             began = attempts.began
             if policy.waits_for_endpoint:
                 began = min(began, outage.note_failure(attempts.sent))
@@ -279,7 +305,7 @@ class Upstream:
             url,
             headers=headers,
             data=io.BytesIO(body) if body else None,
-            # A key goes where it was meant to go.
+            # A redirect would take the key to another address.
             allow_redirects=False,
             timeout=timeout,
             proxy=_proxy(url.scheme, url.host or ""),
@@ -287,7 +313,7 @@ class Upstream:
 
 
 async def read_beginning(response: aiohttp.ClientResponse, size: int, seconds: float) -> bytes:
-    """Return the beginning of an answer's body, about as much as `size`, and close the connection."""
+    """Return about the first `size` bytes of a response's body that come in time, and close the connection."""
     body = b""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         async with asyncio.timeout(seconds):
@@ -298,13 +324,15 @@ async def read_beginning(response: aiohttp.ClientResponse, size: int, seconds: f
 
 
 async def read_words(response: aiohttp.ClientResponse, cover: Callable[[str], str]) -> str:
-    """Return what an endpoint says in an error that its caller does not get, and close the connection.
+    """Return the endpoint's message in an error that the agent does not get, and close the connection.
 
-    cover: takes the key out of a text, before it is shortened: a part of a key would not be found.
+    Args:
+        response: The error, whose head was read.
+        cover: Covers the key in a text, before it is shortened: a part of a key would not be found.
     """
     body = await read_beginning(response, WORDS_BYTES, WORDS_SEC)
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        # A key in a packed text would not be found.
+        # A key in a compressed text would not be found.
         return ""
     said = endpoint_words(cover(body.decode("utf-8", "replace")))
     target = redirect_target(response, cover)
@@ -312,16 +340,17 @@ async def read_words(response: aiohttp.ClientResponse, cover: Callable[[str], st
 
 
 def redirect_target(response: aiohttp.ClientResponse, cover: Callable[[str], str]) -> str | None:
-    """Return the address that an answer redirects to, which the gateway does not follow with a key; None for none.
+    """Return the address of a redirect, which the gateway does not follow with a key; None for none.
 
-    Without a query or a user, in which some addresses have a key.
+    Query and user are left out, in which some addresses have a key.
     """
     location = response.headers.get("Location")
     return cover(location.partition("?")[0].rpartition("@")[2])[:MAX_WORDS] if location else None
 
 
 def _reason(error: BaseException) -> str:
-    # An error of another layer may quote a header, and one of them holds the key.
+    """Return the message of a connection error, or only its type if the message could hold the key."""
+    # Errors of other layers may quote a header, one of which holds the key.
     if isinstance(error, BenchFlowError | OSError | aiohttp.ServerDisconnectedError):
         return str(error) or type(error).__name__
     return type(error).__name__

@@ -1,7 +1,7 @@
-"""How many values a JSON text has, about: each takes up to a hundred times the bytes in memory that it has as a text.
+"""The approximate number of values in a JSON text: each takes up to a hundred times its bytes as text in memory.
 
-They are counted before a text is parsed, by the signs that begin or divide values. Those within strings count, too:
-texts have few of them.
+They are counted before a text is parsed, by the characters that begin or separate values. Those within strings count,
+too: texts have few of them.
 """
 
 from __future__ import annotations
@@ -9,34 +9,35 @@ from __future__ import annotations
 import re
 
 MAX_VALUES = 4_000_000
-"""Values of a document: a request, an answer, or an event of a streamed one."""
+"""Maximum of values of a document: a request, a response, or an event of a streamed one."""
 
 MAX_STREAM_VALUES = 8 * MAX_VALUES
-"""Values, and lines, of all events of a stream, of which one at a time is in memory."""
+"""Maximum of values and lines of all events of a stream, of which one at a time is in memory."""
 
 _EVENT_END = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 
 
 def count_values(text: bytes) -> int:
-    """Return how many values a text has as a JSON document, about."""
+    """Return the approximate number of values of a JSON text."""
     return sum(map(text.count, (b",", b"[", b"{")))
 
 
 class AnswerValues:
-    """Counts the values of an answer as it comes: of the whole, or of each event of a stream."""
+    """Counts the values of a response as it comes: of the whole, or of each event of a stream."""
 
     def __init__(self, content_type: str) -> None:
+        """Make it. The content type decides whether the response is a stream."""
         self._is_stream = is_stream(content_type)
         self._total = self._of_document = 0
         self._line_ends = b""
 
     def add(self, data: bytes) -> bool:
-        """Count what has come. Return whether it may be read, with all that came before."""
+        """Count a further piece. Return whether the response so far is within the limits for parsing."""
         if not self._is_stream:
             self._of_document += count_values(data)
             return self._of_document <= MAX_VALUES
         self._total += count_values(data) + data.count(b"\n") + data.count(b"\r")
-        # The end of an event may come in two pieces.
+        # The end of an event may be split between two pieces.
         text = self._line_ends + data
         self._line_ends = text[len(text.rstrip(b"\r\n")) :][-3:]
         first, *later = _EVENT_END.split(text)
@@ -46,5 +47,5 @@ class AnswerValues:
 
 
 def is_stream(content_type: str) -> bool:
-    """Return whether an answer is a stream of events."""
+    """Return whether a content type is that of a stream of events."""
     return "event-stream" in content_type.lower()

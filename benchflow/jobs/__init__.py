@@ -1,4 +1,4 @@
-"""Jobs from the client's side: made from a configuration, submitted or attached to, watched, controlled."""
+"""Jobs on the client's side: planned from a configuration, submitted or attached to, watched, controlled."""
 
 from benchflow.jobs.client import Job, open_job
 from benchflow.jobs.engine import Engine

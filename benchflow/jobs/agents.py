@@ -1,4 +1,4 @@
-"""The agents of a request, made ready to be sent: their records frozen, their values by name, their logins found."""
+"""Agents of a job at submit: frozen registry records, values replaced by references, credentials found."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from benchflow.planes.agent.settings import credentials_of, endpoint_of, setting
 from benchflow.secrets import is_literal
 
 PREFIX = "BENCHFLOW_AGENT_"
+"""Prefix of the names under which literal values of `--agent-env` are stored."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _FEW = 6
-"""Digits of a value's hash in its name: enough to see a change, too few to tell which of all guesses was right."""
+"""Digits of a value's hash in its name: enough to detect a change, too few to confirm a guess of the value."""
 
 
 def for_all(config: JobConfig) -> list[AgentSpec]:
-    """The agents of a request, with what it says for all of them put in where they say nothing else."""
+    """Return the agents of a configuration, with its `base_url`, `effort` and `agent_env` where they set none."""
     agents = []
     for agent in config.agents:
         if record_for(agent).is_engine:
@@ -39,10 +40,15 @@ def for_all(config: JobConfig) -> list[AgentSpec]:
 
 
 def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSpec, dict[str, str]]:
-    """The agent as a job's specification names it, and the values that stay behind, by their names there.
+    """Return an agent as the job's specification has it, and the values that stay out of the specification, by name.
 
-    salt: of the job: the name of a value tells whether it has changed, and nothing else. cluster: the workers are not
-    on this host. Raises `ConfigError` for what this agent cannot be given.
+    Args:
+        spec: The requested agent.
+        salt: Salt of the values' hashed names, the same for the whole job: a name only tells whether the value changed.
+        cluster: Whether workers run on other hosts, where values of this host are not available.
+
+    Raises:
+        ConfigError: The agent cannot be given one of these settings.
     """
     record = record_for(spec)
     if record.is_engine:
@@ -57,14 +63,14 @@ def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSp
     env, values = _by_name(spec.env, salt, cluster)
     env |= {name: f"${{{name}}}" for name in record.required_env if name not in env}
     credentials, files = _login(spec, record, env, cluster)
-    # What is said of an agent is no part of what it does.
+    # Descriptive fields do not change the agent's behaviour, so they must not change the job's digest.
     frozen = record.model_copy(update={"description": "", "checked": (), "source": record.source.rpartition("/")[2]})
     prepared = {"name": record.name, "env": env, "credentials": credentials, "record": frozen}
     return spec.model_copy(update=prepared), values | files
 
 
 def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
-    """Find out now what would keep it from starting."""
+    """Raise `ConfigError` for settings with which the agent could not start."""
     settings_for(record, home="/", workspace="/", model=spec.model, base_url=spec.base_url, effort=spec.effort)
     endpoint, _ = endpoint_of(record, spec.model, spec.base_url)
     if spec.model is None and endpoint is not None and not _is_told_by_process(endpoint):
@@ -82,7 +88,7 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
         return
     if not record.endpoints:
         raise ConfigError(f"agent {record.name!r} takes no endpoint", key="base_url", remedy="leave it away")
-    # Before the address is quoted.
+    # Before the next error quotes the address.
     if "@" in spec.base_url.partition("://")[2].partition("/")[0]:
         raise ConfigError(
             "an address must not hold a password, because it is recorded",
@@ -94,14 +100,14 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
 
 
 def _is_told_by_process(endpoint: Endpoint) -> bool:
-    """Whether an agent hears of its endpoint without a file, which is written for a model."""
+    """Return whether an agent learns its endpoint without a configuration file, which is written only for a model."""
     if not any("{base_url}" in text for file in endpoint.files for text in texts(file.content)):
         return True
     return any("{base_url}" in text for place in (endpoint.env, endpoint.argv) for text in texts(place))
 
 
 def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables whose values do not travel: the table with references in their place, and the values by name."""
+    """Return the table with references in place of literal values, and these values by their reference names."""
     table, values = {}, {}
     for key, value in env.items():
         if not is_literal(value):
@@ -121,14 +127,17 @@ def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str
 def _login(
     spec: AgentSpec, record: AgentRecord, env: dict[str, str], cluster: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What the agent logs in with, by name, and the content of what are files."""
+    """Return the names of the agent's credentials, and the contents of those that are files, by name.
+
+    Removes from `env` the variable that holds the key, if any.
+    """
     if spec.credentials and not any(name.startswith("~/") for name in spec.credentials):
-        # A job that is planned again: the values were left with it, by these names.
+        # The job is planned again; the values are already stored with it under these names.
         return spec.credentials, {}
     names = credentials_of(record, spec.model, spec.base_url)
     keys = {name: env.pop(name) for name in names if name in env}
     for name, value in keys.items():
-        # What stands for the key: the agent's process need not have it, nor any other one.
+        # This replaces the key: the agent's process needs neither it nor any other credential.
         if (given := _REFERENCE.fullmatch(value)) is None:
             raise ConfigError(
                 f"the value of {name} is not that of one variable",
@@ -147,9 +156,12 @@ def _login(
 
 
 def require_reachable(task: Task, agent: AgentSpec, *, mounted: bool) -> None:
-    """Raise `UnsupportedFeatureError` when the agent's model is out of reach of the task's sandbox.
+    """Raise `UnsupportedFeatureError` if the agent's model cannot be reached from the task's sandbox.
 
-    mounted: whether the sandbox mounts directories of its host, and so has the gateway's socket.
+    Args:
+        task: The task.
+        agent: The prepared agent.
+        mounted: Whether the sandbox mounts directories of its host, and so has the gateway's socket.
     """
     record = agent.record
     if mounted and not any(name.startswith("~/") for name in agent.credentials):

@@ -1,4 +1,4 @@
-"""Whether what a job asks of its rollouts' branches can be: held against its tasks, agents and sandbox at submit."""
+"""Checks at submit whether a job's branches are possible with its tasks, agents, sandbox and worlds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,19 @@ def check_branch(
     capabilities: Capabilities,
     shared: World | None,
 ) -> None:
-    """Raises `ConfigError` or `UnsupportedFeatureError`. shared: the world that all rollouts have together, if any."""
+    """Raise an error if the job's rollouts cannot branch as configured; return if they can, or do not branch.
+
+    Args:
+        config: Configuration of the job.
+        tasks: Its tasks.
+        agents: Its prepared agents.
+        capabilities: Capabilities of its sandbox provider.
+        shared: Persistent world that all rollouts share, if any.
+
+    Raises:
+        UnsupportedFeatureError: Sandbox, world or replay does not allow branches.
+        ConfigError: The branches do not fit an agent or a task.
+    """
     branch = config.branch
     if branch is None:
         return
@@ -71,15 +83,15 @@ def check_branch(
 def unproven_worlds(
     config: JobConfig, tasks: Sequence[tuple[Path, Task]], worlds: Mapping[str, World]
 ) -> dict[str, str]:
-    """Return, by task, why copies of its world are not proven to answer as the world itself.
+    """Return, by task, the reason why a copy of its world is not proven to answer as the original does.
 
     Args:
-        config: Of the job. One whose rollouts do not branch copies no world.
-        tasks: With their directories, in which their verifiers are.
-        worlds: Of the tasks that have one, by name.
+        config: Configuration of the job. If its rollouts do not branch, no world is copied, and the result is empty.
+        tasks: Tasks with their directories, which contain their verifiers.
+        worlds: Worlds by task name, for tasks that have one.
 
     Raises:
-        UnprovenStateError: There is one, and the job requires that there is none.
+        UnprovenStateError: A world is not proven, and the job requires proofs.
     """
     if config.branch is None or not config.branch.has_children:
         return {}
@@ -104,8 +116,9 @@ def unproven_worlds(
 
 
 def _unproven(world: World, path: Path, task: Task) -> str | None:
+    """Return the reason why copies of one world are not proven; None if they are."""
     if world.code is not None:
-        # The state of one that has any is compared in each copy, when it is made.
+        # If it has state, that is compared in each copy, when the copy is made.
         return None if world.manifest.is_stateful else "it declares no state (is_stateful = False)"
     declared = world.manifest.state.observe if world.manifest.state is not None else ()
     urls = declared or urls_of_verifier(world.manifest, task, path)
@@ -115,15 +128,19 @@ def _unproven(world: World, path: Path, task: Task) -> str | None:
 
 
 def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:
-    """How a session of this agent can go on in a copy of its world; one that has none loses none.
+    """Return the modes in which a session of this agent can be resumed in a copy of its world, best first.
 
-    mounted: whether its sandbox mounts directories of this host, without which the gateway is not reached.
+    Engine agents have no session to lose, so every mode fits them.
+
+    Args:
+        agent: The prepared agent.
+        mounted: Whether the sandbox mounts directories of this host, without which the gateway cannot be reached.
     """
     record = record_for(agent)
     if record.is_engine:
         return RUNGS
     logs_in = any(name.startswith("~/") for name in agent.credentials)
-    # One without a model does the same again by itself; else there must be a record to answer from.
+    # An agent without a model repeats itself anyway; any other needs a record of its calls, made by the gateway.
     is_heard = mounted and not logs_in and bool(record.endpoints)
     replay: tuple[Rung, ...] = ("replay",) if is_heard or not record.takes_model else ()
     known: tuple[Rung, ...] = (record.session.rung,) if record.session.rung != "replay" else ()

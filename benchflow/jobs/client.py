@@ -1,4 +1,4 @@
-"""A job on its server: started or attached to, watched, controlled, its results fetched."""
+"""Client of one job: attach, watch, control, wait, and fetch its results."""
 
 from __future__ import annotations
 
@@ -47,36 +47,47 @@ from benchflow.stored_files import read_stored, require_directory
 from benchflow.tasks import unpack
 
 LOOK_EVERY_SEC = 1.0
+"""Seconds between checks, while a client waits for a job, whether the embedded stack still runs."""
 SOON = timedelta(seconds=5)
-"""How long a look at a workflow may take."""
+"""Timeout of a query or description of a workflow."""
 
 
 @dataclass
 class Job:
-    """A job of an engine. started: how many rollouts this submit started; 0 when it attached or all was done."""
+    """A submitted job, as its client sees it."""
 
     engine: Engine
     id: str
+    """Workflow id."""
     name: str
     directory: JobPaths
+    """Paths of its results."""
     spec: JobSpec
     started: int = 0
+    """Number of rollouts that this submit started; 0 if it attached, or if nothing was left to run."""
     attached: bool = False
+    """Whether the job was running already."""
     warnings: list[str] = field(default_factory=list)
-    """Findings of the check before the start."""
+    """Warnings of the checks before the start."""
     is_asking: bool = False
-    """Whether it waited for its user's answer when its progress was last asked for."""
+    """Whether it waited for its user's decision when its progress was last queried."""
 
     @property
     def handle(self) -> WorkflowHandle[Any, JobOutcome]:
+        """Return a handle of the job's workflow."""
         return self.engine.client.get_workflow_handle(self.id, result_type=JobOutcome)
 
     async def is_running(self) -> bool:
+        """Return whether the job's workflow is running."""
         status = await status_of(self.engine.client, self.id)
         return status == WorkflowExecutionStatus.RUNNING
 
     async def wait(self) -> None:
-        """Wait until the job is over, however long the server is away, and lay out its results in `directory`."""
+        """Wait until the job has ended, through any outage of the server, and fetch its results into `directory`.
+
+        Raises:
+            StackError: The local stack was stopped on purpose.
+        """
         while True:
             try:
                 await self._result()
@@ -86,7 +97,7 @@ class Job:
                 await self._wait_for_server(error)
 
     async def _result(self) -> None:
-        """Wait for the end of the job's workflow. Start an embedded stack again that is gone meanwhile."""
+        """Wait for the end of the job's workflow; restart an embedded stack that died meanwhile."""
         result = asyncio.ensure_future(self.handle.result())
         try:
             while not (await asyncio.wait([result], timeout=LOOK_EVERY_SEC))[0]:
@@ -102,7 +113,11 @@ class Job:
             result.cancel()
 
     async def _wait_for_server(self, error: StackError) -> None:
-        """Wait until the server answers again, and say so once if that takes long. error: how it was missed."""
+        """Wait until the server answers again; log that once if it takes long.
+
+        Args:
+            error: Error of the request that found the server unavailable.
+        """
         wait = ServerWait(f"the server of job {self.name}, which goes on")
         while True:
             await wait.pause(error)
@@ -110,7 +125,7 @@ class Job:
                 self._require_not_stopped()
             try:
                 if self.engine.target.embedded:
-                    # A new supervisor may have had to choose another port.
+                    # A new supervisor may have chosen another port.
                     self.engine = await Engine.open()
                 await status_of(self.engine.client, self.id, SOON)
                 return
@@ -118,7 +133,7 @@ class Job:
                 error = newer
 
     def _require_not_stopped(self) -> None:
-        """A stack that somebody stopped stays stopped; one whose supervisor died is started again."""
+        """Raise `StackError` if the local stack was stopped on purpose. One that died may be started again."""
         if stack.was_stopped(StatePaths.default()):
             raise StackError(
                 "the local stack was stopped; the job goes on where it was when it runs again",
@@ -126,7 +141,7 @@ class Job:
             )
 
     async def progress(self) -> JobProgress | None:
-        """What the job's workflow says of itself; None when it cannot answer now."""
+        """Query the progress of the job's workflow; return None if it does not answer now."""
         with contextlib.suppress(TemporalError, BenchFlowError):
             answer: JobProgress = await self.handle.query(names.PROGRESS, result_type=JobProgress, rpc_timeout=SOON)
             self.is_asking = answer.asked is not None
@@ -134,6 +149,7 @@ class Job:
         return None
 
     async def rollout_progress(self, rollout: str) -> RolloutProgress | None:
+        """Query the progress of a rollout's workflow; return None if it does not answer now."""
         handle = self.engine.client.get_workflow_handle(rollout)
         with contextlib.suppress(TemporalError, BenchFlowError):
             answer: RolloutProgress = await handle.query(names.PROGRESS, result_type=RolloutProgress, rpc_timeout=SOON)
@@ -143,20 +159,24 @@ class Job:
         return None
 
     def _trial_step(self) -> str:
-        """Return what the trial of a world tries now, as far as this host knows it."""
+        """Return the current step of the trial of a world; empty if its file is not on this host."""
         results = self.directory.rollout(self.spec.rollout_name(self.id, 0)).root
         with contextlib.suppress(FileNotFoundError, ResultFileError):
             return read_stored(results / TRIAL_STEP).decode(errors="replace")
         return ""
 
     async def trouble(self, workflow_id: str) -> str | None:
-        """Return what the workflow of the job or of a rollout fails at and retries; None for nothing, or no answer."""
+        """Return the failure that a workflow, the job's or a rollout's, is retrying; None for none, or if unknown."""
         with contextlib.suppress(ServerUnavailableError):
             return await find_trouble(self.engine.client, workflow_id)
         return None
 
     async def watch(self, every: float = 0.5) -> AsyncGenerator[JobProgress | None, None]:
-        """The job's progress every so many seconds, until it is over; None where it cannot answer then."""
+        """Yield the job's progress until it has ended, None where the query fails; then wait and fetch as `wait` does.
+
+        Args:
+            every: Seconds between two queries.
+        """
         ended = asyncio.create_task(self.wait())
         try:
             while not ended.done():
@@ -167,17 +187,24 @@ class Job:
             ended.cancel()
 
     async def pause(self) -> None:
+        """Stop starting rollouts; those that run are not affected."""
         await self._signal(names.PAUSE)
 
     async def unpause(self) -> None:
+        """Start rollouts again after `pause`."""
         await self._signal(names.RESUME)
 
     async def set_concurrency(self, concurrency: int) -> None:
+        """Change the maximum number of sandboxes at a time; running ones are not stopped."""
         await self._signal(names.SET_CONCURRENCY, SetConcurrency(concurrency=concurrency))
 
     async def cancel(self) -> None:
-        """Cancel the job: stop its agents, tear down, record. Returns when it was asked for, not when it is done."""
-        # The server takes a wish to cancel what is over for done.
+        """Request cancellation of the job: agents are stopped, sandboxes removed, results written. Do not wait for it.
+
+        Raises:
+            JobNotFoundError: The job is not running.
+        """
+        # The server accepts the cancellation of a workflow that has ended, without an error.
         if not await self.is_running():
             raise JobNotFoundError(f"job {self.name!r} does not run", remedy="bench job list")
         try:
@@ -186,35 +213,49 @@ class Job:
             raise self._not_running(error) from error
 
     async def abort(self) -> None:
-        """Cancel the job and return when it is over. One that is over, or forgotten, is success."""
+        """Cancel the job and wait until it has ended. A job that has ended, or that the server forgot, is success."""
         with contextlib.suppress(JobNotFoundError):
             await self.cancel()
             await self.wait()
 
     async def cancel_rollout(self, rollout: str) -> None:
+        """Cancel one rollout: now if it runs, else as soon as it does.
+
+        Args:
+            rollout: Workflow id of the rollout.
+        """
         await self._signal(names.CANCEL_ROLLOUT, CancelRollout(id=rollout))
 
     async def decide(self, continues: bool) -> None:
-        """Answer a job that asks whether to go on after equal errors."""
+        """Answer a job that asks whether to continue after equal errors."""
         await self._signal(names.DECIDE_TO_CONTINUE, Decision(continues=continues))
         self.is_asking = False
 
     async def _signal(self, name: str, *args: Any) -> None:
+        """Send a signal to the job's workflow. Raise `JobNotFoundError` if it is not running."""
         try:
             await self.handle.signal(name, args=args)
         except RPCError as error:
             raise self._not_running(error) from error
 
     def _not_running(self, error: RPCError) -> JobNotFoundError:
-        """Return the error of a request to a job that is over. Raise `ServerUnavailableError` if the server is away."""
+        """Return the error for a request to an ended job. Raise `ServerUnavailableError` if the server is away."""
         require_not_found(error)
         return JobNotFoundError(f"job {self.name!r} does not run: {error.message}", remedy="bench job list")
 
     def results(self) -> list[RolloutResult]:
+        """Return the results that are in the job's directory."""
         return read_results(self.directory)
 
     async def fetch(self) -> int:
-        """Lay out results that lie in the store (of a cluster). Returns how many rollouts were fetched."""
+        """Fetch rollouts that a cluster's workers packed into the store, write missing rows, and update the summary.
+
+        Returns:
+            Number of rollouts that were fetched.
+
+        Raises:
+            ServerUnavailableError: The server cannot tell whether a rollout has reported.
+        """
         here = {result.workflow_id: result.run_id for result in self.results()}
         store = Store.open()
         fetched = 0
@@ -222,7 +263,7 @@ class Job:
             rollout = self.spec.rollout_id(self.id, index)
             if rollout in here and not await self._has_ended_again(rollout, here[rollout]):
                 continue
-            # Raises if the server can't say: a rollout that has reported must not be taken for one to be run again.
+            # Raises if the server does not answer: a rollout that has reported must not be run again.
             ref = await find_pack(self.engine.client, rollout)
             if ref is None:
                 continue
@@ -235,14 +276,19 @@ class Job:
                 await asyncio.to_thread(_lay_out, pack, target)
             fetched += 1
         written = await self._write_lost()
-        # A cluster's worker writes none here, and one that was fetched before may not have been summed up.
+        # A cluster's worker writes no summary to this host, and an earlier fetch may have ended before its own.
         is_over = written is not None
         if fetched or written or (is_over and not (self.engine.target.embedded and self.directory.summary.exists())):
             self.summarize()
         return fetched
 
     async def _has_ended_again(self, rollout: str, run_id: str | None) -> bool:
-        """Return whether a rollout was rolled back after the end that is here, and has ended again since."""
+        """Return whether a rollout was rolled back after the fetched result, and has ended again since.
+
+        Args:
+            rollout: Workflow id of the rollout.
+            run_id: Run id of the workflow that wrote the fetched result.
+        """
         if self.spec.run.keep != "checkpoints":
             return False
         try:
@@ -253,7 +299,7 @@ class Job:
         return description.run_id != run_id and description.status != WorkflowExecutionStatus.RUNNING
 
     async def _write_lost(self) -> int | None:
-        """Write the rows that a job that is over could not write itself. Returns how many; None for one that is not."""
+        """Write the rows that an ended job could not write. Return their number; None if it has not completed."""
         try:
             description = await self.handle.describe()
             if description.status != WorkflowExecutionStatus.COMPLETED:
@@ -273,19 +319,23 @@ class Job:
         return len(lost)
 
     def expect(self, pending: list[tuple[int, int]]) -> None:
-        """Put aside what is here and is about to be made again, so that it will be fetched."""
+        """Move existing results of rollouts that are about to run again aside, so that the new ones will be fetched.
+
+        Args:
+            pending: Half-open ranges of the rollouts' indices.
+        """
         for index in (index for first, end in pending for index in range(first, end)):
             paths = self.directory.rollout(self.spec.rollout_name(self.id, index))
             if paths.result.exists():
                 put_aside(paths)
 
     def summarize(self) -> Summary:
-        """Sum up what there is, and write it."""
+        """Write the summary of all results that are in the job's directory, and return it."""
         return write_summary(self.directory, self.name, self.spec.total, self.spec)
 
 
 def _lay_out(pack: Path, target: Path) -> None:
-    """Unpack a rollout's results. Earlier runs that were put aside here stay, behind those that the pack brings."""
+    """Unpack a rollout's results to `target`; earlier attempts there are kept, numbered after those in the pack."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
         fresh = RolloutPaths(Path(scratch) / target.name)
         unpack(pack, fresh.root)
@@ -302,6 +352,11 @@ def _lay_out(pack: Path, target: Path) -> None:
 async def status_of(
     client: Client, workflow_id: str, rpc_timeout: timedelta | None = None
 ) -> WorkflowExecutionStatus | None:
+    """Return the status of a workflow; None if the server does not know it.
+
+    Raises:
+        ServerUnavailableError: The server does not answer.
+    """
     try:
         return (await client.get_workflow_handle(workflow_id).describe(rpc_timeout=rpc_timeout)).status
     except RPCError as error:
@@ -310,11 +365,14 @@ async def status_of(
 
 
 async def open_job(name: str, jobs_dir: Path) -> Job:
-    """Return a job that was submitted before. Raises `JobNotFoundError`.
+    """Return a job that was submitted before.
 
     Args:
-        name: Its name, or JOB/rescored/NAME of one that scores another.
+        name: Name of the job, or JOB/rescored/NAME for a rescoring job.
         jobs_dir: Directory of the jobs.
+
+    Raises:
+        JobNotFoundError: There is no such job.
     """
     paths = JobPaths.of(jobs_dir, name)
     spec = read_spec(paths)

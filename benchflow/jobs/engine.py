@@ -1,4 +1,4 @@
-"""The Temporal server that jobs run on: found, or started, and connected to."""
+"""Connection to the Temporal server that jobs run on; starts the embedded stack if no cluster is named."""
 
 from __future__ import annotations
 
@@ -18,30 +18,38 @@ from benchflow.temporal import Target, cluster_target, connect, stack_target
 log = logging.getLogger("benchflow.jobs")
 
 RESTART_SEC = 10.0
-"""Seconds that a client waits for the embedded server to be restarted."""
+"""Seconds for which `Engine.open` retries while the embedded server is restarted."""
 
 WARN_AFTER_SEC = 30.0
-"""Seconds without an answer of the server after which a waiting client says so."""
+"""Seconds without a response of the server after which a waiting client logs a warning."""
 
 RETRY_SEC = 0.2
-"""Seconds before the first try to reach a server again; they double up to `MAX_RETRY_SEC`."""
+"""Seconds before the first retry of an unavailable server; doubled each time, up to `MAX_RETRY_SEC`."""
 
 MAX_RETRY_SEC = 2.0
-"""Longest pause between two tries to reach a server."""
+"""Maximum number of seconds between two retries."""
 
 
 class ServerWait:
-    """Paces the tries to reach a server that is away, and says once that it is waited for."""
+    """Exponential backoff for retries of an unavailable server, with one warning."""
 
     def __init__(self, awaited: str) -> None:
-        """Begin to wait. awaited: the server, as the warning names it."""
+        """Start the backoff.
+
+        Args:
+            awaited: Name of the server in the warning.
+        """
         self._awaited = awaited
         self._began = time.monotonic()
         self._is_warned = False
         self._pause = RETRY_SEC
 
     async def pause(self, error: StackError) -> None:
-        """Wait before the next try. error: of the last one."""
+        """Sleep until the next retry.
+
+        Args:
+            error: Error of the last try.
+        """
         if not self._is_warned and time.monotonic() - self._began > WARN_AFTER_SEC:
             self._is_warned = True
             log.warning("waiting for %s: %s", self._awaited, error.message)
@@ -51,15 +59,20 @@ class ServerWait:
 
 @dataclass
 class Engine:
-    """The Temporal server that jobs run on, as a client sees it."""
+    """Connection of a client to the Temporal server that jobs run on."""
 
     client: Client
     target: Target
     ui: str | None
+    """Base URL of the server's Web UI, if known."""
 
     @classmethod
     async def open(cls) -> Engine:
-        """Connect to the cluster that the environment names, else to the embedded stack, started if need be."""
+        """Connect to the cluster that the environment names, else to the embedded stack; start that if it is down.
+
+        Raises:
+            StackError: The stack does not start, or the server does not answer.
+        """
         target = cluster_target()
         if target is not None:
             return cls(await connect(target), target, os.environ.get("TEMPORAL_UI_URL"))
@@ -70,14 +83,14 @@ class Engine:
             try:
                 return cls(await connect(target), target, record.ui)
             except ServerUnavailableError:
-                # It died just now, and its supervisor is starting it again.
+                # It has just died, and its supervisor is restarting it.
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(0.1)
 
     @classmethod
     async def reach(cls) -> Engine:
-        """Return the engine as `open` does, however long the embedded stack's server is away, and say so once."""
+        """Connect as `open` does, but retry as long as the embedded server is unavailable, with one warning."""
         wait = ServerWait("the Temporal server of the local stack")
         while True:
             try:
@@ -89,11 +102,11 @@ class Engine:
 
     @property
     def has_login(self) -> bool:
-        """Whether the Web UI asks for a token, as that of an enclosed server does."""
+        """Return whether the Web UI needs a token, as that of an enclosed server does."""
         return self.target.socket is not None
 
     def ui_of(self, workflow_id: str) -> str | None:
-        """Return where the Web UI shows a workflow."""
+        """Return the URL of a workflow in the Web UI; None if the UI's address is not known."""
         if self.ui is None:
             return None
         return f"{self.ui}/namespaces/{self.target.namespace}/workflows/{quote(workflow_id, safe='')}"

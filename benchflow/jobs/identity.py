@@ -1,4 +1,4 @@
-"""One name, one job: whose a results directory is, what differs between two specifications, what is still to be run."""
+"""Identity of a job: who owns a results directory, how two specifications differ, which rollouts are still to run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from benchflow.store import make_private_directory, storage_errors
 from benchflow.stored_files import open_stored, require_directory
 
 MIN_FREE_BYTES = 32 * 1024 * 1024
-"""Less free space than this under the jobs directory is a full disk: results could not be written."""
+"""Minimum free space in the jobs directory; with less, results could not be written."""
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Two specifications of one digest are the same job, wherever their packs lie."""
+    """Return the digest of a specification. Equal digests mean the same job, wherever the packs are stored."""
     return hashlib.sha256(json.dumps(_comparable(spec), sort_keys=True).encode()).hexdigest()
 
 
 def _comparable(spec: JobSpec) -> dict[str, Any]:
+    """Return the parts of a specification that define the job, flat, by the names that `differences` prints."""
     if spec.rescoring is not None:
         return {"what scores": spec.rescoring.digest}
     flat: dict[str, Any] = {}
@@ -46,14 +47,14 @@ def _comparable(spec: JobSpec) -> dict[str, Any]:
             flat[f"agent {agent.label}: record"] = agent.record.model_dump(mode="json", exclude={"source"})
     flat["repeats"] = spec.repeats
     flat |= {f"run.{key}": value for key, value in spec.run.model_dump(mode="json").items()}
-    # Each submit makes up its own name for that.
+    # Its value is a random name, which is new at each submit.
     flat["run.rebuild"] = spec.run.rebuild is not None
     flat |= {f"retry.{key}": value for key, value in spec.retry.model_dump(mode="json").items()}
     return flat
 
 
 def differences(old: JobSpec, new: JobSpec) -> list[str]:
-    """What differs between two specifications, a line each."""
+    """Return the differences between two specifications, one line per key: `KEY: OLD → NEW`."""
     before, after = _comparable(old), _comparable(new)
     lines = []
     for key in sorted(before.keys() | after.keys()):
@@ -70,9 +71,15 @@ def _short(value: Any) -> str:
 
 
 def check_jobs_dir(paths: JobPaths, given: Path) -> None:
-    """Raise `StoreError` when results cannot be written there, `ConfigError` when others can.
+    """Create the jobs directory, if need be, and check that no other user can replace it or the job's directory.
 
-    given: the jobs directory as the user names it, perhaps through links, which are to be nobody else's either.
+    Args:
+        paths: Files of the job, with links resolved.
+        given: Jobs directory as the user names it; links on the way to it are checked, too.
+
+    Raises:
+        ConfigError: Another user could replace a directory on the way.
+        StoreError: The directory cannot be created.
     """
     root = paths.root
     require_own_place(given.expanduser() / root.name, key="jobs_dir")
@@ -82,7 +89,7 @@ def check_jobs_dir(paths: JobPaths, given: Path) -> None:
 
 
 def require_space(paths: JobPaths) -> None:
-    """Raise `DiskFullError` when a job that is about to start has no space for its results."""
+    """Raise `DiskFullError` if a job that is about to start has no space for its results."""
     root = paths.root
     free = shutil.disk_usage(root.parent).free
     if free < MIN_FREE_BYTES:
@@ -95,10 +102,10 @@ def require_space(paths: JobPaths) -> None:
 
 
 def claim(paths: JobPaths, spec: JobSpec) -> None:
-    """Make the directory this job's, or find that it is already.
+    """Claim a results directory for a job: create it and write `config.json`, or check that it is this job's already.
 
     Raises:
-        JobConflictError: It is another's.
+        JobConflictError: It belongs to a job with another specification.
         DiskFullError: There is no space for a new job's results.
     """
     with storage_errors(paths.root):
@@ -117,24 +124,24 @@ def claim(paths: JobPaths, spec: JobSpec) -> None:
             )
         if is_own(paths):
             return
-    # What is no difference is still taken from the file later: where tasks lie, and how agents are started.
+    # Fields that make no difference are still read from the file later: paths of the tasks, how agents are started.
     write_config(paths, spec)
 
 
 def unclaim(paths: JobPaths) -> None:
-    """Give a directory up again that was claimed for a job which could not start."""
+    """Release a directory that was claimed for a job which could not start."""
     with storage_errors(paths.root):
         paths.config.unlink(missing_ok=True)
         paths.config_mac.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            # Others' files stay.
+            # Fails if other files are in it; they stay.
             paths.root.rmdir()
 
 
 def record_options(paths: JobPaths, spec: JobSpec) -> None:
-    """Write what the job is started with to `config.json`: on resume, that may be other than before.
+    """Update `config.json` with the parts that may change at each start, if they did.
 
-    Written are its options, how many sandboxes run at a time, and which stored rollouts it scores again.
+    These are the options, the concurrency, and the stored rollouts of a rescoring job.
     """
     before = read_spec(paths)
     if _of_this_start(before) != _of_this_start(spec):
@@ -142,12 +149,19 @@ def record_options(paths: JobPaths, spec: JobSpec) -> None:
 
 
 def _of_this_start(spec: JobSpec) -> tuple[Any, ...]:
-    """Return the parts of a specification that may differ from start to start."""
+    """Return the parts of a specification that may change from start to start."""
     return spec.options, spec.concurrency, spec.rescoring
 
 
 def check_results(spec: JobSpec, job: str, paths: JobPaths, pending: Sequence[tuple[int, int]]) -> None:
-    """Raise `ResultFileError` where results would be written, or moved, through a link in the job's directory."""
+    """Raise `ResultFileError` if results would be written, or moved, through a link in the job's directory.
+
+    Args:
+        spec: Specification of the job.
+        job: Workflow id of the job.
+        paths: Files of the job.
+        pending: Half-open ranges of the indices of rollouts to run.
+    """
     for name in (paths.results.name, paths.groups.name, paths.values.name):
         with contextlib.suppress(FileNotFoundError):
             open_stored(paths.root / name).close()
@@ -158,13 +172,16 @@ def check_results(spec: JobSpec, job: str, paths: JobPaths, pending: Sequence[tu
 
 
 def require_fitting(spec: JobSpec, job: str, origin: Origin, limit: int) -> None:
-    """Refuse a job with a rollout that does not fit into a message of the server.
+    """Raise `ConfigError` if the input of a rollout does not fit into a message of the server.
 
     Args:
-        limit: Most bytes of a message.
+        spec: Specification of the job.
+        job: Workflow id of the job.
+        origin: Host and directory of the results.
+        limit: Maximum number of bytes of a message.
 
     Raises:
-        ConfigError: What is too long is the configuration, an agent or a world: the specification holds all of them.
+        ConfigError: It does not fit; names the largest part: configuration, agent or task.
     """
     for index in spec.indices[: len(spec.tasks) * len(spec.agents)]:
         rollout = spec.rollout(job, origin, index)
@@ -183,9 +200,14 @@ def require_fitting(spec: JobSpec, job: str, origin: Origin, limit: int) -> None
 def pending_indices(
     spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = (), only: Collection[int] | None = None
 ) -> list[tuple[int, int]]:
-    """Return the rollouts without a result, as half-open ranges. A status or error category in `again` is none.
+    """Return the indices of rollouts that are still to run, as half-open ranges.
 
-    only: the rollouts to look at; None for all.
+    Args:
+        spec: Specification of the job.
+        job: Workflow id of the job.
+        paths: Files of the job.
+        again: Statuses and error categories whose results do not count, so that these rollouts run again.
+        only: Indices to consider; None for all.
     """
     done = {
         result.workflow_id

@@ -1,4 +1,4 @@
-"""What a job is for, carried out: its mode becomes how its rollouts branch, if its tasks have the depths for that."""
+"""A job's mode (GRPO, V(s)) expanded into the branch configuration of its rollouts, and checked against its tasks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from benchflow.errors import ConfigError
 
 
 def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
-    """The configuration with the branches that its mode stands for; as it is without a mode.
+    """Return the configuration with the branches that its mode stands for, and checkpoints if they are to be kept.
 
-    Raises `ConfigError` where it says itself how to branch, and for a depth that a task does not have.
+    Raises:
+        ConfigError: `branch` is given beside a mode, a task does not have one of the mode's depths, or checkpoints are
+            to be kept and `branch` takes none.
     """
     mode = config.mode
     if mode is None:
         return _with_checkpoints(config)
-    # A job that is planned again from what was written down has both.
+    # A job that is planned again from its stored specification has both.
     if config.branch not in (None, mode.branch):
         raise ConfigError(
             f"the mode {mode.kind} says how rollouts branch, and so does `branch`",
@@ -41,7 +43,7 @@ def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
 
 
 def _with_checkpoints(config: JobConfig) -> JobConfig:
-    """Return the configuration with the checkpoints that it wants to keep: one of each node, if it names none."""
+    """Return the configuration with a checkpoint per turn, if checkpoints are to be kept and it does not branch."""
     if config.keep != "checkpoints":
         return config
     if config.branch is None:

@@ -1,4 +1,4 @@
-"""A job made from a configuration: all that can be wrong with a request is found here, before anything starts."""
+"""A job planned from a configuration: everything in a request is checked here, before anything starts."""
 
 from __future__ import annotations
 
@@ -48,38 +48,40 @@ from benchflow.temporal import cluster_target
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job that was checked: nothing of it has been started or written.
-
-    worlds: of the tasks that have one, by task name. variables: names of values that are taken from this process's
-    environment; values: those that were given, by the names that the specification has for them. sandbox_reason: why
-    this sandbox, when it was not asked for by name.
-    """
+    """A checked job, of which nothing has been started or written."""
 
     config: JobConfig
     name: str
     directory: JobPaths
     tasks: list[tuple[Path, Task]]
+    """Tasks with their directories."""
     worlds: dict[str, World]
+    """Worlds by task name, for tasks that have one."""
     warnings: list[str]
     variables: set[str]
+    """Names of values that are taken from this process's environment."""
     options: WorkflowOptions
     """Timing of its workflows, from this process's environment."""
     values: dict[str, str] = field(default_factory=dict, repr=False)
+    """Literal values of the request, by the names that the specification has for them."""
     sandbox_reason: str | None = None
+    """Reason for the choice of the sandbox; None if it was requested by name."""
     unproven: Mapping[str, str] = field(default_factory=dict)
-    """Why copies of a task's world are not proven to answer as it does, by task name."""
+    """Reasons why copies of a task's world are not proven to answer as it does, by task name."""
 
     @property
     def id(self) -> str:
+        """Return the workflow id of the job."""
         return ids.job_id(self.name, str(self.directory.root.parent))
 
     @property
     def total(self) -> int:
+        """Return the number of its rollouts."""
         return len(self.tasks) * len(self.config.agents) * self.config.repeats
 
 
 def plan_job(config: JobConfig) -> JobPlan:
-    """Read and check everything that a job needs. Raises the typed error of the first thing that is wrong."""
+    """Read and check everything that a job needs. Raise the typed error of the first problem."""
     name = ids.check_job_name(config.job_name) if config.job_name else default_name(config.paths[0].resolve().name)
     directory = JobPaths.of(config.jobs_dir, name)
     options = WorkflowOptions.from_environment(os.environ)
@@ -132,13 +134,18 @@ def plan_job(config: JobConfig) -> JobPlan:
 
 
 def _unproven_warnings(worlds: Mapping[str, World], unproven: Mapping[str, str]) -> list[str]:
-    """Return a warning for each world and reason, whatever the number of its tasks."""
+    """Return one warning per world and reason, however many tasks have it."""
     refs = (worlds[name].ref(None).model_copy(update={"unproven": reason}) for name, reason in unproven.items())
     return [*dict.fromkeys(unproven_warning(ref) for ref in refs)]
 
 
 def _prepare(agents: Sequence[AgentSpec], salt: str) -> tuple[list[AgentSpec], dict[str, str]]:
-    """The agents with their records, and the values that they are given by name."""
+    """Return the prepared agents, and the literal values that they are given, by name.
+
+    Args:
+        agents: Agents of the request.
+        salt: Salt of the values' hashed names.
+    """
     cluster = cluster_target() is not None
     prepared: list[AgentSpec] = []
     values: dict[str, str] = {}
@@ -157,7 +164,7 @@ def _local_address(agent: AgentSpec) -> list[str]:
 
 
 def _choose_sandbox(config: JobConfig, directory: JobPaths) -> Choice:
-    """What `auto` means for this job: what it began with, if it has begun."""
+    """Return the requested sandbox; for `auto`, that of an earlier start of this job, else one that fits the host."""
     if config.sandbox != AUTO:
         return Choice(config.sandbox, "")
     if directory.config.exists() and is_own(directory):
@@ -183,12 +190,14 @@ def _select(found: list[Path], config: JobConfig) -> list[Path]:
 
 
 def _refuse_twins(names_: Sequence[str], what: str) -> None:
+    """Raise `ConfigError` if a name is given twice."""
     for name in names_:
         if names_.count(name) > 1:
             raise ConfigError(f"{what} {name!r} is given twice", remedy="give it once; --repeats runs it more often")
 
 
 def _require_oracle(task: Task) -> None:
+    """Raise `TaskError` if the task, or one of its steps, has no oracle."""
     missing = [step.name for step in task.steps if task.oracle_dir_of(step.name) is None]
     if missing or (not task.steps and task.oracle_dir is None):
         where = f" for step {missing[0]!r}" if missing else ""
@@ -201,16 +210,17 @@ def _require_oracle(task: Task) -> None:
 
 
 def default_name(stem: str) -> str:
-    """Return `<stem>-<UTC stamp>-<8 random hex digits>`, a name for a job that was given none.
+    """Return `<stem>-<UTC stamp>-<8 random hex digits>`, the name of a job that was given none.
 
-    The stamp alone would make jobs of the same second one job: a submit of a name that exists attaches to it.
+    Without the random digits, two jobs of the same second would have one name, and the second submit would attach to
+    the first job.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{ids.cut(ids.slug(stem), 55)}-{stamp}-{token_hex(4)}"
 
 
 async def freeze(plan: JobPlan, store: Store) -> JobSpec:
-    """Put the job's tasks into the store, by digest, and name them in a specification."""
+    """Return the specification of a planned job, after packing its tasks and build contexts into the store."""
     context = await pack_directory(plan.config.context_root, store) if plan.config.context_root else None
     worlds: dict[Path, EnvironmentRef] = {}
     refs = []
@@ -261,7 +271,7 @@ def _reward_range(task: Task) -> tuple[float, float]:
 
 
 def _rebuild_of(plan: JobPlan) -> str | None:
-    """Return what names the job's request to build images anew: on resume the same as before, else a new name."""
+    """Return the random name of the job's request to rebuild images, reused on resume; None without a request."""
     if not plan.config.rebuild:
         return None
     before = (
@@ -271,7 +281,7 @@ def _rebuild_of(plan: JobPlan) -> str | None:
 
 
 async def pack_directory(directory: Path, store: Store, left_out: Sequence[str] = ()) -> ArtifactRef:
-    """Put the files of a directory into the store, but for those that are left out."""
+    """Pack the files of a directory into the store, except those in `left_out`, and return the reference."""
     with tempfile.TemporaryDirectory() as scratch:
         pack = Path(scratch) / "pack.tar"
         await asyncio.to_thread(write_pack, directory, pack, exclude=left_out)

@@ -1,4 +1,4 @@
-"""Asking the models of a job for one token each before it starts: a wrong key is told at once, and not by every row."""
+"""Preflight of a job: a one-token call to each of its models, so that a wrong key fails the submit, not rollouts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from benchflow.planes.agent.registry import record_for
 from benchflow.workflows.options import SHARED_QUEUE
 
 TIMEOUT = timedelta(minutes=4)
-"""Limit of the check: all models are asked at the same time."""
+"""Timeout of the whole check; all models are called at the same time."""
 
 
 async def check_models(engine: Engine, plan: JobPlan) -> list[str]:
-    """Ask each model of a job for one token, from a worker. Return warnings about those that did not answer.
+    """Call each model of a job for one token, from a worker.
+
+    Returns:
+        Warnings about models that did not answer.
 
     Raises:
-        ModelEndpointError: An endpoint refuses the key, the model or the address, or fails where `endpoint_policy`
-            does not wait for it.
-        ServerUnavailableError: The server went away.
+        ModelEndpointError: An endpoint refuses the key, the model or the address; or it fails otherwise and
+            `endpoint_policy` is `fail`.
+        ServerUnavailableError: The Temporal server became unavailable.
     """
     config = plan.config
     if not config.preflight or config.replay is not None:
@@ -38,7 +41,7 @@ async def check_models(engine: Engine, plan: JobPlan) -> list[str]:
         for agent in config.agents
         if agent.model is not None
         and record_for(agent).takes_model
-        # Who logs in by itself has no key that a call could be made with.
+        # An agent that logs in with files of its own has no key that a call could be made with.
         and not any(name.startswith("~/") for name in agent.credentials)
     ]
     if not agents:
@@ -55,7 +58,7 @@ async def check_models(engine: Engine, plan: JobPlan) -> list[str]:
             static_summary=f"models of {plan.name}",
         )
     except WorkflowFailureError as error:
-        # No worker could say anything: whatever keeps it from that, rollouts will tell.
+        # No worker could run the check. Whatever the reason is, the rollouts will report it.
         return [f"the models could not be checked: {error.cause}"]
     except RPCError as error:
         raise ServerUnavailableError(f"the models could not be checked: {error.message}") from error

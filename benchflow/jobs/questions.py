@@ -1,6 +1,7 @@
-"""What agents ask their user, answered by a function: a watcher beside the wait for a rollout's end.
+"""Agents' questions to their user, answered by a callback while a client waits for a rollout.
 
-The questions wait in the engine, so that nothing is lost with this process: who watches next finds what is unanswered.
+The questions are held by the workflows, so none is lost with this process: the next client that watches finds those
+that are still unanswered.
 """
 
 from __future__ import annotations
@@ -22,21 +23,33 @@ from benchflow.jobs.client import SOON, Job
 
 Reply = Answer | str | Mapping[str, Any] | None
 AskHandler = Callable[[UserQuestion], Reply | Awaitable[Reply]]
-"""Answers a question by the id of an option, a text or a form's content, an `Answer`; with None it refuses to."""
+"""Callback that answers a question by the id of an option, a text or a form's content, an `Answer`, or None, which
+declines it.
+"""
 
 LOOK_EVERY_SEC = 0.5
+"""Seconds between two polls for questions."""
 
 
 async def wait_answering(job: Job, rollout: str, handler: AskHandler) -> None:
-    """Until the job is over, as `Job.wait`, while the handler is asked what the rollout and its children ask.
+    """Wait until the job has ended, as `Job.wait` does; meanwhile answer questions of a rollout and its children.
 
-    Raises `AskUserError` where the handler raises, or gives what is no answer: then the agent goes on waiting.
+    Args:
+        job: The job.
+        rollout: Workflow id of the rollout.
+        handler: Called once per question; again if the rollout was rolled back and asks anew.
+
+    Raises:
+        AskUserError: The handler raises, or returns an invalid answer. The agent still waits for one.
     """
     await _Watch(job, rollout, handler).until_over()
 
 
 class _Watch:
-    """asked: by who asks, since when it has worked, and the question; that is asked anew after it was put back."""
+    """Polls a rollout and its children for questions, and has the handler answer each once.
+
+    `_asked` is keyed by workflow, start of its phase and question, so that a question is asked anew after a rollback.
+    """
 
     def __init__(self, job: Job, rollout: str, handler: AskHandler) -> None:
         self._job, self._rollout, self._handler = job, rollout, handler
@@ -44,6 +57,7 @@ class _Watch:
         self._one_at_a_time = asyncio.Lock()
 
     async def until_over(self) -> None:
+        """Poll and answer until the job has ended. Raise the first error of the handler."""
         over = asyncio.create_task(self._job.wait())
         try:
             while not over.done():
@@ -61,6 +75,7 @@ class _Watch:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self) -> None:
+        """Start an answer for each question that is new."""
         async for workflow, progress in self._asking(self._rollout):
             question = progress.question
             if question is None or (key := (workflow, progress.since, question.id)) in self._asked:
@@ -69,11 +84,11 @@ class _Watch:
             self._asked[key] = asyncio.create_task(self._answer(asks))
 
     async def _asking(self, workflow: str) -> AsyncIterator[tuple[str, RolloutProgress]]:
-        """What a rollout, or those of its children that run, and theirs, are at."""
+        """Yield the workflow ids and the progress of the running leaves of a rollout's tree."""
         try:
             about = await self._job.engine.client.get_workflow_handle(workflow).describe(rpc_timeout=SOON)
         except RPCError:
-            # It has not begun, or the server is restarting.
+            # It has not started, or the server is restarting.
             return
         if about.status != WorkflowExecutionStatus.RUNNING:
             return
@@ -81,12 +96,13 @@ class _Watch:
         for child in children:
             async for found in self._asking(child):
                 yield found
-        # One that waits for its children asks nothing.
+        # A rollout that waits for its children asks nothing.
         progress = await self._job.rollout_progress(workflow) if not children else None
         if progress is not None:
             yield workflow, progress
 
     async def _answer(self, question: UserQuestion) -> None:
+        """Have the handler answer a question, and signal the answer to the rollout until the server accepts it."""
         answer = answer_to(question, await self._replied(question))
         while True:
             handle = self._job.engine.client.get_workflow_handle(question.rollout)
@@ -98,10 +114,11 @@ class _Watch:
                 await asyncio.sleep(LOOK_EVERY_SEC)
 
     async def _replied(self, question: UserQuestion) -> Any:
+        """Return the handler's reply; run a handler that is not async in a thread, one at a time."""
         try:
             if inspect.iscoroutinefunction(self._handler):
                 return await self._handler(question)
-            # It may wait for a person at a keyboard, who answers one question after the other.
+            # It may wait for a person at a keyboard, who answers one question at a time.
             async with self._one_at_a_time:
                 reply = await asyncio.to_thread(self._handler, question)
             return await reply if inspect.isawaitable(reply) else reply
@@ -110,7 +127,15 @@ class _Watch:
 
 
 def answer_to(question: UserQuestion, reply: Reply) -> Answer:
-    """The answer that a reply is to a question. Raises `AskUserError` for one that is none."""
+    """Return the answer that a handler's reply stands for.
+
+    Args:
+        question: The question.
+        reply: Return value of the handler.
+
+    Raises:
+        AskUserError: The reply does not fit the question.
+    """
     if isinstance(reply, str):
         reply = _of_text(question, reply)
     elif isinstance(reply, Mapping):
@@ -130,7 +155,7 @@ def answer_to(question: UserQuestion, reply: Reply) -> Answer:
 
 
 def _of_text(question: UserQuestion, text: str) -> Answer:
-    """An option by its id; or what to write into a form's only field."""
+    """Return a text as an answer: the content of a form's only field, if that is a string, else the id of an option."""
     fields = list(((question.form or {}).get("properties") or {}).items())
     if question.options or len(fields) != 1 or fields[0][1].get("type", "string") != "string":
         return Answer(question=question.id, option=text)

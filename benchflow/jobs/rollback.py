@@ -1,4 +1,4 @@
-"""Roll a rollout back to a node: one that runs, or one that has ended and kept its checkpoints."""
+"""Rollback of a rollout to a node: of one that runs, or of one that has ended and kept its checkpoints."""
 
 from __future__ import annotations
 
@@ -40,11 +40,20 @@ _LOOK_EVERY_SEC = 0.3
 
 
 async def put_back(client: Client, rollout: str, node: str) -> Restored:
-    """Put a rollout back to a node that it, or a child in its tree, has come by, and have it go on from there.
+    """Restore a running rollout, or a child in its tree, to one of its nodes, from which it then continues.
 
-    Returns once the world is as it was. Raises `NotRestorableError`.
+    Returns once the world is restored.
+
+    Args:
+        client: Client of the server.
+        rollout: Workflow id of the root rollout.
+        node: Id of the node.
+
+    Raises:
+        NotRestorableError: The rollout does not run, or has no checkpoint of the node.
+        ServerUnavailableError: The server does not answer in time.
     """
-    # A node is called after the child in whose chain it is.
+    # The id of a node begins with the branch path of the child that it belongs to.
     chain = node.rpartition("/")[0]
     target = ids.child_id(rollout, chain) if chain else rollout
     handle = client.get_workflow_handle(target)
@@ -62,25 +71,25 @@ async def put_back(client: Client, rollout: str, node: str) -> Restored:
 
 
 async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Restored:
-    """Start a rollout again, which has ended, from a node of its own. Its job runs again for it.
+    """Restart an ended rollout, and for that its job, from one of the rollout's own nodes.
 
-    Returns once the world is as it was.
+    Returns once the world is restored.
 
     Args:
-        plan: Its job, planned again.
-        index: Of the rollout.
-        node: Of its own branch path, with a checkpoint.
+        plan: Plan of its job, made again.
+        index: Index of the rollout.
+        node: Id of a node on the rollout's own branch path, with a checkpoint.
 
     Raises:
         NotRestorableError: There is no checkpoint of this node any more, its host is away, or the job runs.
-        BenchFlowError: As `submit`, or the error that ended the rollout before it was rolled back.
+        BenchFlowError: As from `submit`, or the error that ended the rollout before it was restored.
     """
     spec = read_own_spec(plan.directory)
     rollout, paths = spec.rollout_id(plan.id, index), plan.directory.rollout(spec.rollout_name(plan.id, index))
     if spec.run.keep != "checkpoints":
         raise _not_restorable(rollout, node, "it has ended, and its checkpoints are gone with it")
     result, here = read_model(RolloutResult, paths.result), await asyncio.to_thread(host_id, StatePaths.default())
-    # One that its job has lost names no host, and may have kept what it had before.
+    # A lost rollout names no host in its result, and may have checkpoints on this one.
     host = str(result.sandbox.get("host") or here)
     if host == here:
         kept = [one.node for one in (await recall(StatePaths.default(), rollout)).retained]
@@ -121,7 +130,13 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Restored:
 
 
 async def _first_rollback(job: Job, rollout: str, before: str | None) -> Rollback:
-    """Wait until a rollout that is started again was rolled back. before: the run of its workflow that had ended."""
+    """Wait until a restarted rollout is restored, and return the rollback. Raise the rollout's error if it failed.
+
+    Args:
+        job: Its job.
+        rollout: Workflow id of the rollout.
+        before: Run id of the workflow run that had ended.
+    """
     async with contextlib.aclosing(job.watch(_LOOK_EVERY_SEC)) as updates:
         async for _ in updates:
             if (done := await _rollback_of(job, rollout, before)) is not None:
@@ -141,7 +156,7 @@ async def _first_rollback(job: Job, rollout: str, before: str | None) -> Rollbac
 
 
 async def _rollback_of(job: Job, rollout: str, before: str | None) -> Rollback | None:
-    """Return the roll-back with which a further run of a rollout begins, once that was carried out."""
+    """Return the rollback with which a new run of a rollout starts, once it was carried out; None before."""
     try:
         description = await job.engine.client.get_workflow_handle(rollout).describe()
     except RPCError as error:

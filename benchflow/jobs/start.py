@@ -1,4 +1,4 @@
-"""Starting a job: its tasks and configuration are frozen, its directory is claimed, its workflow is started."""
+"""Start of a job: freeze its tasks and configuration, claim its directory, start its workflow."""
 
 from __future__ import annotations
 
@@ -44,47 +44,58 @@ from benchflow.workflows.job_details import job_attributes
 from benchflow.workflows.options import SHARED_QUEUE
 
 JOB_TASK_TIMEOUT = timedelta(minutes=1)
-"""Limit of a workflow task of a job, which may name a thousand rollouts on a host that is busy with others."""
+"""Timeout of a job's workflow task: it may start a thousand rollouts on a busy host."""
 
 ANY_RESULT = ("passed", "failed", "scored", "errored", "cancelled", "not_started")
-"""All statuses of results: with them as `Start.again`, whatever is started is run again."""
+"""All statuses of results: as `Start.again`, they have every rollout of the start run again."""
 
 
 @dataclass
 class Start:
-    """A job that is to be started, with all that its specification does not say."""
+    """A job to be started, with everything that its specification does not contain."""
 
     spec: JobSpec
     id: str
+    """Workflow id."""
     directory: JobPaths
+    """Paths of its results."""
     limit: ErrorLimit
+    """When equal errors stop the job."""
     concurrency: int
+    """Maximum number of sandboxes at a time."""
     variables: Iterable[str] = ()
-    """Variables of this process's environment that its workers are given."""
+    """Names of variables of this process's environment whose values the workers are given."""
 
     values: Mapping[str, str] = field(default_factory=dict)
-    """Values that its workers are given, by name."""
+    """Further values that the workers are given, by name."""
 
     again: Sequence[str] = ()
-    """Statuses and categories of errors: a rollout that has such a result is run again."""
+    """Statuses and error categories: a rollout with such a result is run again."""
 
     only: Collection[int] | None = None
-    """Indices of the rollouts that are started; None for all."""
+    """Indices of the rollouts to start; None for all."""
 
     puts_aside: bool = True
-    """Whether earlier results of what is started are put aside where they will be fetched to."""
+    """Whether, on a cluster, earlier results of these rollouts are moved aside, so that the new ones are fetched."""
 
     check: Callable[[Engine], Awaitable[list[str]]] | None = None
-    """Called before it starts. Returns warnings; what it raises keeps the job from starting."""
+    """Called before the start. Returns warnings; an exception keeps the job from starting."""
 
 
 async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False) -> Job:
-    """Start a job, or attach to it if it exists.
+    """Start a job, or attach to it if it is running.
 
     Args:
-        plan: What is to be run.
-        again: Statuses and categories of errors: a rollout that has such a result is run again.
-        asks: Whether the job asks its user whether to go on when its first rollouts fail alike.
+        plan: The checked job.
+        again: Statuses and error categories: a rollout with such a result is run again.
+        asks: Whether the job asks its user whether to continue, when its first rollouts fail with equal errors.
+
+    Returns:
+        The job. `started` is the number of rollouts that were started.
+
+    Raises:
+        JobConflictError: The name belongs to a job with another specification.
+        BenchFlowError: Something that the job needs is missing, or its workflow cannot be started.
     """
     check_jobs_dir(plan.directory, plan.config.jobs_dir)
     paths, store = StatePaths.default(), Store.open()
@@ -113,7 +124,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False
 
 
 async def check_host(plan: JobPlan) -> None:
-    """Raise the typed error of what this host and this environment do not have of what a job needs."""
+    """Raise the typed error of the first sandbox or secret that a job needs and this host or environment lacks."""
     await get_provider(plan.config.sandbox).check()
     here = secrets.Secrets(os.environ, "in this environment")
     for _, task in plan.tasks:
@@ -126,14 +137,14 @@ async def check_host(plan: JobPlan) -> None:
 
 
 async def start(wanted: Start, store: Store) -> Job:
-    """Start a job with the rollouts of it that are missing, or attach to it if it runs."""
+    """Start a job with those of its rollouts that lack a result, or attach to it if it is running."""
     paths, target = StatePaths.default(), cluster_target()
     spec, directory = wanted.spec, wanted.directory
     origin = Origin(host_id=await asyncio.to_thread(host_id, paths), job_dir=str(directory.root))
     require_fitting(spec, wanted.id, origin, MAX_MESSAGE_BYTES)
     lock = paths.root / "locks" / f"job-{ids.short_hash(wanted.id, 16)}"
     with contextlib.ExitStack() as held:
-        # Two submits of one name at the same time: one starts, the other finds it started.
+        # Of two simultaneous submits of one name, one starts the job and the other attaches to it.
         await asyncio.to_thread(held.enter_context, locked(lock))
         is_new = not directory.config.exists()
         claim(directory, spec)
@@ -157,7 +168,7 @@ async def start(wanted: Start, store: Store) -> Job:
         except BaseException:
             secrets.remove(paths, wanted.id)
             if is_new:
-                # It may be submitted under its name with another key or model.
+                # So that the name can be used again with another key or model.
                 unclaim(directory)
             raise
         job.started = sum(end - first for first, end in pending)
@@ -175,6 +186,7 @@ async def _start(
     limit: ErrorLimit,
     store: Store,
 ) -> None:
+    """Store the specification and start the job's workflow; mark the job as attached if it was started meanwhile."""
     ref = await store.put_bytes(spec.model_dump_json().encode())
     job_input = JobInput(
         id=job.id,

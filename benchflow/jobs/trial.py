@@ -1,4 +1,4 @@
-"""A job that tries a world: whether it does what its manifest declares, on a host where rollouts would run."""
+"""Trial of a world in a job of its own: checks, on a host that runs rollouts, that it does what it declares."""
 
 from __future__ import annotations
 
@@ -39,29 +39,38 @@ from benchflow.stored_files import read_stored
 from benchflow.tasks import digest_tree, ignored_files, load_task, require_supported
 
 NO_TASK = "check"
-"""The task's id that a world is given where no task was given."""
+"""Task id that the world is given if no task was given."""
 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """A trial that was checked: nothing of it has been started."""
+    """A checked trial, of which nothing has been started."""
 
     world: World
     sandbox: str
+    """Name of the sandbox provider."""
     directory: Path | None
     """Directory of the task, if one was given."""
 
     task: Task | None
     posts: tuple[str, ...]
+    """Requests with which the trial changes the world's state, as `URL[:BODY]`."""
 
     @property
     def task_name(self) -> str:
-        """The task's id that the world is given."""
+        """Return the task id that the world is given."""
         return self.task.name if self.task is not None else NO_TASK
 
 
 def plan_trial(manifest: Path, task_directory: Path | None, sandbox: str, posts: Sequence[str]) -> TrialPlan:
-    """Check all that can be said before a sandbox is started. Raises the typed error of the first thing wrong."""
+    """Check everything that can be checked without a sandbox. Raise the typed error of the first problem.
+
+    Args:
+        manifest: File of the world's manifest.
+        task_directory: Directory of a task to try the world with, if any.
+        sandbox: Name of the sandbox provider, or `auto`.
+        posts: Requests to send that change the world's state.
+    """
     for post in posts:
         parse_post(post)
     directory = task_directory.absolute() if task_directory is not None else None
@@ -79,14 +88,15 @@ def plan_trial(manifest: Path, task_directory: Path | None, sandbox: str, posts:
 
 
 async def try_world(plan: TrialPlan, on_start: Callable[[Job], None] = lambda job: None) -> EnvironmentCheck:
-    """Try the world in a job of its own, and record what is known of its copies.
+    """Try the world in a job of its own, and record the proofs about copies of it.
 
     Args:
         plan: The trial.
-        on_start: Called with the job.
+        on_start: Called with the job once it is started.
 
     Raises:
-        StackError: The job ended without a finding. Or the error that ended it.
+        StackError: The job ended without a finding.
+        BenchFlowError: The error that ended the job.
     """
     state = StatePaths.default()
     make_state_private(state)
@@ -109,7 +119,7 @@ async def try_world(plan: TrialPlan, on_start: Callable[[Job], None] = lambda jo
 
 
 async def _finding(plan: TrialPlan, job: Job) -> EnvironmentCheck:
-    """Wait for a trial, and return what it found. Record what is known of copies of the world."""
+    """Wait for a trial and return its finding; record the proofs about copies of the world."""
     results = job.directory.rollout(job.spec.rollout_name(job.id, 0)).root
     await job.wait()
     found = await asyncio.to_thread(_read, job, results)
@@ -122,7 +132,7 @@ async def _finding(plan: TrialPlan, job: Job) -> EnvironmentCheck:
 
 
 def _read(job: Job, results: Path) -> EnvironmentCheck:
-    """Read what was found. Raise the error of a trial that ended without it."""
+    """Return the finding of an ended trial. Raise its error if it has none."""
     try:
         return EnvironmentCheck.model_validate_json(read_stored(results / TRIAL_FILE))
     except FileNotFoundError:
@@ -133,7 +143,7 @@ def _read(job: Job, results: Path) -> EnvironmentCheck:
 
 
 async def freeze_trial(plan: TrialPlan, name: str, store: Store) -> JobSpec:
-    """Put the task and its world into the store, and name them in a specification."""
+    """Pack the task and its world into the store, and return the specification of the trial's job."""
     image = await pack_directory(plan.world.image, store) if plan.world.image else None
     environment = plan.world.ref(image)
     context = None
@@ -165,7 +175,7 @@ async def freeze_trial(plan: TrialPlan, name: str, store: Store) -> JobSpec:
 
 
 def _stand_in(root: Path) -> Path:
-    """Write a task that stands for none: a world is that of a task."""
+    """Write a minimal task for a trial without one, since a world belongs to a task, and return its directory."""
     task = root / NO_TASK
     (task / "tests").mkdir(parents=True)
     (task / "task.toml").write_text("")

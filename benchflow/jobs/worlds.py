@@ -1,4 +1,4 @@
-"""Which worlds a job's tasks are set in: manifests read, and held against the tasks, before anything starts."""
+"""Worlds of a job's tasks: manifests read, and checked against the tasks, before anything starts."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from benchflow.store import file_digest
 from benchflow.tasks import digest_tree, manifest_of
 
 IMAGE = "image"
-"""The directory beside a manifest that the image it names is made from, if the manifest comes with one."""
+"""Directory beside a manifest with the build context of the image that the manifest names, if it comes with one."""
 
 
 @dataclass(frozen=True)
 class World:
-    """An environment that was read: a manifest, or what a class declares."""
+    """An environment: a manifest that was read, or the declarations of a class."""
 
     manifest: Manifest
 
     source: Path
-    """The manifest's file; of an environment in code, its name."""
+    """File of the manifest; for an environment in code, its name."""
 
     code: str | None = None
     """Name of an environment in code."""
 
     code_root: str | None = None
-    """Directory in which its module is looked for."""
+    """Directory in which its module is looked up."""
 
     code_digest: str = ""
-    """Digest of what its class is."""
+    """Digest of the class."""
 
     @classmethod
     def in_code(cls, code: str, root: Path) -> World:
-        """Import an environment in code, as its file is now. Raises `ConfigError`."""
+        """Import an environment in code, as its file is now. Raise `ConfigError` if that fails."""
         found = load_environment(code, str(root))
         declared = describe_environment(found, code)
         digest = environment_digest(found, declared)
@@ -52,7 +52,11 @@ class World:
 
     @cached_property
     def image(self) -> Path | None:
-        """The build context of the image that the manifest names, if it comes with one. Raises `ManifestError`."""
+        """Return the build context of the image that the manifest names; None if it comes with none.
+
+        Raises:
+            ManifestError: The directory is a link that leads out of the manifest's directory.
+        """
         directory = self.source.absolute().parent / IMAGE
         if self.code is not None or not (directory / "Dockerfile").is_file():
             return None
@@ -65,7 +69,11 @@ class World:
         return directory
 
     def ref(self, image: ArtifactRef | None) -> EnvironmentRef:
-        """Return it as a job holds it. image: the packed build context."""
+        """Return the reference by which a job's specification contains the world.
+
+        Args:
+            image: Packed build context of its image, if it has one.
+        """
         if self.code is not None:
             return EnvironmentRef(
                 manifest=self.manifest,
@@ -80,7 +88,11 @@ class World:
 
 
 def given_world(config: RunOptions) -> World | None:
-    """Return the environment in code that a configuration names for all tasks. Raises `ConfigError`."""
+    """Return the environment in code that a configuration names for all tasks; None for none.
+
+    Raises:
+        ConfigError: Options contradict each other, or the environment cannot be imported.
+    """
     name, path = config.environment_name, config.environment_import_path
     given = [
         key for key in ("environment_manifest", "environment_name", "environment_import_path") if getattr(config, key)
@@ -108,7 +120,7 @@ def given_world(config: RunOptions) -> World | None:
 
 
 def image_digest(directory: Path, task: Task) -> str:
-    """Return the digest of the files that a task's image is built from; empty where it has no Dockerfile."""
+    """Return the digest of the files that a task's image is built from; empty if the task has no Dockerfile."""
     if task.dockerfile is None:
         return ""
     context = directory / (task.environment_dir or "environment")
@@ -116,10 +128,18 @@ def image_digest(directory: Path, task: Task) -> str:
 
 
 class Worlds:
-    """The worlds of a job's tasks."""
+    """Worlds of a job's tasks.
+
+    `found` has them by task name, as `add` finds them.
+    """
 
     def __init__(self, option: Path | None, given: World | None = None) -> None:
-        """Make it of what was given for all tasks. option: a manifest; given: an environment in code."""
+        """Make it from the options that apply to all tasks.
+
+        Args:
+            option: Manifest file for all tasks.
+            given: Environment in code for all tasks.
+        """
         self._option = option
         self._given = given
         self._read: dict[Path, World] = {}
@@ -128,11 +148,22 @@ class Worlds:
 
     @property
     def has_image(self) -> bool:
-        """Whether what was given for all tasks names their image."""
+        """Return whether the world for all tasks names their image."""
         return self._option is not None or (self._given is not None and self._given.manifest.has_image)
 
     def add(self, path: Path, task: Task) -> set[str]:
-        """Find the world of the task in `path`; the names of the variables that it is given. Raises `ManifestError`."""
+        """Find the world of a task and check that they fit.
+
+        Args:
+            path: Directory of the task.
+            task: The task.
+
+        Returns:
+            Names of the variables that the world is given; empty if the task has no world.
+
+        Raises:
+            ManifestError: The manifest is wrong, or does not fit the task.
+        """
         if self._given is not None:
             return self._add_given(path, task, self._given)
         source = manifest_of(path, task, self._option)
@@ -154,7 +185,11 @@ class Worlds:
         return set(world.manifest.forward_env.keys)
 
     def shared(self, agents: Sequence[AgentSpec]) -> World | None:
-        """The persistent world that all rollouts of the job share. Raises `ManifestError` where they cannot."""
+        """Return the persistent world that all rollouts of the job share; None if no world is persistent.
+
+        Raises:
+            ManifestError: The world is persistent, but the job's rollouts cannot share it.
+        """
         worlds = {world.source: world for world in self.found.values()}
         shared = next((world for world in worlds.values() if world.manifest.isolation == "persistent"), None)
         if shared is None:
@@ -170,6 +205,7 @@ class Worlds:
         return shared
 
     def _why_not(self, world: World, n_worlds: int, agents: Sequence[AgentSpec]) -> tuple[str, str] | None:
+        """Return the reason why rollouts cannot share a persistent world, and a remedy; None if they can."""
         chosen = world.manifest.task_selection
         if n_worlds > 1:
             return "its tasks have several manifests", "submit the tasks of each manifest by themselves"

@@ -1,6 +1,6 @@
-"""Score stored rollouts again: a job scores them as live ones are, from what was kept of them; no agent is run.
+"""Rescoring: a job scores stored rollouts as live ones, from their retained evidence, without running agents.
 
-The new scores are written beside the old ones, which nothing here changes.
+New scores are written beside the old ones, which are never changed.
 """
 
 from benchflow.contracts.rescoring import Change, JudgeUse, RescoredRollout, Rescoring, StepScore

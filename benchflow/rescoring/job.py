@@ -1,7 +1,7 @@
-"""`rescore`: a job that scores the stored rollouts of another one again.
+"""`rescore`: a job that scores the stored rollouts of another job again.
 
-It is a job like any other: durable, watched, cancelled and resumed as one. It lies in `rescored/<name>/` of the job
-that it scores. A rollout that has a complete score of this name is not scored again.
+It is a job like any other (durable, can be watched, cancelled and resumed), in `rescored/<name>/` of the job that it
+scores. Rollouts that have a complete score of this name are skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from benchflow.store import Store, check_reach
 from benchflow.temporal import cluster_target
 
 OnUpdate = Callable[[RescoredRollout, int, int], None]
-"""Called for each rollout that is done, with how many are, and of how many."""
+"""Called for each scored rollout with its record, the number of scored rollouts, and their total."""
 
 POLL_INTERVAL_SEC = 0.3
 
@@ -55,23 +55,23 @@ async def rescore(
     on_update: OnUpdate = lambda rollout, done, total: None,
     on_start: Callable[[Job], None] = lambda job: None,
 ) -> Rescoring:
-    """Score a job's stored rollouts again, without running an agent; nothing that is there is changed.
+    """Score a job's stored rollouts again, without running an agent; existing files are not changed.
 
     Args:
         job_dir: `<jobs_dir>/<job>`.
-        request: How.
-        on_update: Called for each rollout that is done.
-        on_start: Called with the job that scores, if there is anything to score.
+        request: How to score; None for the defaults.
+        on_update: Called after each scored rollout.
+        on_start: Called with the scoring job, if there is anything to score.
 
     Returns:
-        The scores. They lie in `rescored/<name>/` of each rollout, the summary in `rescored/<name>.json` of the job. A
-        rollout that can't be scored has an error in its record.
+        The scores of the requested rollouts. They are stored in `rescored/<name>/` of each rollout, and their summary
+        in `rescored/<name>.json` of the job. A rollout that cannot be scored has an error in its record.
 
     Raises:
         JobNotFoundError: There is no such job.
-        UntrustedJobError: It is somebody else's.
+        UntrustedJobError: Another user's job, which the request does not trust.
         JobConflictError: The name belongs to another scoring.
-        ConfigError: Something is wrong with the request.
+        ConfigError: The request is invalid.
     """
     plan = await plan_rescoring(job_dir, request or Request())
     done = plan.complete()
@@ -87,7 +87,7 @@ async def rescore(
         if not job.attached or await _was_cancelled(job):
             failed = lost
             break
-        # Another request started that job, maybe for fewer rollouts: it says nothing of the others.
+        # Another request started that job, maybe for fewer rollouts, so the others may be still to score.
         done = plan.complete()
     for number, record in enumerate(failed.values(), len(plan.chosen) - len(failed) + 1):
         on_update(record, number, len(plan.chosen))
@@ -100,7 +100,7 @@ async def rescore(
 
 
 async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
-    """Start the job that scores, or attach to it."""
+    """Start the scoring job for the rollouts with these indices, or attach to it."""
     request, spec, directory = plan.request, plan.spec, plan.directory
     check_jobs_dir(directory, plan.job.root / RESCORED)
     make_state_private(StatePaths.default())
@@ -150,7 +150,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
             ErrorLimit(),
             request.concurrency,
             _variables(plan, [*found.values(), *recorded.values()]),
-            # A rollout that has a result and no complete score is scored anew.
+            # Rollouts in `pending` have no complete score, even if the scoring job has a result for them.
             again=ANY_RESULT,
             only=pending,
         ),
@@ -159,16 +159,17 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
 
 
 def _limit_sec(run: RunConfig) -> float:
-    """Return the deadline of scoring a rollout, with all children that it may have one after another.
+    """Return the deadline for scoring a rollout together with the maximum number of its children, one after another.
 
-    The job's own deadline is that of an agent, and may be short; no limit at all would have an outage retried forever.
+    The deadline of the original job is that of an agent, and may be short. There must be a limit, or an outage would be
+    retried forever.
     """
     alone_sec = max(run.deadline_sec, RunSettings().deadline_sec)
     return alone_sec * (1 + (run.branch.max_children if run.branch is not None else 0))
 
 
 def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
-    """Return the names of all values that scoring takes, or takes out of what comes back."""
+    """Return the names of all values that scoring needs, or that must be redacted from its output."""
     spec, request = plan.spec, plan.request
     settings = JudgeSettings.model_validate(spec.run.judge.model_dump() | dict(request.judge))
     names = {name for agent in spec.agents for name in agent_references(agent)}
@@ -177,7 +178,7 @@ def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
         names |= set(ref.environment.manifest.forward_env.keys) if ref.environment is not None else set()
     for task in tasks:
         with suppress(BenchFlowError):
-            # What is wrong with a judge is said by the rollouts that ask it.
+            # A wrong judge is reported by the rollouts that use it.
             names |= set(check_scoring(task.task, settings, spec.run.allow_code)) if task.task is not None else set()
     if plan.rubric is not None:
         names |= {settings.credential} if settings.credential else {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
@@ -185,16 +186,16 @@ def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
 
 
 def _cancelled(plan: RescoringPlan) -> list[int]:
-    """Return indices of rollouts that were cancelled after they were scored, so that the job's own results lack them.
+    """Return indices of rollouts that were cancelled after they were scored.
 
-    Scoring them again takes their records as they are.
+    The scoring job lacks their results. Scoring them again reuses their records.
     """
     cancelled = {result.stored for result in read_results(plan.directory) if result.status == "cancelled"}
     return [index for index, rollout in plan.chosen.items() if rollout.paths.root.name in cancelled]
 
 
 async def _was_cancelled(job: Job) -> bool:
-    """Return whether a job that is over was cancelled, or can't say so any more."""
+    """Return whether an ended job was cancelled; also True if it does not answer any more."""
     progress = await job.progress()
     return progress is None or progress.cancelled
 
@@ -202,7 +203,7 @@ async def _was_cancelled(job: Job) -> bool:
 async def _follow(
     plan: RescoringPlan, job: Job, pending: Mapping[int, StoredRollout], on_update: OnUpdate
 ) -> dict[int, RescoredRollout]:
-    """Wait for the job, and say of each rollout with a new record that it is done. Return records for the others."""
+    """Wait for the job, and call `on_update` for each new record. Return failure records of the others, by index."""
     before = {index: plan.record(rollout) for index, rollout in pending.items()}
     waiting, n_done = dict(pending), len(plan.chosen) - len(pending)
 
@@ -230,15 +231,21 @@ async def _follow(
 
 
 def _lay_out_delivered(plan: RescoringPlan, job: Job, index: int, rollout: StoredRollout) -> None:
-    """Move a score that another host has made to where it belongs."""
+    """Move a score that was made on another host to its stored rollout."""
     delivered = job.directory.root / job.spec.rollout_name(job.id, index) / records.DELIVERED
-    # Of a result that is gone, or another one now, nothing was scored: said in its place.
+    # If the stored result is gone or replaced, its score is dropped; the rollout gets a failure record.
     with suppress(JobNotFoundError, ResultFileError):
         records.lay_out_delivered(delivered, read_rollout(rollout.paths.root), plan.name)
 
 
 def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult | None) -> RescoredRollout:
-    """Return the record of a rollout whose scoring ended without one. result: how it ended."""
+    """Return the failure record of a rollout whose scoring ended without a record.
+
+    Args:
+        plan: The scoring.
+        rollout: The stored rollout.
+        result: Result of the scoring job for it, if there is one.
+    """
     error: Failure | None = (result.error or result.verifier_error) if result is not None else None
     if error is None:
         error = failure_of(NotStartedError("its scoring was ended before it began", remedy="score it again"), "verify")
@@ -263,7 +270,12 @@ def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult |
 
 
 def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Rescoring:
-    """Write the summary of all rollouts that have a score of this name. failed: those whose scoring left no record."""
+    """Write the summary of all rollouts that have a score of this name, and return it.
+
+    Args:
+        plan: The scoring.
+        failed: Records of the rollouts whose scoring left none, by index.
+    """
     known = {}
     for index, rollout in plan.rollouts.items():
         with nullcontext() if index in plan.chosen else suppress(ResultFileError):
@@ -284,6 +296,7 @@ def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Resc
 
 
 def _summed(rollouts: list[RescoredRollout]) -> dict[str, Any]:
+    """Return the fields of a summary that are computed from records."""
     means = records.mean_changes(rollouts)
     only = means[0] if len(means) == 1 else None
     return {

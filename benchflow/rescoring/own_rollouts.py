@@ -1,4 +1,4 @@
-"""Rollouts of stored jobs, to act on: what they were run from is what this user has submitted."""
+"""Stored rollouts for use in commands that act on them, with the specifications that this user has submitted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from benchflow.results.summary import read_results
 def read_rollouts(
     job: JobPaths, include: Sequence[str] = (), *, trust: bool = False, skips_damaged: bool = False
 ) -> list[StoredRollout]:
-    """Read the rollouts of a job that have a result.
+    """Return the rollouts of a job that have a result.
 
     Args:
-        job: The directory of the job.
-        include: Patterns; only tasks whose names match one of them.
-        trust: As of `read_own_rollout`.
-        skips_damaged: Whether rollouts are left out that are refused otherwise.
+        job: Files of the job.
+        include: Patterns of task names; empty for all tasks.
+        trust: Use the stored specifications, whoever wrote them.
+        skips_damaged: Skip unreadable and untrusted rollouts in place of raising.
 
     Raises:
-        ConfigError: None is left.
+        ConfigError: No rollout is left.
+        ResultFileError: The files of a rollout cannot be read.
+        UntrustedJobError: The job is not this user's, or a rollout is not one of that job.
     """
     spec = read_own_spec(job, trust=trust)
     results = read_results(job)
@@ -39,7 +41,7 @@ def read_rollouts(
         raise ConfigError("no rollout with a result is left", key="--include", file=str(job.root), remedy=remedy)
     stored = []
     for result in chosen:
-        assert result.directory is not None  # `read_results` says where it found it
+        assert result.directory is not None  # `read_results` sets it
         paths = RolloutPaths(Path(result.directory))
         with suppress(ResultFileError, UntrustedJobError) if skips_damaged else nullcontext():
             rollout = checked(StoredRollout(paths, read_rollout_spec(paths), result))
@@ -48,17 +50,17 @@ def read_rollouts(
 
 
 def read_own_rollout(directory: Path, *, trust: bool = False) -> StoredRollout:
-    """Return the rollout whose results lie in a directory, to act on it.
+    """Return the rollout whose results are in a directory, in order to act on it.
 
-    What it was run from is taken from the configuration of its job, which this user has submitted: its own is not known
-    to be what the engine wrote.
+    Its task, agent and run come from the configuration of its job, which this user has submitted: the rollout's own
+    configuration is not authenticated.
 
     Args:
-        directory: `<jobs_dir>/<job>/<task>__<id>`, or that of a child.
-        trust: Take what the rollout's own configuration says, whoever wrote it.
+        directory: `<jobs_dir>/<job>/<task>__<id>`, or the directory of a child.
+        trust: Use the rollout's own configuration, whoever wrote it.
 
     Raises:
-        UntrustedJobError: Its job is not this user's, or it is no rollout of that job.
+        UntrustedJobError: Its job is not this user's, or it is not a rollout of that job.
     """
     rollout = read_rollout(directory)
     if trust:
@@ -74,13 +76,17 @@ def read_own_rollout(directory: Path, *, trust: bool = False) -> StoredRollout:
 
 
 def as_submitted(rollout: StoredRollout, job: JobSpec) -> StoredRollout:
-    """Return a rollout with what its job says of its task, agent and run."""
+    """Return a rollout with task, agent and run from its job's specification. A child keeps its model and sampling.
+
+    Raises:
+        UntrustedJobError: The job has no such task or agent.
+    """
     own = rollout.spec
     task = next((task for task in job.tasks if (task.name, task.digest) == (own.task.name, own.task.digest)), None)
     agents = sorted((a for a in job.agents if a.name == own.agent.name), key=lambda a: a.label != own.agent.label)
     if task is None or not agents:
         raise _not_of_a_job(rollout.paths)
-    # A child may have another model and another seed than its job.
+    # A child may have another model and other sampling than its job.
     agent = agents[0].model_copy(update={"model": own.agent.model})
     run = job.run.model_copy(update={"sampling": own.run.sampling})
     return replace(rollout, spec=own.model_copy(update={"task": task, "agent": agent, "run": run}))

@@ -1,4 +1,4 @@
-"""Check a request to score a job's stored rollouts again: which they are, what scores them, under which name."""
+"""Plan of a rescoring: which rollouts are scored, by what, and under which name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.store import Store
 
 _NO_NAME = frozenset({"result"})
-"""`<job>/*/result.json` are the results of a job's rollouts."""
+"""Names that a scoring may not have: `<job>/*/result.json` are the results of a job's rollouts."""
 
 
 @dataclass(frozen=True)
@@ -35,76 +35,80 @@ class Request:
     """How a job is to be scored again."""
 
     rubric: str | Path | None = None
-    """A rubric file, or `module:object` with a `score`; it scores instead of the tasks' own verifiers."""
+    """Rubric file, or `module:object` with a `score`; replaces the tasks' own verifiers."""
 
     tasks: Path | None = None
-    """A directory of tasks that are taken, by name, instead of the recorded ones."""
+    """Directory of tasks that replace the recorded ones of the same names."""
 
     include: Sequence[str] = ()
-    """Patterns of task names."""
+    """Patterns of task names; empty for all."""
 
     ask_again: bool = False
-    """Whether judges are asked anew, though their answers are there."""
+    """Whether judges are called again although their answers are stored."""
 
     trust_workspace: bool = False
-    """Whether a changed verifier is run without a check that the one before still gives the workspace its reward."""
+    """Whether a changed verifier runs without the check that the earlier one still gives the workspace its reward."""
 
     concurrency: int = 4
-    """Rollouts at a time."""
+    """Maximum number of rollouts that are scored at a time."""
 
     sandbox: str | None = None
-    """Where verifiers run, instead of where the job ran."""
+    """Sandbox provider for the verifiers; None for that of the job."""
 
     judge: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `JudgeSettings`, over the job's."""
+    """Fields of `JudgeSettings` that override the job's."""
 
     name: str | None = None
-    """Name under which the new scores are written."""
+    """Name of the scoring; None for one made from what scores."""
 
     allow_code: Sequence[str] = ()
-    """Modules whose code the tasks may name, besides those that the job's configuration allows."""
+    """Modules whose code the tasks may name, in addition to those that the job's configuration allows."""
 
     trust: bool = False
-    """Whether a job that was not submitted with this user's state directory is scored all the same."""
+    """Whether a job that was not submitted with this user's state directory is scored anyway."""
 
     take_variables: bool = True
-    """Whether the tasks may have the variables of this environment that they take."""
+    """Whether the tasks may use the variables of this environment that they name."""
 
 
 @dataclass(frozen=True)
 class RescoringPlan:
-    """A scoring that was checked: nothing of it has been started."""
+    """A checked scoring, of which nothing has been started."""
 
     request: Request
     job: JobPaths
+    """Files of the job that is scored."""
     spec: JobSpec
-    """The specification of the job that is scored."""
+    """Specification of the job that is scored."""
 
     rollouts: dict[int, StoredRollout]
-    """All of the job's rollouts that have a result, by index."""
+    """All rollouts of the job that have a result, by index."""
 
     chosen: dict[int, StoredRollout]
-    """Those that are scored."""
+    """Rollouts that are to be scored, by index."""
 
     tasks: Tasks
+    """Source of the tasks to score by."""
     digests: dict[str, str | None]
+    """Digests of the tasks to score by, by name; None for a task that is missing."""
     rubric: GivenRubric | None
+    """Rubric that replaces the tasks' verifiers, if one was given."""
     digest: str
-    """Digest of all that scores."""
+    """Digest of everything that a score depends on, except the rollout."""
 
     name: str
 
     @property
     def directory(self) -> JobPaths:
-        """Directory of the job that scores."""
+        """Return the paths of the scoring job."""
         return JobPaths.of(self.job.root / RESCORED, self.name)
 
     def record(self, rollout: StoredRollout) -> RescoredRollout | None:
-        """Read a rollout's new score; None where it has none, or one of a result from before a rollback.
+        """Return a rollout's new score; None if there is none, or if it scores a result from before a rollback.
 
         Raises:
-            JobConflictError: The name is another scoring's.
-            ResultFileError: The way there leads through a link.
+            JobConflictError: The name belongs to another scoring.
+            ResultFileError: The path to the score leads through a link.
         """
         place = records.place_of(rollout.paths, self.name)
         records.check_place(rollout.paths, place)
@@ -121,13 +125,23 @@ class RescoringPlan:
         return found
 
     def complete(self) -> dict[int, RescoredRollout]:
-        """Return the complete scores of the chosen rollouts."""
+        """Return the complete scores of the chosen rollouts, by index."""
         found = {index: self.record(rollout) for index, rollout in self.chosen.items()}
         return {index: record for index, record in found.items() if record is not None and record.is_complete}
 
 
 async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
-    """Read and check all that a scoring needs."""
+    """Check a request, read the rollouts of the job, and return the plan. Start nothing.
+
+    Args:
+        job_dir: `<jobs_dir>/<job>`.
+        request: How to score.
+
+    Raises:
+        ConfigError: The request is invalid.
+        JobNotFoundError: There is no such job.
+        UntrustedJobError: Another user's job, which the request does not trust.
+    """
     job = JobPaths(job_dir.expanduser().absolute())
     spec = read_own_spec(job, trust=request.trust)
     if spec.rescoring is not None:
@@ -140,7 +154,7 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
     if request.include:
         rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust, skips_damaged=True)
     names = {rollout.paths.root for rollout in matching}
-    # Others have a part in the summary, and none in what is refused.
+    # Rollouts that are not chosen are in the summary, but must not make the request fail.
     indexed = _indexed(spec, rollouts, names)
     rubric = await asyncio.to_thread(given_rubric, request.rubric)
     _check_judge(request.judge)
@@ -158,10 +172,10 @@ async def plan_rescoring(job_dir: Path, request: Request) -> RescoringPlan:
 
 
 def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout], chosen: Collection[Path]) -> dict[int, StoredRollout]:
-    """Return stored rollouts by their index in their job.
+    """Return stored rollouts by their index in their job; rollouts that are not of this job are skipped.
 
     Raises:
-        ResultFileError: One of the chosen is not of this job. Others are left out.
+        ResultFileError: One that is not of this job is among `chosen`.
     """
     tasks = {task.name: place for place, task in enumerate(spec.tasks)}
     agents = {agent.label: place for place, agent in enumerate(spec.agents)}
@@ -183,6 +197,7 @@ def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout], chosen: Collectio
 
 
 def _check_judge(fields: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for invalid fields of `JudgeSettings`."""
     try:
         JudgeSettings.model_validate(dict(fields))
     except ValidationError as error:
@@ -197,7 +212,7 @@ def _check_judge(fields: Mapping[str, Any]) -> None:
 def _what_scores(
     request: Request, rubric: GivenRubric | None, digests: dict[str, str | None], spec: JobSpec
 ) -> list[object]:
-    """Return all that a score may depend on, but for the rollout itself."""
+    """Return everything that a score may depend on, except the rollout itself."""
     worlds = [task.environment.digest if task.environment else None for task in spec.tasks]
     tasks = sorted(digests.items())
     options = [request.sandbox, sorted(request.judge.items()), request.ask_again, request.trust_workspace]
@@ -205,7 +220,7 @@ def _what_scores(
 
 
 def _default_name(request: Request, rubric: GivenRubric | None, digest: str, job: JobPaths) -> str:
-    """Return a name that says what scores; of scorings that ask judges again, the first that is not complete."""
+    """Return a name made from what scores; if judges are called again, with the first number not yet complete."""
     about = rubric.label if rubric is not None else "tasks" if request.tasks is not None else "same"
     name = f"{ids.cut(ids.slug(about), 40)}-{digest[:8]}"
     if not request.ask_again:
@@ -217,13 +232,14 @@ def _default_name(request: Request, rubric: GivenRubric | None, digest: str, job
 
 
 def _check_name(name: str) -> str:
+    """Return the name of a scoring. Raise `ConfigError` if it cannot name a directory, or is reserved."""
     try:
         ids.check_job_name(name)
     except ConfigError as error:
         raise ConfigError(
             f"{name!r} cannot name a scoring: it names a directory", key="--name", remedy="use letters and digits"
         ) from error
-    # A scoring's summary lies beside its directory.
+    # The summary `<name>.json` is beside the scoring's directory.
     if name in _NO_NAME or name.endswith(".json"):
         raise ConfigError(f"{name!r} has a meaning of its own", key="--name", remedy="give another name")
     return name

@@ -1,4 +1,4 @@
-"""Read the rubric that is given to score by instead of the tasks' own verifiers: a file, or `module:object`."""
+"""Rubrics that replace the tasks' verifiers in a rescoring: a file, or `module:object`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ _OPTION = "--rubric"
 
 
 def given_rubric(given: str | Path | None) -> GivenRubric | None:
-    """Return the rubric that is given. Raises `TaskError` for a file that is none, `ConfigError`."""
+    """Return the rubric that a request names; None if it names none.
+
+    Args:
+        given: Rubric file, or `module:object`; any other type is refused.
+
+    Raises:
+        TaskError: The file is no rubric.
+        ConfigError: It does not exist, cannot be imported, or is an object of this process.
+    """
     if given is None:
         return None
     if not isinstance(given, str | Path):
@@ -42,7 +50,7 @@ def given_rubric(given: str | Path | None) -> GivenRubric | None:
 
 
 def _root_of(module: str) -> str:
-    """Return the directory from which a module was imported, where workers find it, too."""
+    """Return the directory of the import path in which a module was found; workers import it from there."""
     file = getattr(sys.modules[module], "__file__", None)
     if file is None:
         return str(Path.cwd())
@@ -51,7 +59,7 @@ def _root_of(module: str) -> str:
 
 
 def _digest_of_module(module: str, attribute: str) -> str:
-    """Return a digest of a module's own file, which may have changed since it scored last; not of its imports."""
+    """Return a digest of a module's name, attribute and file, which may change between scorings; not of its imports."""
     file = getattr(sys.modules[module], "__file__", None)
     content = file_digest(Path(file)) if file and Path(file).is_file() else ""
     return short_hash(f"{module}:{attribute} {content}", 32)

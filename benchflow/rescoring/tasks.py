@@ -1,4 +1,4 @@
-"""Find the tasks that stored rollouts are scored by, and freeze them."""
+"""Tasks that stored rollouts are scored by: found, checked and packed."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ from benchflow.tasks import digest_tree, find_tasks, ignored_files, load_task, u
 
 @dataclass
 class FoundTask:
-    """A task to score by, and the variables that it takes."""
+    """A task to score by, and the variables that it needs."""
 
     by: ScoredBy
+    """Reference to the packed task, or the failure to find it."""
     variables: set[str]
+    """Names of the variables that it needs."""
     task: Task | None
-    """The task; None where it may not be used, or can't be had."""
+    """The task; None if it cannot be found or may not be used."""
 
 
 class Tasks:
-    """The tasks to score by.
-
-    Raises `TaskNotFoundError` when the given directory holds none.
-    """
+    """Source of the tasks to score by: the recorded ones, or those of a given directory."""
 
     def __init__(
         self,
@@ -50,14 +49,17 @@ class Tasks:
         take_variables: bool = True,
         allow_code: Sequence[str] | None = None,
     ) -> None:
-        """Look for tasks.
+        """Make it, and list the tasks of the given directory.
 
         Args:
-            store: Where frozen tasks are.
-            state: State directory of this host, in which they are unpacked.
-            given: A directory of tasks that are taken, by name, instead of the recorded ones.
-            take_variables: Whether they may have the variables of this environment that they take.
-            allow_code: Modules that their reward functions may be of; None where these functions do not score.
+            store: Store of the packed tasks.
+            state: State directory of this host, in which packs are unpacked.
+            given: Directory of tasks that replace the recorded ones of the same names; None for the recorded ones.
+            take_variables: Whether tasks may use the variables of this environment that they name.
+            allow_code: Modules that their reward functions may come from; None if these functions do not score.
+
+        Raises:
+            TaskNotFoundError: The given directory has no tasks.
         """
         self._store = store
         self._state = state
@@ -67,13 +69,20 @@ class Tasks:
         self._paths = {path.name: path for path in find_tasks(given)} if given is not None else None
 
     def digest(self, ref: TaskRef) -> str | None:
-        """Return the digest of what a task is scored by; None where there is nothing of its name."""
+        """Return the digest of the task to score by; None if the given directory has none of its name."""
         if self._paths is None:
             return ref.digest
         return _digest(self._paths[ref.name]) if ref.name in self._paths else None
 
     async def find(self, ref: TaskRef) -> FoundTask:
-        """Freeze the task that rollouts of `ref` are scored by. What is wrong with it is part of the answer."""
+        """Find and pack the task that rollouts of `ref` are scored by.
+
+        Returns:
+            The task; or, with `task` None, the failure to find or accept it.
+
+        Raises:
+            BenchFlowError: An error that a retry may not meet again.
+        """
         try:
             by, task, directory = await (self._recorded(ref) if self._paths is None else self._replaced(ref))
             return FoundTask(by, self._check(task, directory), task)
@@ -83,6 +92,7 @@ class Tasks:
             return FoundTask(ScoredBy(failure=failure_of(error, "verify")), set(), None)
 
     async def _replaced(self, ref: TaskRef) -> tuple[ScoredBy, Task, Path]:
+        """Pack the task of the given directory."""
         assert self._paths is not None
         path = self._paths.get(ref.name)
         if path is None:
@@ -95,7 +105,7 @@ class Tasks:
         task = await self._load(path, ref, None)
         left_out = await asyncio.to_thread(ignored_files, path)
         digest = await asyncio.to_thread(digest_tree, path, exclude=left_out)
-        # What was given for its image at submit is still what its image is made from.
+        # The build context that was given at submit still applies.
         context = ref.context
         if task.context_root is not None:
             context = await pack_directory(Path(task.context_root), self._store)
@@ -104,9 +114,10 @@ class Tasks:
         return ScoredBy(ref=ref.model_copy(update=update), digest=digest, origin="given"), task, path
 
     async def _recorded(self, ref: TaskRef) -> tuple[ScoredBy, Task, Path]:
+        """Return the recorded task: its source directory, if unchanged since the submit, else the pack in the store."""
         source = Path(ref.source) if ref.source is not None else None
         if source is not None and await asyncio.to_thread(_has_digest, source, ref.digest):
-            # The store may have lost it since.
+            # Packed again, since the store may have lost it.
             pack = await pack_directory(source, self._store)
             by = ScoredBy(ref=ref.model_copy(update={"pack": pack}), digest=ref.digest, origin="source")
             try:
@@ -122,7 +133,7 @@ class Tasks:
         return ScoredBy(ref=ref, digest=ref.digest, origin="store"), task, directory
 
     async def _unpacked(self, pack: ArtifactRef) -> Path:
-        """Return a packed directory on this host, where workers look for it, too. Raises `StoreError`."""
+        """Return the directory on this host, also used by workers, with the content of a pack; unpack it if missing."""
         root = self._state.tasks
         target = root / pack.sha256[:32]
         if not target.is_dir():
@@ -139,7 +150,11 @@ class Tasks:
         return await asyncio.to_thread(load_task, directory, context_root=context, name=ref.name, has_manifest=given)
 
     def _check(self, task: Task, directory: Path) -> set[str]:
-        """Return the variables that a task takes. Raise `TaskValueError` for code or variables that it may not have."""
+        """Return the names of the variables that a task needs.
+
+        Raises:
+            TaskValueError: It names code or variables that it may not have.
+        """
         file = str(directory / task.config_file)
         if task.reward is not None and self._allow_code is not None:
             for key, target in check_declared(task.reward, file=file):
@@ -167,15 +182,16 @@ def _digest(directory: Path) -> str:
 
 
 def _has_digest(directory: Path, digest: str) -> bool:
+    """Return whether a directory has exactly the files of the frozen task."""
     try:
-        # A directory that leaves files out is no copy of the frozen one.
+        # A directory with ignored files is not a copy of the frozen one, which has none.
         return not ignored_files(directory) and digest_tree(directory) == digest
     except (TaskError, OSError):
         return False
 
 
 def _not_in_store(what: str, ref: TaskRef, error: StoreError) -> TaskNotFoundError:
-    """Return the error of a task of which the store has lost a part."""
+    """Return the error for a task of which the store has lost a part."""
     return TaskNotFoundError(
         f"{what} cannot be had from the store: {error.message}",
         file=ref.source,

@@ -1,4 +1,4 @@
-"""The workbench of a stored rollout in this process, for reward functions that are objects of it."""
+"""Workbench of a stored rollout in this process, for reward functions that are objects of this process."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ from benchflow.store import Store
 async def stored_workbench(
     directory: Path, *, step: int | None = None, trust: bool = False
 ) -> AsyncIterator[Workbench]:
-    """Yield the workbench of a stored rollout; its sandbox is removed at the end, if there was one.
+    """Yield the workbench of a stored rollout; a sandbox that it started is removed at the end.
 
     Args:
         directory: `<jobs_dir>/<job>/<task>__<id>`.
-        step: Index of a step that it has run; None for the last.
-        trust: Whether to run what the configuration of somebody else's job says.
+        step: Index of a finished step; None for the last one.
+        trust: Whether to use the configuration of a job that this user did not submit.
 
     Raises:
-        JobNotFoundError: No rollout has ended there.
-        VerifierError: No step of it was finished. Also raised by the workbench where what it needs was not kept.
+        JobNotFoundError: The directory has no ended rollout.
+        VerifierError: The rollout did not finish the step. The workbench raises it, too, for evidence that was not
+            retained.
     """
     rollout, refusal = read_rollout(directory), None
     try:
         rollout = read_own_rollout(directory, trust=trust)
     except UntrustedJobError as error:
-        # Scorers that only read ask for nothing that its configuration names.
+        # Raised only if a scorer runs something: scorers that only read use nothing that the configuration names.
         refusal = error
     steps = [one for one in rollout.result.steps if step in (None, one.step.index)]
     if not steps:
@@ -64,6 +65,7 @@ async def stored_workbench(
     tasks, found = Tasks(store, state, None), list[Hosted]()
 
     async def find() -> Hosted:
+        """Return the hosted rollout, found on first use. Raise the refusal of an untrusted job."""
         if refusal is not None:
             raise refusal
         if not found:
@@ -72,7 +74,7 @@ async def stored_workbench(
                 raise error_of(by.failure)
             assert by.ref is not None
             hosted = await Hosted.of(host, rollout.spec.model_copy(update={"task": by.ref}))
-            # No job has left any for this process.
+            # No job has stored secrets for this process.
             hosted.secrets = Secrets(os.environ, "in this environment")
             found.append(hosted)
         return found[0]

@@ -1,1 +1,1 @@
-"""A job's results on disk: written per rollout, summed up per job, read back."""
+"""A job's results on disk: writing them per rollout, summarising them per job, reading them back."""

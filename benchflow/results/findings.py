@@ -1,4 +1,4 @@
-"""Findings of the hardening as results carry them: a number of each step that a workflow can carry, tampering first."""
+"""Hardening findings as results carry them: a bounded number per step, small enough for a workflow, tampering first."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from benchflow.contracts.reward import HardeningReport, StepFinding
 from benchflow.contracts.rollout import StepOutcome
 
 MAX_FINDINGS = 50
-"""Findings of a step that a result lists itself; all that were recorded are in `evidence/hardening.json`."""
+"""Maximum number of findings per step that a result lists; `evidence/hardening.json` has all that were recorded."""
 
 _KEY = "hardening"
 
 
 def limited(report: HardeningReport) -> HardeningReport:
-    """Return a report with as many findings as a result lists. Notes make room for tampering."""
+    """Return a report with at most `MAX_FINDINGS` findings, tampering first, and the rest counted in `left_out`."""
     ordered = sorted(report.findings, key=lambda finding: not finding.is_tampering)
     left_out = report.left_out + max(0, len(ordered) - MAX_FINDINGS)
     return report.model_copy(update={"findings": ordered[:MAX_FINDINGS], "left_out": left_out})
 
 
 def hardening_metadata(report: HardeningReport | None) -> dict[str, Any]:
-    """Return the part of a result's metadata that is about the hardening; empty where nothing was hardened."""
+    """Return a result's metadata entry for a hardening report, with limited findings; empty if there is no report."""
     return {_KEY: limited(report).model_dump(mode="json")} if report is not None else {}
 
 
 def step_findings(
     steps: Sequence[StepOutcome], stored: Callable[[str | None], HardeningReport | None]
 ) -> dict[str, Any]:
-    """Return the fields of a rollout's result that are about the findings.
+    """Return the fields of a rollout's result about findings: `findings`, `findings_left_out` and `n_tampering`.
 
     Args:
-        steps: The rollout's steps.
-        stored: Reads the report of a step by its name. Asked for a step without a verifier's result, which carries it
-            otherwise.
+        steps: Steps of the rollout.
+        stored: Reads the stored report of a step by the step's name. Called only for a step whose verifier failed:
+            otherwise the verifier's result carries the report.
     """
     findings: list[StepFinding] = []
     left_out = 0
@@ -56,5 +56,5 @@ def _report(outcome: StepOutcome, stored: Callable[[str | None], HardeningReport
     try:
         return HardeningReport.model_validate(outcome.verify.metadata.get(_KEY))
     except ValidationError:
-        # Nothing was hardened. A verifier may write metadata of this name.
+        # The step was not hardened, or a verifier wrote metadata of its own under this key.
         return None

@@ -1,4 +1,4 @@
-"""Confidence intervals of mean rewards, which never leave the range that the rewards can have."""
+"""Confidence intervals of mean rewards, clipped to the range that the rewards can have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 from benchflow.contracts.base import Model
 
 Z95 = 1.959963984540054
-"""The normal quantile of a two-sided 95 % interval."""
+"""Normal quantile of a two-sided 95 % interval."""
 
 Method = Literal["wilson", "wilson_by_task", "t_by_task", "t"]
 
@@ -21,10 +21,10 @@ class Interval(Model):
     """A mean, and its confidence interval where one can be estimated."""
 
     mean: float | None = None
-    """None without any value."""
+    """Mean of the values; None if there are none."""
 
     low: float | None = None
-    """Lower end; None if a single value, or equal ones, say nothing about the spread."""
+    """Lower end; None where the spread cannot be estimated (a single value, or equal ones that are not all 0 or 1)."""
 
     high: float | None = None
     """Upper end; None as `low`."""
@@ -40,27 +40,30 @@ class Interval(Model):
     """
 
     n: int = 0
-    """Values that the mean is of."""
+    """Number of values."""
 
     n_tasks: int = 0
-    """Tasks that these values are of."""
+    """Number of tasks that the values come from."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A reward of a rollout of `task`. allowed: the range of that task's rewards."""
+    """Reward of one rollout."""
 
     task: str
+    """Name of the rollout's task."""
     value: float
     allowed: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest reward that the task can give."""
 
 
 def estimate(samples: Sequence[Sample], *, is_trial: bool = True) -> Interval:
-    """Return the mean of rewards and its 95 % interval.
+    """Return the mean of rewards and its 95 % confidence interval.
 
     Args:
         samples: Rewards, in any order.
-        is_trial: Whether a reward of 0 or 1 is a failure or a success. False for V(s), which is a mean itself.
+        is_trial: Whether a reward of 0 or 1 is a failure or a success, so that Wilson's interval applies. False for
+            V(s), which is a mean itself.
     """
     if not samples:
         return Interval()
@@ -77,10 +80,10 @@ def estimate(samples: Sequence[Sample], *, is_trial: bool = True) -> Interval:
 
 
 def _effective_n(found: Interval, samples: Sequence[Sample]) -> float:
-    """Return how many independent rollouts say as much of other tasks as these do, whose repeats resemble each other.
+    """Return the number of independent rollouts that would be as informative as these, whose repeats are correlated.
 
-    That is their number over the design effect: the variance of the mean with tasks as clusters, over that of
-    independent rollouts. Where all rewards are equal nothing tells it, and each task counts once.
+    It is their number divided by the design effect: the variance of the mean with tasks as clusters, over that of
+    independent rollouts. If all rewards are equal, the design effect cannot be estimated, and each task counts once.
     """
     p, n, clusters = found.mean or 0.0, found.n, found.n_tasks
     if p in (0.0, 1.0):
@@ -102,17 +105,17 @@ def _wilson(found: Interval, n: float) -> dict[str, float]:
     p = found.mean or 0.0
     middle = p + Z95**2 / (2 * n)
     half = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
-    # Rounding errors must not put an end on the wrong side of the mean, or of 0 and 1.
+    # Rounding errors must not move an end across the mean, or beyond 0 or 1.
     low, high = ((middle + side) / (1 + Z95**2 / n) for side in (-half, half))
     return {"low": min(p, max(0.0, low)), "high": max(p, min(1.0, high))}
 
 
 def _student(found: Interval, samples: Sequence[Sample]) -> dict[str, float]:
-    """Return the ends of the t interval, cut where the mean cannot be.
+    """Return the ends of Student's t interval, clipped to the possible values of the mean.
 
-    Of several tasks the standard error is the cluster-robust one: repeats of a task resemble each other, and more of
-    them say nothing more about other tasks. Where that one is smaller than the standard error of independent values,
-    which happens by chance if tasks are few, the latter counts.
+    With several tasks the standard error is the cluster-robust one, since repeats of a task are correlated and tell
+    nothing about other tasks. With few tasks it may by chance be smaller than the standard error of independent values;
+    the larger of the two is used.
     """
     mean, n = found.mean or 0.0, found.n
     error = statistics.stdev(sample.value for sample in samples) / math.sqrt(n)
@@ -126,7 +129,7 @@ def _student(found: Interval, samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def t_quantile(df: int) -> float:
-    """Return the quantile of Student's t distribution of a two-sided 95 % interval, for `df` degrees of freedom."""
+    """Return the quantile of Student's t distribution for a two-sided 95 % interval with `df` degrees of freedom."""
     if df >= 1000:
         # The next term of the expansion is below 1e-5.
         return Z95 + (Z95**3 + Z95) / (4 * df)

@@ -1,4 +1,4 @@
-"""Rows of rollouts that can't report by themselves: found if an earlier report wrote them, written otherwise."""
+"""Result rows of rollouts that cannot report by themselves: found if an earlier report wrote them, else written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from benchflow.trajectories.tree import build_tree
 
 
 def lost_spec(spec: JobSpec, job_id: str, origin: Origin, lost: LostRollout, *, run_id: str) -> RolloutSpec:
-    """Return the specification of a lost rollout. run_id: of the first run of the job's workflow."""
+    """Return the specification of a lost rollout, in the attempt in which it was lost.
+
+    Args:
+        spec: Specification of the job.
+        job_id: Workflow id of the job.
+        origin: Host and directory of the results.
+        lost: The lost rollout.
+        run_id: Run id of the first run of the job's workflow.
+    """
     rollout = spec.rollout(job_id, origin, lost.index, run_id=run_id)
     return rollout.model_copy(update={"attempt": max(1, lost.attempt)})
 
@@ -27,9 +35,14 @@ def lost_spec(spec: JobSpec, job_id: str, origin: Origin, lost: LostRollout, *, 
 def find_result(
     paths: RolloutPaths, workflow_id: str, lost: LostRollout, *, is_restart: bool = False
 ) -> RolloutResult | None:
-    """Return the result of a lost rollout if its workflow wrote one; None for none, and for that of another attempt.
+    """Return the result that a lost rollout's workflow wrote for this attempt; None for none, or an unreadable one.
 
-    is_restart: it had ended, and was to be rolled back. A result that is there stays: nothing of it was undone.
+    Args:
+        paths: Files of the rollout.
+        workflow_id: Workflow id of the rollout.
+        lost: The lost rollout.
+        is_restart: Whether the rollout had ended and was to be rolled back. A result of any attempt then counts: while
+            it is there, nothing was reverted.
     """
     try:
         result = RolloutResult.model_validate_json(read_stored(paths.result))
@@ -41,10 +54,10 @@ def find_result(
 
 
 def require_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> RolloutResult:
-    """Return the result that was written in the moment in which its row as a lost one was to be.
+    """Return the result that a rollout's workflow wrote at the moment at which its row as a lost rollout was written.
 
     Raises:
-        StoreError: It is of another attempt, which the next try puts aside.
+        StoreError: The result is of another attempt; a retry moves that one aside.
     """
     found = find_result(paths, workflow_id, lost)
     if found is None:
@@ -53,14 +66,17 @@ def require_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> 
 
 
 def is_of(result: RolloutResult, workflow_id: str, lost: LostRollout) -> bool:
-    """Tell whether a result is of this attempt of a rollout. An earlier run of the job had an attempt 1, too."""
+    """Return whether a result is of this attempt of this rollout.
+
+    The number of the attempt is not enough: an earlier run of the job had an attempt 1, too.
+    """
     if result.workflow_id != workflow_id or lost.attempt not in (0, result.attempt):
         return False
     return not lost.run_id or result.run_id in (None, lost.run_id)
 
 
 def outcome_of(result: RolloutResult, index: int) -> RolloutOutcome:
-    """Return what a rollout with this result would have told its job."""
+    """Return the outcome that a rollout with this result would have reported to its job."""
     return RolloutOutcome(
         id=result.workflow_id,
         index=index,
@@ -77,9 +93,9 @@ def outcome_of(result: RolloutResult, index: int) -> RolloutOutcome:
 
 
 def begin_row(paths: RolloutPaths, spec: RolloutSpec, lost: LostRollout) -> None:
-    """Make the directory of a lost rollout ready for its row: what another attempt left is put aside.
+    """Prepare the directory of a lost rollout for its row: write `config.json`, and move files of other attempts aside.
 
-    What its own workflow left stays: its trajectory up to its end.
+    Files of the same attempt and run, such as the trajectory up to its loss, stay if there is no result.
     """
     require_directory(paths.root.parent, paths.root.name)
     try:
@@ -91,13 +107,21 @@ def begin_row(paths: RolloutPaths, spec: RolloutSpec, lost: LostRollout) -> None
         return
     if paths.root.is_dir():
         put_aside(paths)
-    # Not the job's directory, which may have been moved.
+    # Without `parents`: the job's directory may have been moved, and must not be made again.
     paths.root.mkdir(exist_ok=True)
     write_json(paths.config, {"run_id": lost.run_id, "generation": 0} | spec.model_dump(mode="json"))
 
 
 def lost_paths(origin: Origin, job_id: str, index: int, spec: RolloutSpec | None) -> tuple[str, RolloutPaths]:
-    """Return the id that the row of a lost rollout has, and its directory."""
+    """Return the rollout id for the row of a lost rollout, and the rollout's directory.
+
+    Args:
+        origin: Host and directory of the results.
+        job_id: Workflow id of the job.
+        index: Index of the rollout.
+        spec: Specification of the rollout; None if that of the job cannot be read, so that id and name are made of the
+            index.
+    """
     rollout = spec.id if spec is not None else f"{job_id}/r/{index}"
     name = spec.name if spec is not None else ids.rollout_name(f"rollout-{index}", rollout)
     return rollout, JobPaths(Path(origin.job_dir)).rollout(name)
@@ -106,13 +130,22 @@ def lost_paths(origin: Origin, job_id: str, index: int, spec: RolloutSpec | None
 def write_missing(
     origin: Origin, job_id: str, job_name: str, lost: LostRollout, failure: Failure, spec: RolloutSpec | None
 ) -> RolloutResult:
-    """Write the row of a lost rollout that has no result, with nothing but what its job knows of it.
+    """Write the result and the row of a lost rollout from what its job knows, unless its workflow has written a result.
 
     Args:
-        spec: None where the job's specification can't be read. The row then names no task and no agent.
+        origin: Host and directory of the results.
+        job_id: Workflow id of the job.
+        job_name: Name of the job.
+        lost: The lost rollout.
+        failure: Why it was lost.
+        spec: Specification of the rollout; None if that of the job cannot be read. The row then names no task and no
+            agent.
 
     Returns:
-        The result: the one written now, or the one that its workflow wrote.
+        The result: the one written now, or the one that the rollout's workflow wrote.
+
+    Raises:
+        StoreError: The result of another attempt was written at the same time.
     """
     rollout, paths = lost_paths(origin, job_id, lost.index, spec)
     found = find_result(paths, rollout, lost, is_restart=spec is not None and spec.restart is not None)

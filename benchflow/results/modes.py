@@ -1,8 +1,8 @@
-"""What a job's mode makes of its rollouts: a group a line in `groups.jsonl`, V(s) of a depth a line in `values.jsonl`.
+"""Extra rows of a job with a mode: `groups.jsonl` has a line per GRPO group, `values.jsonl` one per V(s).
 
-Each is read off the trees of the rollouts' own files, so that it is right whenever it is asked for. Whoever reads a
-group needs to know nothing of trees: it names the files of which each leaf's trajectory is made. What failed is named,
-too, and never a 0.
+Rows are derived from the trees in the rollouts' own files, so they are correct whenever they are computed. A reader of
+a group needs no knowledge of trees: each leaf names the files that make up its trajectory. Failed children are named
+with their errors, and never count as 0.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ from benchflow.trajectories.stored import read_model
 
 
 class Leaf(Model):
-    """A trajectory of a group. returns: what it has earned. advantages: `grpo` and `leave_one_out`, among its group.
-
-    trajectory, model_calls: the files, relative to the job's directory, that are its events, and its model's calls,
-    when they are read one after another: what it has in common with the others, then its own. is_truncated: it would
-    have gone on; None where its result is not here.
-    """
+    """Trajectory of one leaf in a group."""
 
     node: str
+    """Id of the leaf's node in the rollout's tree."""
     returns: float
+    """Return of the leaf."""
     advantages: dict[str, float]
+    """Advantages within the group, by estimator: `grpo` and `leave_one_out`."""
     trajectory: list[str]
+    """Event files, relative to the job's directory, to be read one after another: the part shared with the group, then
+    the leaf's own.
+    """
     model_calls: list[str]
+    """Files of the model calls, in the same way."""
     is_truncated: bool | None = None
+    """Whether an agent's failure cut the trajectory short; None if its result cannot be read."""
 
 
 class _Row(Model):
-    """Whose it is. rollout: its workflow id; directory: of its results, in the job's. node: of its tree; depth: how
-    many steps led to it.
-
-    n: children that have a return. failed: those that have none, and why. error: why there is nothing to be had of it.
-    """
+    """Common fields of the rows: rollout, node, and the children that have a return or have failed."""
 
     task: str
     task_digest: str
@@ -54,34 +53,43 @@ class _Row(Model):
     model: str | None
     repeat: int
     rollout: str
+    """Workflow id of the rollout."""
     directory: str
+    """Name of the rollout's results directory in the job's."""
     node: str
+    """Id of the node in the rollout's tree."""
     depth: int
+    """Number of steps that led to the node."""
     n: int = 0
+    """Number of children with a return."""
     failed: dict[str, str] = {}
+    """Errors of the children without a return, by branch path."""
     error: str | None = None
+    """Reason why the node has no value; None if it has one."""
     warnings: list[str] = []
     """Reasons why values of the tree may be wrong."""
 
 
 class GroupRow(_Row):
-    """A line of `groups.jsonl`: trajectories that have what led to a state in common.
-
-    mean, std: of the returns of its leaves; std with n - 1 below the line, None for fewer than two.
-    """
+    """Line of `groups.jsonl`: trajectories that share everything up to one state."""
 
     mean: float | None = None
+    """Mean of the leaves' returns."""
     std: float | None = None
+    """Sample standard deviation of the returns (n - 1); None for fewer than two."""
     leaves: list[Leaf] = []
+    """Trajectories of the group, in the order of the children's numbers."""
 
 
 class ValueRow(_Row):
-    """A line of `values.jsonl`. value: V(s); variance, stderr: as the node of the tree has them. returns: by child."""
+    """Line of `values.jsonl`: V(s) of one state."""
 
     value: float | None = None
+    """V(s), as the tree's node has it; `variance` and `stderr` likewise."""
     variance: float | None = None
     stderr: float | None = None
     returns: dict[str, float] = {}
+    """Returns of the children, by branch path."""
 
 
 Row = GroupRow | ValueRow
@@ -91,18 +99,18 @@ Row = GroupRow | ValueRow
 
 
 def file_of(paths: JobPaths, mode: JobMode) -> Path:
-    """Where the rows of a job of this mode lie."""
+    """Return the file that holds the rows of a job with this mode."""
     return paths.groups if isinstance(mode, GrpoMode) else paths.values
 
 
 def append_rows(paths: JobPaths, mode: JobMode, result: RolloutResult) -> None:
-    """Add those of a rollout that has ended; what is repeated after a crash is dropped when the job ends."""
+    """Append the rows of an ended rollout. Duplicates after a crash go when the file is rewritten at the job's end."""
     for row in rows_of(mode, [result]):
         append_line(file_of(paths, mode), _line(row))
 
 
 def write_rows(paths: JobPaths, mode: JobMode, results: Sequence[RolloutResult]) -> None:
-    """Write the file anew: those of all rollouts that have a result, in their order."""
+    """Rewrite the file with the rows of all rollouts that have a result, in their order."""
     write_atomic(file_of(paths, mode), "".join(map(_line, rows_of(mode, results))).encode())
 
 
@@ -114,7 +122,7 @@ def _line(row: Row) -> str:
 
 
 def rows_of(mode: JobMode, results: Sequence[RolloutResult]) -> list[Row]:
-    """The rows of rollouts whose files are here; of one that was cancelled, none."""
+    """Return the rows of rollouts whose files are on this host; none for cancelled and not started rollouts."""
     rows: list[Row] = []
     for result in results:
         if result.directory is not None and result.status not in ("cancelled", "not_started"):
@@ -132,6 +140,7 @@ def _tree_of(paths: RolloutPaths) -> RolloutTree | None:
 
 
 def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: RolloutTree | None, depth: int) -> Row:
+    """Return the row of a rollout for one depth."""
     name = node_in("", depth)
     node = next((node for node in tree.nodes if node.id == name), None) if tree is not None else None
     about: dict[str, Any] = {
@@ -156,13 +165,13 @@ def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: Rollou
         **about,
         mean=node.value if node is not None else None,
         std=math.sqrt(node.variance) if node is not None and node.variance is not None else None,
-        # Of a scoring, those that are left are no group.
+        # In a scoring, the leaves that could be scored are not the whole group.
         leaves=[] if result.stored is not None and about["error"] else _leaves(paths, result.stored, tree, name),
     )
 
 
 def _why_not(node: Node | None, result: RolloutResult) -> str | None:
-    """Why a state has no value; None where it has one."""
+    """Return the reason why a state has no value; None if it has one."""
     if node is not None and node.value is not None:
         return None
     if node is not None and node.failed and node.n and result.stored is not None:
@@ -181,7 +190,7 @@ def _told(failure: Failure) -> str:
 
 
 def _ends(tree: RolloutTree | None, start: str) -> list[Node]:
-    """Where the children of a state have ended, those that have a return, in the order of their numbers."""
+    """Return the end nodes of a state's children that have a return, in the order of the children's numbers."""
     nodes = tree.nodes if tree is not None else []
     failed = {chain for node in nodes for chain in node.failed}
     mine = [node for node in nodes if chain_of(node.id) and start_of(chain_of(node.id)) == start]
@@ -189,11 +198,19 @@ def _ends(tree: RolloutTree | None, start: str) -> list[Node]:
 
 
 def _returns(tree: RolloutTree | None, start: str) -> dict[str, float]:
+    """Return the returns of a state's children by branch path."""
     return {chain_of(node.id): node.returns for node in _ends(tree, start) if node.returns is not None}
 
 
 def _leaves(paths: RolloutPaths, stored: str | None, tree: RolloutTree | None, start: str) -> list[Leaf]:
-    """Return the trajectories of a group. stored: where they lie, of a rollout that was scored again."""
+    """Return the trajectories of a group.
+
+    Args:
+        paths: Files of the rollout.
+        stored: Directory name of the scored rollout, which has the trajectories, if this is a scoring.
+        tree: Tree of the rollout.
+        start: Id of the node from which the group's children start.
+    """
     job, leaves = paths.root.parent, []
     if stored is not None:
         # `<job>/rescored/<scoring>/<rollout>`
@@ -214,7 +231,7 @@ def _leaves(paths: RolloutPaths, stored: str | None, tree: RolloutTree | None, s
 
 
 def _there(job: Path, files: Sequence[Path]) -> list[str]:
-    """Return the files that have anything in them, relative to the job."""
+    """Return the files that exist and are not empty, relative to the job's directory."""
     return [os.path.relpath(file, job) for file in files if file.is_file() and file.stat().st_size]
 
 

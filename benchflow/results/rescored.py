@@ -1,4 +1,4 @@
-"""Files of rollouts that were scored again: one record a rollout beside its first results, and one of the job."""
+"""Files of rescored rollouts: a record per rollout beside its first results, and a summary per job."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored, require_directory
 
 DELIVERED = "delivered"
-"""Directory of a result that another host has made, with the new scores to be moved to the stored rollout."""
+"""Directory in a result made on another host: holds new scores, which are then moved to the stored rollout."""
 
 
 def changes(before: dict[str, float] | None, after: dict[str, float] | None) -> dict[str, Change]:
-    """Return the metrics that differ."""
+    """Return the metrics whose values differ, each with its value before and after (None where it is missing)."""
     old, new = before or {}, after or {}
     names = dict.fromkeys([*old, *new])
     return {name: Change(before=old.get(name), after=new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
 def row(record: RescoredRollout) -> dict[str, Any]:
-    """Return a rollout as the JSON object of the job lists it."""
+    """Return a record as the job's JSON lists it: its fields, with its `reward` and `verifier`."""
     told = record.model_dump(mode="json")
     return told | {"reward": record.reward, "verifier": record.verifier}
 
 
 def mean_changes(records: Sequence[RescoredRollout]) -> list[MeanChange]:
-    """Return the means of each agent, in the order in which the agents appear."""
+    """Return the mean reward of each agent before and after, in the order in which the agents first appear.
+
+    Only rollouts with a reward before and after count. An agent with measured rewards and V(s) has an entry for each.
+    """
     pairs: dict[tuple[str, RewardKind], list[tuple[float, float]]] = defaultdict(list)
     for record in records:
         if record.reward_before is not None and record.reward is not None:
@@ -56,7 +59,7 @@ def mean_changes(records: Sequence[RescoredRollout]) -> list[MeanChange]:
 
 
 def count(records: list[RescoredRollout]) -> OutcomeCounts:
-    """Count records by their outcome."""
+    """Return the number of records by outcome."""
     return OutcomeCounts.model_validate(Counter(record.outcome for record in records))
 
 
@@ -64,22 +67,27 @@ def count(records: list[RescoredRollout]) -> OutcomeCounts:
 
 
 def place_of(rollout: RolloutPaths, name: str) -> RolloutPaths:
-    """Return the directory of a rollout's new score, laid out as the rollout itself is."""
+    """Return the paths of a rollout's new score, which is laid out as a rollout is.
+
+    Args:
+        rollout: The stored rollout.
+        name: Name of the scoring.
+    """
     return RolloutPaths(rollout.root / RESCORED / name)
 
 
 def check_place(rollout: RolloutPaths | JobPaths, place: RolloutPaths | JobPaths) -> None:
-    """Raise `ResultFileError` where the way from a stored rollout or job to its new scores leads through a link."""
+    """Raise `ResultFileError` if the path from a stored rollout or job to its new scores leads through a link."""
     require_directory(rollout.root, place.root.relative_to(rollout.root).as_posix())
 
 
 def summary_of(job: JobPaths, name: str) -> Path:
-    """Return the file of a scoring's summary."""
+    """Return the path of a scoring's summary file."""
     return job.root / RESCORED / f"{name}.json"
 
 
 def read_record(place: RolloutPaths) -> RescoredRollout | None:
-    """Read a rollout's new score; None where it has none, or one that another version wrote."""
+    """Return a rollout's new score; None if there is none, or if another version wrote it in another format."""
     try:
         return RescoredRollout.model_validate_json(read_stored(place.result))
     except (FileNotFoundError, ValidationError):
@@ -87,21 +95,32 @@ def read_record(place: RolloutPaths) -> RescoredRollout | None:
 
 
 def write_record(place: RolloutPaths, record: RescoredRollout) -> None:
-    """Write a rollout's new score: last, since its file says that all else is there."""
+    """Write a rollout's new score. Call it last: the file says that all other files of the score are there."""
     write_atomic(place.result, record.model_dump_json(indent=2).encode() + b"\n")
 
 
 def deliver(rollout: StoredRollout, name: str, delivered: Path) -> None:
-    """Copy a rollout's new score to where `lay_out_delivered` takes it from."""
+    """Copy a rollout's new score to the directory from which `lay_out_delivered` takes it.
+
+    Args:
+        rollout: The stored rollout.
+        name: Name of the scoring.
+        delivered: Directory for the scores of the rollout's whole tree.
+    """
     source, target = place_of(rollout.paths, name).root, delivered / _delivered_name(rollout)
-    # A link stays one: it may be a verifier's, and lead to a file of this host.
+    # Links are copied as links: one may be a verifier's, and lead to a file of this host.
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
 
 
 def lay_out_delivered(delivered: Path, rollout: StoredRollout, name: str) -> None:
-    """Move the new scores of a tree from where another host delivered them to their stored rollouts.
+    """Move the delivered scores of a rollout and its children to the stored rollouts that they belong to.
 
-    They are looked for by the stored rollouts' own names: a verifier or an agent may have left files of any name.
+    Scores are looked up by the names of the stored rollouts: a verifier or an agent may have left files of any name.
+
+    Args:
+        delivered: Directory that `deliver` has filled; removed afterwards. Nothing happens if it is missing.
+        rollout: The stored root of the tree.
+        name: Name of the scoring.
     """
     if not delivered.is_dir():
         return
@@ -111,7 +130,7 @@ def lay_out_delivered(delivered: Path, rollout: StoredRollout, name: str) -> Non
     for one in tree:
         source, place = RolloutPaths(delivered / _delivered_name(one)), place_of(one.paths, name)
         record = read_record(source)
-        # After a rollback it is the score of an undone run.
+        # After a rollback it is the score of a reverted run.
         if record is None or not record.is_of(one.result):
             continue
         shutil.rmtree(place.root, ignore_errors=True)
@@ -121,12 +140,12 @@ def lay_out_delivered(delivered: Path, rollout: StoredRollout, name: str) -> Non
 
 
 def _delivered_name(rollout: StoredRollout) -> str:
-    # Branch paths have no underscore. Side by side, none moves together with another.
+    # Branch paths have no underscore. The directories are not nested, so that each can be moved alone.
     return rollout.spec.chain.replace("/", "_") or "root"
 
 
 def read_rescoring(job: JobPaths, name: str) -> Rescoring | None:
-    """Read the summary of a scoring; None if there is none."""
+    """Return the summary of a scoring; None if there is none, or if another version wrote it in another format."""
     try:
         return Rescoring.model_validate_json(read_stored(summary_of(job, name)))
     except (FileNotFoundError, ValidationError):

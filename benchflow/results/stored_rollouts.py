@@ -1,4 +1,4 @@
-"""Read rollouts as they lie on disk: what was run, what came of it, and where their evidence is."""
+"""Stored rollouts as read from disk: specification, result, and the paths of their evidence."""
 
 from __future__ import annotations
 
@@ -22,19 +22,23 @@ class StoredRollout:
 
     paths: RolloutPaths
     spec: RolloutSpec
-    """What it was run from."""
+    """Specification that it was run from."""
 
     result: RolloutResult
 
     @property
     def branched_at(self) -> str:
-        """Node where its children begin, if it has any: the last of its own branch path."""
+        """Return the id of the node from which its children start, if it has any: the last of its own branch path."""
         start, begun = self.spec.begins_at
         done = len(self.result.steps)
         return start if done == begun else node_in(self.spec.chain, done)
 
     def workspace(self, step: str | None) -> Path | None:
-        """Return the workspace that was kept after a step, if it was. Raises `ResultFileError` for a link."""
+        """Return the archive of the workspace after a step; None if it was not retained.
+
+        Raises:
+            ResultFileError: It is a link or no regular file.
+        """
         kept = self.paths.workspace(step)
         if not kept.is_file():
             return None
@@ -42,13 +46,18 @@ class StoredRollout:
         return kept
 
     def state(self, step: str | None) -> Path | None:
-        """Return the world's state that the verifier of a step was shown, if it was."""
+        """Return the directory of the world's state that a step's verifier was given; None if there is none."""
         kept = self.paths.state(step)
         return kept if kept.is_dir() else None
 
 
 def read_rollout(directory: Path) -> StoredRollout:
-    """Read the rollout whose results lie in a directory. Raises `JobNotFoundError` where there is none."""
+    """Return the rollout whose results are in a directory.
+
+    Raises:
+        JobNotFoundError: There is no result.
+        ResultFileError: A file cannot be parsed, or a directory that scorers are given is a link.
+    """
     paths = RolloutPaths(directory)
     try:
         result = RolloutResult.model_validate_json(read_stored(paths.result))
@@ -65,9 +74,9 @@ def read_rollout(directory: Path) -> StoredRollout:
 
 
 def checked(rollout: StoredRollout) -> StoredRollout:
-    """Return a rollout. Raise `ResultFileError` where a directory that scorers and judges are shown is a link.
+    """Return the rollout unchanged. Raise `ResultFileError` if a directory that scorers and judges are given is a link.
 
-    What they are shown reaches sandboxes, and the endpoint of a judge.
+    The content of these directories reaches sandboxes and the endpoint of a judge.
     """
     paths, steps = rollout.paths, {None, *(outcome.step.name for outcome in rollout.result.steps)}
     shown = [paths.agent, paths.artifacts, paths.trajectory.parent]
@@ -86,7 +95,10 @@ def checked(rollout: StoredRollout) -> StoredRollout:
 
 
 def read_children(rollout: StoredRollout) -> list[StoredRollout]:
-    """Read the children of a rollout that have a result, by their numbers."""
+    """Return the children of a rollout that have a result, in the order of their numbers.
+
+    Task, agent and run of each are taken from the parent's specification, except for the child's model and sampling.
+    """
     found = []
     for file in rollout.paths.root.glob("children/*/result.json"):
         require_directory(rollout.paths.root, f"children/{file.parent.name}")
@@ -95,23 +107,24 @@ def read_children(rollout: StoredRollout) -> list[StoredRollout]:
 
 
 def _as_its_parent(child: StoredRollout, parent: RolloutSpec) -> StoredRollout:
-    """Return a child with what its parent was run from, but for the model and the seed that it may have of its own."""
+    """Return a child with its parent's task, agent and run, except for the model and the sampling of its own."""
     agent = parent.agent.model_copy(update={"model": child.spec.agent.model})
     run = parent.run.model_copy(update={"sampling": child.spec.run.sampling})
     return replace(child, spec=child.spec.model_copy(update={"task": parent.task, "agent": agent, "run": run}))
 
 
 def read_rollout_spec(paths: RolloutPaths) -> RolloutSpec:
-    """Read what a rollout was run from. Raises `ResultFileError`."""
+    """Return the specification that a rollout was run from. Raise `ResultFileError` if it is missing or unreadable."""
     try:
         content = json.loads(read_stored(paths.config))
-        # Of which run of its workflow it was, is no part of it.
+        # These two identify the run of its workflow, and are no fields of the specification.
         return RolloutSpec.model_validate({k: v for k, v in content.items() if k not in ("run_id", "generation")})
     except (OSError, ValueError, AttributeError) as error:
         raise _spoilt(paths.config, error) from error
 
 
 def _spoilt(file: Path, error: Exception) -> ResultFileError:
+    """Return the error for a file that BenchFlow cannot have written."""
     said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
     return ResultFileError(
         f"this is not what BenchFlow wrote: {said}", file=str(file), remedy="restore the file, or leave the rollout out"
@@ -119,9 +132,13 @@ def _spoilt(file: Path, error: Exception) -> ResultFileError:
 
 
 def as_its_job_says(stored: StoredRollout, spec: RolloutSpec) -> StoredRollout:
-    """Return a rollout with the task, agent and run that its job's configuration says, and not its own.
+    """Return a rollout with the task, agent and run of its job's configuration in place of those it recorded itself.
 
-    spec: of the rollout that scores it again. A child may have another model and another seed than its job.
+    A child keeps its own model and sampling, which may differ from its job's.
+
+    Args:
+        stored: The stored rollout.
+        spec: Specification of the rollout that scores it again, as the job has it.
     """
     own = stored.spec
     agent = spec.agent.model_copy(update={"model": own.agent.model})

@@ -1,4 +1,4 @@
-"""A job's results read back and summed up: counts, and each agent's mean reward, pass@k, phase times and cost."""
+"""A job's results read back and summarised: counts, and each agent's mean reward, pass@k, phase times and cost."""
 
 from __future__ import annotations
 
@@ -27,138 +27,139 @@ N = TypeVar("N", int, float)
 M = TypeVar("M", bound=Model)
 
 KS = (1, 2, 4, 8, 16, 32, 64)
-"""The k of pass@k, as far as there are repeats; and the number of the repeats itself."""
+"""Values of k for pass@k, up to the smallest number of repeats of a task; that number itself is one more."""
 
 
 class KeyMean(Model):
-    """The mean of one of the rewards that a verifier gives beside, or instead of, the scalar one."""
+    """Mean of one reward key that a verifier reports beside, or instead of, the scalar `reward`."""
 
     mean: float
-    """Over rollouts; the key's scale is the verifier's own, so there is no interval."""
+    """Mean over rollouts. The key's scale is the verifier's own, so there is no interval."""
 
     n: int
-    """Rollouts whose rewards have the key."""
+    """Number of rollouts whose rewards have the key."""
 
 
 class AgentSummary(Model):
-    """How one agent did, with one model."""
+    """Results of one agent with one model."""
 
     total: int
-    """Its rollouts in the job; those that have ended, where nothing says how many there are."""
+    """Number of its rollouts in the job; of those that have ended, if the job's specification is not known."""
 
     passed: int = 0
-    """Rollouts whose reward is 1 or more, be it measured or a V(s)."""
+    """Rollouts whose reward, measured or V(s), is 1 or more."""
 
     failed: int = 0
     """Rollouts that were scored and did not pass."""
 
     errored: int = 0
-    """Rollouts without a reward: nothing was measured, so they are in no mean and no pass@k."""
+    """Rollouts without a reward; they are in no mean and no pass@k."""
 
     cancelled: int = 0
-    """Rollouts that somebody stopped; in no mean either."""
+    """Cancelled rollouts; in no mean either."""
 
     not_started: int = 0
-    """Rollouts that the job did not start, since others had failed alike."""
+    """Rollouts that the job did not start, because others had failed with the same error."""
 
     not_run: int = 0
     """Rollouts without a result."""
 
     n_values: int = 0
-    """How many of the rewards are the V(s) of a rollout that branched; these are in `value`, and not in `reward`."""
+    """Number of rewards that are the V(s) of a rollout that branched; these are in `value`, not in `reward`."""
 
     scored: int = 0
     """Rollouts whose rewards have several keys and no scalar `reward`: in `by_key` only."""
 
     reward: Interval = Interval()
-    """Of the rewards that verifiers have measured."""
+    """Mean and interval of the measured rewards."""
 
     value: Interval | None = None
-    """Of the V(s); None if no rollout branched."""
+    """Mean and interval of the V(s); None if no rollout branched."""
 
     by_key: dict[str, KeyMean] = {}
-    """Of the other keys of measured rewards."""
+    """Means of the other keys of measured rewards."""
 
     pass_at_k: dict[str, float] = {}
-    """For each k, the probability that one of k attempts passes, averaged over tasks: the unbiased estimator of Chen et
-    al. 2021, arXiv 2107.03374, of the measured rollouts of a task. No k exceeds what each of the tasks has of them.
+    """Probability by k that at least one of k attempts passes, averaged over tasks: the unbiased estimator of Chen et
+    al. 2021, arXiv 2107.03374, over the measured rollouts of each task. k is at most the smallest number of them that a
+    task has.
     """
 
     n_pass_tasks: int = 0
-    """Tasks that pass@k is averaged over: those with a measured rollout."""
+    """Number of tasks that pass@k is averaged over: those with a measured rollout."""
 
     errors: dict[str, int] = {}
-    """Rollouts that were not scored, by the category of their error."""
+    """Number of rollouts that were not scored, by error category."""
 
     errors_of_scored: dict[str, int] = {}
-    """Rollouts that were scored in spite of an error, such as `agent_timeout`, by its category."""
+    """Number of rollouts that were scored in spite of an error, such as `agent_timeout`, by its category."""
 
     phase_seconds: dict[str, float] = {}
-    """Median of each phase."""
+    """Median duration of each phase."""
 
     n_input_tokens: int | None = None
-    """Of all its rollouts, as far as they are known."""
+    """Input tokens of all its rollouts for which they are known; None if they are known for none."""
 
     n_output_tokens: int | None = None
     """As `n_input_tokens`."""
 
     n_estimated_calls: int = 0
-    """Model calls whose endpoint did not tell its tokens, so that these are guessed."""
+    """Model calls whose endpoint did not report token counts, so that these are estimated."""
 
     cost_usd: float | None = None
     """As `n_input_tokens`."""
 
 
 class Summary(Model):
-    """What `summary.json` holds: counts of the job, and figures of each agent. No figure is of several agents."""
+    """Content of `summary.json`: counts of the job, and figures of each agent. No mean is taken over several agents."""
 
     job: str
-    """The job's name."""
+    """Name of the job."""
 
     total: int
-    """Rollouts of the job."""
+    """Number of rollouts of the job."""
 
     finished: int
     """Rollouts with a result."""
 
     passed: int
-    """As of an agent; likewise the other counts below."""
+    """As in `AgentSummary`; likewise the other counts below."""
 
     failed: int
-    """Scored, not passed."""
+    """Scored rollouts that did not pass."""
 
     errored: int
-    """Without a reward."""
+    """Rollouts without a reward."""
 
     cancelled: int
-    """Stopped by somebody."""
+    """Cancelled rollouts."""
 
     not_started: int = 0
-    """Not started, since others had failed alike."""
+    """Rollouts that were not started, because others had failed with the same error."""
 
     not_run: int
-    """Without a result."""
+    """Rollouts without a result."""
 
     run_again: int = 0
-    """Rollouts of more than one attempt."""
+    """Rollouts with more than one attempt."""
 
     n_values: int = 0
-    """How many of the rewards are a V(s)."""
+    """Number of rewards that are a V(s)."""
 
     scored: int = 0
     """Rollouts whose rewards have no scalar `reward`."""
 
     errors: dict[str, int] = {}
-    """Rollouts that were not scored, by the category of their error."""
+    """Number of rollouts that were not scored, by error category."""
 
     errors_of_scored: dict[str, int] = {}
-    """Rollouts that were scored in spite of an error, such as `agent_timeout`, by its category."""
+    """Number of rollouts that were scored in spite of an error, such as `agent_timeout`, by its category."""
 
     agents: dict[str, AgentSummary] = {}
-    """By agent, or `agent:model`, in the order of the job's specification."""
+    """Summaries by `agent` or `agent:model`, in the order of the job's specification."""
 
     mean_reward: float | None = None
-    """`reward.mean` of the only agent; None in a job of several, like the other figures below."""
+    """`reward.mean` of the only agent; None in a job of several agents, as the next three figures."""
 
     reward_interval: Interval | None = None
     """`reward` of the only agent."""
@@ -170,27 +171,27 @@ class Summary(Model):
     """`phase_seconds` of the only agent."""
 
     n_input_tokens: int | None = None
-    """Sum over the job, as far as they are known."""
+    """Sum over the rollouts for which it is known; None if it is known for none."""
 
     n_output_tokens: int | None = None
     """As `n_input_tokens`."""
 
     n_estimated_calls: int = 0
-    """Model calls whose endpoint did not tell its tokens, so that these are guessed."""
+    """Model calls whose endpoint did not report token counts, so that these are estimated."""
 
     cost_usd: float | None = None
     """As `n_input_tokens`."""
 
 
 def pass_at_k(passed: int, n: int, k: int) -> float:
-    """The probability that at least one of k attempts, drawn from n of which `passed` passed, passes."""
+    """Return the probability that at least one of `k` attempts passes, if drawn from `n` of which `passed` passed."""
     if n - passed < k:
         return 1.0
     return 1.0 - math.comb(n - passed, k) / math.comb(n, k)
 
 
 def read_results(paths: JobPaths) -> list[RolloutResult]:
-    """Every rollout that has a result, sorted by task, agent and repeat."""
+    """Return the results of all rollouts of a job that have one, sorted by task, agent, model and repeat."""
     results = []
     for file in paths.root.glob("*/result.json"):
         require_directory(paths.root, file.parent.name)
@@ -217,7 +218,7 @@ def _parse(kind: type[M], file: Path, content: bytes) -> M:
 
 
 def _number(total: int, results: Sequence[RolloutResult], spec: JobSpec | None) -> int:
-    """Return the number of a job's rollouts: of one that scores others, those that it was asked to score."""
+    """Return the number of a job's rollouts; for a rescoring job, of those that were requested or have a result."""
     if spec is None or spec.rescoring is None or not spec.rescoring.chosen:
         return total
     asked = {Path(spec.rescoring.rollouts[index]).name for index in spec.rescoring.chosen}
@@ -228,11 +229,11 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
     """Return the summary of a job.
 
     Args:
-        name: Of the job.
-        total: Its rollouts.
-        results: Of those that have ended.
-        spec: Which agents there are, how many rollouts each of them has, and the range of each task's rewards. Without
-            it the agents are those of `results`, and rewards are taken to be between 0 and 1 unless one is not.
+        name: Name of the job.
+        total: Number of its rollouts.
+        results: Results of the rollouts that have ended.
+        spec: Specification of the job: its agents, the number of rollouts of each, and each task's reward range. If
+            None, agents are those of `results`, and rewards count as between 0 and 1.
     """
     total = _number(total, results, spec)
     status = Counter(result.status for result in results)
@@ -266,7 +267,7 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
 
 
 def agent_label(result: RolloutResult) -> str:
-    """Return `agent` or `agent:model`, the key of a rollout's agent among those of its job."""
+    """Return `agent` or `agent:model`, the key of a rollout's agent in its job."""
     return f"{result.agent}:{result.model}" if result.model else result.agent
 
 
@@ -312,11 +313,12 @@ def _summarize_agent(
 
 
 def _scalar(result: RolloutResult) -> float | None:
-    """Return a rollout's reward; None where there is none, or no finite one in a file that somebody else wrote."""
+    """Return a rollout's scalar reward; None if it has none, or, in a file from elsewhere, one that is not finite."""
     return result.reward if result.reward is not None and math.isfinite(result.reward) else None
 
 
 def _samples(results: Sequence[RolloutResult], allowed: Mapping[str, tuple[float, float]]) -> list[Sample]:
+    """Return the finite scalar rewards with their tasks and allowed ranges."""
     return [
         Sample(result.task_name, reward, allowed.get(result.task_name, (0.0, 1.0)))
         for result in results
@@ -349,7 +351,7 @@ def _pass_at_ks(tasks: Mapping[str, list[bool]]) -> dict[str, float]:
 
 
 def _errors(results: Sequence[RolloutResult], *, scored: bool) -> dict[str, int]:
-    """Return how many rollouts have an error, by category: of those that were not scored, or of those that were."""
+    """Return the number of rollouts with an error, by category, among those that were scored or those that were not."""
     told = (r.error_category for r in results if r.is_scored == scored)
     return dict(Counter(category for category in told if category).most_common())
 
@@ -363,25 +365,30 @@ def _phase_medians(results: Sequence[RolloutResult]) -> dict[str, float]:
 
 
 def _total(values: Sequence[N | None]) -> N | None:
+    """Return the sum of the known values; None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if known else None
 
 
 def read_spec(paths: JobPaths) -> JobSpec:
-    """The specification of the job whose directory this is, to look at it. Raises `JobNotFoundError`.
+    """Return the specification of the job with these paths, for display only.
 
-    Whoever acts on it takes `benchflow.provenance.read_own_spec`.
+    Callers that act on it use `benchflow.provenance.read_own_spec`, which checks who wrote it.
+
+    Raises:
+        JobNotFoundError: There is no configuration.
+        ResultFileError: It cannot be parsed.
     """
     return parse_spec(paths, read_config(paths))
 
 
 def parse_spec(paths: JobPaths, content: bytes) -> JobSpec:
-    """Return the specification that a job's configuration holds. Raise `ResultFileError` where that is none."""
+    """Return the specification in a job's configuration. Raise `ResultFileError` if it cannot be parsed."""
     return _parse(JobSpec, paths.config, content)
 
 
 def read_config(paths: JobPaths) -> bytes:
-    """Return a job's configuration as it is stored. Raise `JobNotFoundError` where there is none."""
+    """Return the bytes of a job's configuration. Raise `JobNotFoundError` if there is none."""
     try:
         return read_stored(paths.config)
     except FileNotFoundError as error:
@@ -393,9 +400,13 @@ def read_config(paths: JobPaths) -> bytes:
 
 
 def write_summary(paths: JobPaths, name: str, total: int, spec: JobSpec | None = None) -> Summary:
-    """Write `summary.json` and, once more and without repetitions, `results.jsonl` and the rows of the job's mode.
+    """Write `summary.json`; rewrite `results.jsonl` without duplicates, and the rows of the job's mode.
 
-    spec: None where the store no longer has it.
+    Args:
+        paths: Files of the job.
+        name: Name of the job.
+        total: Number of its rollouts.
+        spec: Specification of the job; None if the store no longer has it.
     """
     results = read_results(paths)
     summary = summarize(name, total, results, spec)

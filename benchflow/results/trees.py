@@ -1,4 +1,4 @@
-"""What a rollout's reward is where nobody measured it: the value of a state, made of what its children have earned."""
+"""V(s) as a rollout's reward: the value of a state, estimated from its children's returns."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from benchflow.trajectories.stored import StoredTree, read_model
 
 
 def value_of(result: RolloutResult) -> Node | None:
-    """The node whose V(s) is a rollout's reward; None where that was measured, or where its files are not here."""
+    """Return the node whose V(s) is a rollout's reward; None if the reward was measured, or the tree is unreadable."""
     if result.reward_kind != "value" or result.directory is None:
         return None
     paths = RolloutPaths(Path(result.directory))
     try:
-        # What the children's own files tell besides is not looked for: tables ask this of many rollouts.
+        # The children's own files are not read: tables call this for many rollouts.
         return StoredTree(paths, read_model(RolloutTree, paths.tree)).value
     except ResultFileError:
         return None
 
 
 def value_row(node: Node) -> dict[str, Any]:
-    """V(s) as a row of results tells it. failed: the children that are not in it, and why."""
+    """Return V(s) as a row of results has it: node, value, n, variance, stderr, and the failed children's errors."""
     about = node.model_dump(mode="json", include={"value", "n", "variance", "stderr"})
     failed = {chain: f"{failure.category}: {failure.message}" for chain, failure in node.failed.items()}
     return {"node": node.id, **about, "failed": failed}

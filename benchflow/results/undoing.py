@@ -1,7 +1,7 @@
-"""What a rollout has written since a state that it is put back to: out of its results, into a directory of its own.
+"""Results that a rollback reverts: moved out of a rollout's results, into a directory of their own.
 
-Its files tell of the rollout as it is again; what was undone is kept beside them. Called again after a crash, the rest
-is moved.
+Afterwards the rollout's files describe it as of the restored state; reverted results stay beside them. Every function
+may be called again after a crash, and then moves the rest.
 """
 
 from __future__ import annotations
@@ -25,23 +25,29 @@ from benchflow.trajectories.journal import read_journal
 
 _NODE = b', "node": "'
 _BODY = b', "request'
-"""What the last part of a request line begins with: what is asked, where nothing is to be changed."""
+"""Start of the last part of a line of recorded calls: the request, in which nothing may be replaced."""
 
 
 def undone_place(paths: RolloutPaths, label: str) -> RolloutPaths:
-    """Where what was undone at that time lies, laid out as a rollout is."""
+    """Return the paths for the results that one rollback reverts, laid out as a rollout is.
+
+    Args:
+        paths: Files of the rollout.
+        label: Name of the rollback.
+    """
     return RolloutPaths(paths.root / "rollbacks" / label)
 
 
 def put_ended_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> None:
-    """Move what belongs to the end of a rollout, if it had ended: its result, its other scores, what was collected.
+    """Move the files of a rollout's end aside, if it had ended.
 
-    The result goes first: as long as it is there, nothing was undone.
+    These are its result, new scores, artifacts, service logs and the agent's files without the sessions' journals. The
+    result is moved first: while it is there, nothing was reverted.
 
     Args:
-        paths: The rollout's.
-        label: Name of the roll-back.
-        config: Content of its `config.json` from now on: what is there is of another run of its workflow.
+        paths: Files of the rollout.
+        label: Name of the rollback.
+        config: New content of `config.json`: the existing one names another run of the workflow.
     """
     target = undone_place(paths, label)
     if paths.result.exists():
@@ -50,7 +56,7 @@ def put_ended_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> 
             paths.result.replace(target.result)
     if not target.result.exists():
         return
-    # The journals are those of all sessions, of which some go on.
+    # The journals belong to all sessions, of which some are resumed.
     collected = [each for each in _entries(paths.agent) if each != paths.sessions]
     for source in (paths.root / RESCORED, *collected, paths.artifacts, paths.environment / "logs"):
         _move(source, paths.root, target.root)
@@ -60,7 +66,15 @@ def put_ended_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> 
 def put_undone_aside(
     paths: RolloutPaths, label: str, *, undone: Collection[str], steps: Sequence[Step], chains: Collection[str]
 ) -> None:
-    """Move what belongs to nodes, to the steps that led there, and to children that began since."""
+    """Move the files of reverted nodes, steps and children aside: events, rewards, evidence, results of the children.
+
+    Args:
+        paths: Files of the rollout.
+        label: Name of the rollback.
+        undone: Ids of the reverted nodes.
+        steps: Reverted steps, which led to these nodes.
+        chains: Branch paths of the children that started since the restored state.
+    """
     target = undone_place(paths, label)
     _cut_trajectory(paths.trajectory, target.trajectory, undone)
     _cut_rewards(paths.rewards, target.rewards, {step.index for step in steps})
@@ -71,9 +85,14 @@ def put_undone_aside(
 
 
 def mark_undone_calls(record: Path, undone: Collection[str], label: str) -> None:
-    """Have the recorded calls of nodes lead to none of the tree's: they count as used, and for nothing else.
+    """Detach the recorded model calls of reverted nodes from the tree; they then count as usage only.
 
-    Nobody may write to the record meanwhile.
+    A call is detached by a suffix to its node's id. Nothing else may write to the record meanwhile: it is replaced.
+
+    Args:
+        record: File of the recorded calls; missing is success.
+        undone: Ids of the reverted nodes.
+        label: Name of the rollback, which is the suffix.
     """
     try:
         lines = record.read_bytes().splitlines(keepends=True)
@@ -92,7 +111,7 @@ def mark_undone_calls(record: Path, undone: Collection[str], label: str) -> None
 
 
 def used_by_children(paths: RolloutPaths, chains: Collection[str]) -> list[Usage]:
-    """What the models of children have used, as their own results tell."""
+    """Return the model usage in the results of children; a child without a readable result is left out."""
     used = []
     for chain in chains:
         try:
@@ -108,12 +127,19 @@ def used_by_children(paths: RolloutPaths, chains: Collection[str]) -> list[Usage
 
 
 def _without_turn(head: bytes) -> bytes:
+    """Return the start of a recorded call's line with its turn replaced by null."""
     before, mark, after = head.partition(b', "turn": ')
     return before + mark + b"null" + after[len(after) - len(after.lstrip(b"0123456789")) :] if mark else head
 
 
 def _of_steps(paths: RolloutPaths, steps: Sequence[Step], *, whole: bool) -> Iterator[Path]:
-    """The files and directories that tell of steps. whole: of the first, too."""
+    """Yield the files and directories of steps.
+
+    Args:
+        paths: Files of the rollout.
+        steps: The steps.
+        whole: Whether the first step is among them, so that the baseline taken before it is yielded, too.
+    """
     yield paths.root / "soft"
     for step in steps:
         yield from (paths.state(step.name), paths.environment / "snapshots" / state_label(step.name))
@@ -122,7 +148,7 @@ def _of_steps(paths: RolloutPaths, steps: Sequence[Step], *, whole: bool) -> Ite
             continue
         yield from (paths.verifier, paths.judge())
         evidence = paths.evidence()
-        # What the sandbox was before anybody acted holds for all steps of such a task.
+        # The baseline of the sandbox before the first step serves all steps of such a task.
         yield from (each for each in _entries(evidence) if whole or each.name != "baseline.json")
 
 
@@ -131,19 +157,20 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _move(source: Path, root: Path, target: Path) -> None:
+    """Move a file or directory to the same relative path below `target`; missing is success."""
     if not os.path.lexists(source):
         return
     place = target / source.relative_to(root)
     with storage_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_dir() and not place.is_symlink():
-            # Of a move that a crash has cut short, nothing was lost: it is one rename.
+            # A crash cannot leave half a move, since it is one rename: whatever is in its place may go.
             shutil.rmtree(place)
         source.replace(place)
 
 
 def _cut_trajectory(file: Path, target: Path, undone: Collection[str]) -> None:
-    """Move the lines that led to nodes. They are the last ones: nothing was done since that is not undone."""
+    """Move the lines from the first one of a reverted node on to `target`; all later lines are reverted, too."""
     if not file.exists():
         return
     with storage_errors(file):
@@ -167,6 +194,7 @@ def _cut_trajectory(file: Path, target: Path, undone: Collection[str]) -> None:
 
 
 def _node_of(line: bytes, file: Path) -> str:
+    """Return the node id of a line of the trajectory. Raise `ResultFileError` if it is no event."""
     try:
         return str(json.loads(line)["node"])
     except (ValueError, KeyError) as error:
@@ -174,6 +202,7 @@ def _node_of(line: bytes, file: Path) -> str:
 
 
 def _cut_rewards(file: Path, target: Path, steps: Collection[int]) -> None:
+    """Move the lines of reverted steps from `file` to `target`."""
     lines = read_journal(file)
     gone = [line for line in lines if line["step_index"] in steps]
     if not gone:

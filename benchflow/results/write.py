@@ -1,4 +1,4 @@
-"""Writing one rollout's results. Every file is written whole or not at all, and may be written again."""
+"""Writing one rollout's results. Every file is written atomically, and may be written again."""
 
 from __future__ import annotations
 
@@ -21,45 +21,52 @@ from benchflow.trajectories.journal import timestamp
 
 
 def set_aside(paths: RolloutPaths, identity: dict[str, Any]) -> None:
-    """Begin a run of a rollout: write `config.json`; what an earlier run left moves to `attempts/<n>/`.
+    """Start a run of a rollout: write `config.json`, and move the files of an earlier run to `attempts/<n>/`.
 
-    Called again for the same run (after a crash) it changes nothing.
+    A second call for the same run, after a crash, changes nothing.
+
+    Args:
+        paths: Files of the rollout.
+        identity: Content of `config.json`, which identifies the run.
     """
     try:
         before = json.loads(read_stored(paths.config))
     except (FileNotFoundError, ValueError):
-        # ValueError: a power cut has left its name and not its content.
+        # ValueError: a power cut left the file without its content.
         before = None
     if before == identity:
         return
-    # What lies there without a configuration, too: whoever made the job may have put links where this run writes.
+    # Files without a configuration are moved, too: the job's author may have put links where this run writes.
     if paths.root.is_dir():
         put_aside(paths)
     write_json(paths.config, identity)
 
 
 def put_aside(paths: RolloutPaths) -> None:
-    """Move what an earlier run left to `attempts/<n>/`."""
+    """Move the files of an earlier run of a rollout to `attempts/<n>/`."""
     left = [path for path in paths.root.iterdir() if path.name != "attempts"]
     if not left:
         return
     target = next_attempt(paths)
     with storage_errors(target):
         target.mkdir(parents=True)
-        # The configuration goes last: until then a crash finds the earlier run and moves the rest.
+        # The configuration goes last: after a crash before that, the next call recognises the run and moves the rest.
         for path in sorted(left, key=lambda path: path == paths.config):
             path.replace(target / path.name)
 
 
 def next_attempt(paths: RolloutPaths) -> Path:
-    """The directory that the next run to be put aside goes to."""
+    """Return the directory to which the next earlier run will be moved: `attempts/<n>`, with n from 1."""
     require_directory(paths.root.parent, f"{paths.root.name}/attempts")
     attempts = paths.root / "attempts"
     return attempts / str(1 + (sum(1 for _ in attempts.iterdir()) if attempts.is_dir() else 0))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """For files beside `result.json`: a disk that has lost them in a power cut has not got that one either."""
+    """Write a value as indented JSON, atomically and without fsync.
+
+    For files beside `result.json`: a disk that loses them in a power cut has lost the result, written later, as well.
+    """
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable=False)
 
 
@@ -71,11 +78,15 @@ def write_rollout(
     *,
     is_lost: bool = False,
 ) -> bool:
-    """Lay out a rollout's files; `result.json` last, because its presence says that the rollout is done.
+    """Write a rollout's files; `result.json` last, because its presence marks the rollout as done.
 
     Args:
-        is_lost: Whether its job knows the result, and the rollout has not told it. It never replaces one that the
-            rollout writes after all, at whichever moment.
+        paths: Files of the rollout.
+        result: The result; its trajectory is not written.
+        tree: Tree of the rollout.
+        prompts: Prompts of its steps.
+        is_lost: Whether the job writes the result of a rollout that did not report. It never replaces one that the
+            rollout writes after all, at whatever moment.
 
     Returns:
         Whether the result was written.
@@ -94,15 +105,15 @@ def write_rollout(
     if not write_atomic(paths.result, content, replaces=not is_lost):
         return False
     with storage_errors(paths.root):
-        # The directory was made in the beginning, and its name may be nowhere but in memory.
+        # The directory was made at the start without fsync, so its name may not be on disk yet.
         sync_directory(paths.root.parent)
     return True
 
 
 def write_rewards(paths: RolloutPaths, step: int, events: Sequence[RewardEvent]) -> None:
-    """`rewards.jsonl`: one event a line. Replaces what the file says of this step, keeps the others."""
+    """Write the reward events of a step to `rewards.jsonl`, one per line, in place of the step's earlier ones."""
     try:
-        # Only these line ends are ours: a verifier's texts may hold others that Python knows.
+        # Not `splitlines`: a verifier's texts may contain other characters that it takes for line ends.
         lines = read_stored(paths.rewards).decode().removesuffix("\n").split("\n")
         old = [line for line in lines if line and json.loads(line)["step_index"] != step]
     except FileNotFoundError:
@@ -126,7 +137,7 @@ def _reward_line(event: RewardEvent, step: int) -> dict[str, Any]:
 
 
 def result_row(result: RolloutResult) -> dict[str, Any]:
-    """A rollout as a line of `results.jsonl`. value: what its reward is made of, where that is a V(s)."""
+    """Return a rollout as a line of `results.jsonl`; with `value`, the details of its V(s), if that is its reward."""
     row = result.model_dump(mode="json", exclude={"trajectory", "steps", "tree", "sandbox", "directory"})
     row["reward"] = result.reward
     node = value_of(result)
@@ -134,18 +145,24 @@ def result_row(result: RolloutResult) -> dict[str, Any]:
 
 
 def append_row(paths: JobPaths, result: RolloutResult) -> None:
-    """Add a finished rollout to `results.jsonl`, which may be read while the job runs.
+    """Append an ended rollout to `results.jsonl`, which may be read while the job runs.
 
-    A row that is repeated after a crash is dropped when the job ends and the file is written anew.
+    Duplicates after a crash are dropped when the file is rewritten at the job's end.
     """
     append_line(paths.results, json.dumps(result_row(result), ensure_ascii=False) + "\n")
 
 
 def append_line(file: Path, line: str) -> None:
-    """Add a line to a file that several processes add to, whole or not at all.
+    """Append a line to a file that several processes append to, whole or not at all.
 
-    What a writer that died, or a power cut, has left of a line is taken away: whoever wrote it writes it again. Raises
-    `ResultFileError` for what is no regular file.
+    A partial last line, left by a writer that died or by a power cut, is removed: its writer is run again.
+
+    Args:
+        file: The file, made if it is missing.
+        line: The line, with its line end.
+
+    Raises:
+        ResultFileError: It is not a regular file.
     """
     with contextlib.suppress(FileNotFoundError):
         open_stored(file).close()
@@ -156,7 +173,7 @@ def append_line(file: Path, line: str) -> None:
             if (end := end_of_lines(fd)) < (size := os.fstat(fd).st_size):
                 try:
                     json.loads(os.pread(fd, size - end, end))
-                    # A whole one, of somebody who has edited the file.
+                    # Complete but for its line end: an editor wrote it.
                     line = "\n" + line
                 except ValueError:
                     os.ftruncate(fd, end)
@@ -166,5 +183,5 @@ def append_line(file: Path, line: str) -> None:
 
 
 def without_events(result: VerifyResult) -> VerifyResult:
-    """What travels through a workflow: the numbers; the events are on disk."""
+    """Return a verifier's result without its events, which are on disk: small enough to travel through a workflow."""
     return result.model_copy(update={"events": []})

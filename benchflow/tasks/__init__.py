@@ -1,4 +1,4 @@
-"""Tasks: a directory on disk becomes a `Task`; found, checked, frozen, made and migrated here."""
+"""Tasks: find, read, check, freeze, create and migrate the task directories that become `Task`s."""
 
 from benchflow.tasks.check import check
 from benchflow.tasks.environments import manifest_of

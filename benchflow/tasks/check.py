@@ -1,4 +1,4 @@
-"""Everything that can be said about a task, or a directory of tasks, without running it."""
+"""Static checks of a task, or of a directory of tasks: nothing is built or run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from benchflow.tasks.support import Missing, file_of, unsupported_features
 
 
 def check(path: Path, *, strict: bool = False, context_root: Path | None = None) -> list[Problem]:
-    """Every problem of the task, or of all the tasks, in `path`.
+    """Return every problem of the task, or of all the tasks, in `path`.
 
-    strict: warnings count as errors. Raises nothing about tasks: that there is none is a problem as well.
+    A path without a task is one of the problems, too; nothing is raised for it.
+
+    Args:
+        path: Directory of a task, of several tasks, or of a package (see `find_tasks`).
+        strict: Report warnings as errors.
+        context_root: Build context, in place of the one that a task names.
     """
     problems = Problems()
     try:
@@ -57,6 +62,7 @@ def _check_manifest(task: Task, root: Path, problems: Problems) -> None:
 
 
 def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -> None:
+    """Report a feature that the task asks for and that is not supported."""
     is_file = "/" in missing.key
     problems.add(
         "unsupported",
@@ -69,6 +75,7 @@ def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -
 
 
 def _check_oracle(task: Task, root: Path, problems: Problems) -> None:
+    """Warn of a task, or a step, without a solve.sh, and check the shebang of each that is there."""
     if task.steps:
         places = [(f"step {name!r}", task.oracle_dir_of(name), f"steps/{name}/") for name in task.step_files]
     else:

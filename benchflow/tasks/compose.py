@@ -1,7 +1,7 @@
-"""A task's compose file that starts nothing beside the main container: what of it can be carried out without Compose.
+"""Read a task's compose file for what can be done without Compose: settings of the main container alone.
 
-That is little, on purpose: variables, a workspace, and what says again what is done anyway. The first other key is
-named, and the task is refused for it.
+That is little, on purpose: variables, a working directory, and keys that repeat the sandbox's own behaviour. The task
+is refused for the first other key, which is named.
 """
 
 from __future__ import annotations
@@ -31,20 +31,30 @@ _KEEP_ALIVE = (
 )
 _LOGS = tuple(f"${{HOST_{name}_PATH}}:${{ENV_{name}_PATH}}" for name in ("VERIFIER_LOGS", "AGENT_LOGS", "ARTIFACTS"))
 _LIMITS = {"cpus": "${CPUS}", "memory": "${MEMORY}"}
-"""As older templates of Harbor mount logs and set limits: it does so itself now, and here they are the sandbox's."""
+"""Log mounts and limits in older templates of Harbor. It now makes them itself, and here the sandbox has them."""
 
 
 class ComposeReading(NamedTuple):
-    """What a compose file comes to. refused: the key for which it cannot be carried out."""
+    """Effect of a compose file."""
 
     sandbox: SandboxConfig
+    """The task's sandbox with the compose file's settings; without them if the file is refused."""
+
     refused: str | None = None
+    """The first key that is not supported; None if all are."""
 
 
 def read_compose(
     file: Path, sandbox: SandboxConfig, verifiers: list[VerifierConfig], *, has_dockerfile: bool
 ) -> ComposeReading:
-    """Return the task's sandbox with what a compose file adds to it. verifiers: of the task and its steps."""
+    """Return a task's sandbox with the settings of its compose file, or the key for which the file is refused.
+
+    Args:
+        file: The compose file.
+        sandbox: The task's sandbox table, which goes before the compose file.
+        verifiers: Verifier tables of the task and its steps.
+        has_dockerfile: Whether the task's environment has a Dockerfile.
+    """
     try:
         document = parse_yaml_mapping(read_text(file), file)
     except ProblemError:
@@ -54,11 +64,11 @@ def read_compose(
         return ComposeReading(sandbox, "services")
     found: dict[str, Any] = {}
     refused = next(_refused(document, found, is_built=is_built), None)
-    # Compose puts variables of the host, and of the table itself, in place of `$NAME` in the task's own table as well.
+    # Compose interpolates `$NAME` in the task's own table as well, from variables of the host and of the table itself.
     interpolated = (name for name, value in sandbox.env.items() if "$" in value and not is_reference(value))
     refused = refused or next((f"sandbox.env.{name}" for name in interpolated), None)
     if refused is None and found and any(verifier.sandbox_mode == "separate" for verifier in verifiers):
-        # A clean room is not made by the compose file.
+        # A clean room is not built from the compose file, so that it would lack these settings.
         refused = f"{_MAIN}.{next(iter(found))}"
     if refused is not None:
         return ComposeReading(sandbox, refused)
@@ -69,7 +79,7 @@ def read_compose(
 
 
 def _refused(document: dict[str, Any], found: dict[str, Any], *, is_built: bool) -> Iterator[str]:
-    """Yield the keys that change the container in another way. Those that are carried out are put into `found`."""
+    """Yield the keys that are not supported, and put the values of those that are into `found`."""
     yield from (key for key in document if key not in ("services", "version"))
     services = document.get("services") or {}
     if not isinstance(services, dict):
@@ -92,13 +102,14 @@ def _refused(document: dict[str, Any], found: dict[str, Any], *, is_built: bool)
 
 
 def _is_done_anyway(key: str, value: Any, *, is_built: bool) -> bool:
+    """Return whether a key of the main container asks only for what the sandbox does without it."""
     match key:
         case "build":
             build = value if isinstance(value, dict) else {"context": value}
             known = build.get("context") in _CONTEXTS and build.get("dockerfile") in _DOCKERFILES
             return is_built and known and build.keys() <= {"context", "dockerfile"}
         case "image":
-            # Beside a Dockerfile, it is what the built image is called.
+            # Beside a Dockerfile, it is the tag of the built image.
             return is_built and isinstance(value, str)
         case "pull_policy":
             return is_built and value == "build"
@@ -113,7 +124,7 @@ def _is_done_anyway(key: str, value: Any, *, is_built: bool) -> bool:
 
 
 def _variables(value: Any) -> dict[str, str] | None:
-    """Return the variables of a table or a list; None where one is taken from the host, or is no text."""
+    """Return the variables of a mapping or a list; None if one is no text, or takes its value from the host."""
     if isinstance(value, list):
         if not all(_is_text(item) and "=" in item for item in value):
             return None
@@ -124,5 +135,5 @@ def _variables(value: Any) -> dict[str, str] | None:
 
 
 def _is_text(value: Any) -> bool:
-    # Compose puts variables of the host in place of `$NAME`.
+    # Compose interpolates `$NAME` from the host's variables.
     return isinstance(value, str) and "$" not in value

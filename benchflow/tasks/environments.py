@@ -1,4 +1,4 @@
-"""Which environment manifest a task has. What such a file says is read elsewhere; here it is only found."""
+"""Find the environment manifest of a task. Its content is read elsewhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from benchflow.errors import ManifestError
 
 PACKAGE_MANIFEST = "environment.toml"
 NAMED = "benchflow.environment.manifest"
+"""Key of a task by which it names its manifest."""
 
 
 def manifest_of(path: Path, task: Task, option: Path | None = None) -> Path | None:
-    """The manifest of the task in `path`: the one given as an option, else the one that the task names, else its
-    package's. None for a task without a world of its own.
+    """Return the path of a task's environment manifest; None for a task without an environment of its own.
 
-    Raises `ManifestError` where the task names a file that is not there, and for one that is not of its task set: what
-    is wrong with a file is shown, and so would be files of the user's.
+    Args:
+        path: The task's directory.
+        task: The task.
+        option: Manifest that the user gives; goes before the one that the task names, and that before its package's.
+
+    Raises:
+        ManifestError: The task names a missing file, or one outside of its task set, or its package's is a link that
+            leads out. Errors in a manifest are shown with its text, which would disclose other files of the user.
     """
     if option is not None:
         return option
@@ -56,21 +62,21 @@ def manifest_of(path: Path, task: Task, option: Path | None = None) -> Path | No
 
 
 def _task_set(task: Path) -> Path:
-    """Return the directory that holds a task and those beside it; the task's own where that would be a home's."""
+    """Return the directory of a task's package or siblings; the task's own if that would hold the user's home."""
     beside = task.parent.parent if task.parent.name == "tasks" else task.parent
     home = Path.home()
     return task if any(one.is_relative_to(beside) for one in (home, home.resolve())) else beside
 
 
 def named_in(extension: Mapping[str, Any]) -> str | None:
-    """The manifest that a task's `benchflow` table names, relative to the task's directory."""
+    """Return the manifest that a task's `benchflow` table names, relative to the task's directory; None without one."""
     environment = extension.get("environment")
     named = environment.get("manifest") if isinstance(environment, dict) else None
     return named if isinstance(named, str) else None
 
 
 def package_manifest(path: Path) -> Path | None:
-    """The `environment.toml` beside the `tasks/` that the task in `path` lies in."""
+    """Return the `environment.toml` of a task's package; None if the task lies in no `tasks/` beside such a file."""
     tasks = Path(os.path.normpath(path.absolute())).parent
     file = tasks.parent / PACKAGE_MANIFEST
     return file if tasks.name == "tasks" and file.is_file() else None

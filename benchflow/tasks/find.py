@@ -1,4 +1,4 @@
-"""Which tasks a path means: one, a directory of them, or a package (`tasks/` beside `environment.toml`)."""
+"""Find the tasks at a path: one task, a directory of them, or a package (`tasks/` beside `environment.toml`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from benchflow.tasks.layout import DEFINITIONS
 
 
 def find_tasks(path: Path) -> list[Path]:
-    """The task directories that `path` means, sorted by name. Raises `TaskNotFoundError` if there is none."""
+    """Return the task directories at `path`, sorted: `path` itself, those in it, or those in its `tasks/`.
+
+    Raises:
+        TaskNotFoundError: There is none.
+    """
     if not path.exists():
         raise TaskNotFoundError("does not exist", file=str(path), remedy="give an existing task directory")
     if not path.is_dir():
@@ -38,7 +42,7 @@ def _children(directory: Path) -> list[Path]:
 
 
 def _looks_like_a_task(path: Path) -> bool:
-    """A half-made task counts, so that it is reported instead of being left out in silence."""
+    """Return whether a directory is a task. An incomplete one counts, so that it is reported instead of left out."""
     if any((path / name).is_file() for name in DEFINITIONS):
         return True
     return (path / "instruction.md").is_file() and (path / "environment").is_dir()

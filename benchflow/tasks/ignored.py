@@ -1,6 +1,6 @@
-"""Files of a task that its `.harborignore` files keep out of sandboxes: they do not belong to the frozen task.
+"""Files that a task's `.harborignore` files exclude from sandboxes, and so from the frozen task.
 
-As Harbor has it: the files lie in the directories of verifiers and oracles, and anywhere below them; their rules are
+As in Harbor, these files lie in the directories of verifiers and oracles, and anywhere below them; their rules are
 those of `.gitignore`. They do not apply to the build context of an image.
 """
 
@@ -24,7 +24,11 @@ _Rules = tuple[tuple[str, GitIgnoreSpec], ...]
 
 
 def ignored_files(root: Path) -> list[str]:
-    """Return what is left out of a task: relative paths of files and directories. Raises `TaskError`."""
+    """Return the sorted paths, relative to `root`, of a task's ignored files, directories and links into them.
+
+    Raises:
+        TaskError: The task can't be read, has an invalid .harborignore, or one that excludes a needed file.
+    """
     try:
         with ConfinedDirectory(root) as directory:
             bases = ["", *(f"{step}/" for step in _directories(directory, "steps"))]
@@ -40,6 +44,7 @@ def ignored_files(root: Path) -> list[str]:
 
 
 def _directories(directory: ConfinedDirectory, name: str) -> list[str]:
+    """Return the paths of the directories directly in `name`."""
     if not _is_directory(directory, name):
         return []
     below = directory.entries(name, skip=lambda inner: inner.count("/") > 1)
@@ -51,6 +56,7 @@ def _is_directory(directory: ConfinedDirectory, name: str) -> bool:
 
 
 def _ignored(directory: ConfinedDirectory, scope: str) -> Iterator[str]:
+    """Yield the ignored entries below `scope`, a verifier's or oracle's directory. Of an ignored directory, only it."""
     if not _is_directory(directory, scope):
         return
     rules = {scope: _rules_in(directory, scope, ())}
@@ -71,6 +77,7 @@ def _ignored(directory: ConfinedDirectory, scope: str) -> Iterator[str]:
 
 
 def _rules_in(directory: ConfinedDirectory, name: str, outer: _Rules) -> _Rules:
+    """Return the rules that apply in the directory `name`: the outer ones, then those of its own file."""
     file = f"{name}/{IGNORE_FILE}"
     if not directory.has(file):
         return outer
@@ -89,12 +96,13 @@ def _is_ignored(name: str, rules: _Rules) -> bool:
 
 
 def _leads_into(root: Path, link: str, left_out: set[str]) -> bool:
+    """Return whether a link's target is ignored, or lies in an ignored directory."""
     target = os.path.relpath(os.path.realpath(root / link), os.path.realpath(root))
     return any(str(part) in left_out for part in (PurePosixPath(target), *PurePosixPath(target).parents))
 
 
 def _refuse_needed(root: Path, scope: str, left_out: set[str]) -> None:
-    """Raise `TaskValueError` where a script is left out, or rules would apply to what an image is built from."""
+    """Raise `TaskValueError` if test.sh or solve.sh is ignored, or anything in a directory that is a build context."""
     for name in ("test.sh", "solve.sh"):
         if f"{scope}/{name}" in left_out:
             remedy = f"take the rule that matches it out of {IGNORE_FILE}"

@@ -1,6 +1,7 @@
-"""Which directory plays which part of a task. Each item is chosen on its own, native names first.
+"""Find the parts of a task's directory: verifier, oracle, environment, steps. Each is chosen on its own.
 
-A native directory wins even when it is empty: falling back would score by files that its author replaced.
+Native names come first. A native directory wins even when it is empty: falling back to the other one would score by
+files that the author replaced.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ ORACLE_DIRS = ("oracle", "solution")
 COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 MAX_STEP_NAME = 200
-"""Bytes of a step's name: with what is put before it, it has to be the name of a file."""
+"""Maximum length of a step's name, in bytes: with a prefix, it becomes a file name, which has at most 255."""
 
 
 def is_step_name(name: str) -> bool:
-    """Return whether a step may be called so: visible text that is safe as one part of a path."""
+    """Return whether `name` may be a step's: printable text that is safe as one part of a path."""
     is_text = bool(name.strip()) and name.isprintable() and len(name.encode()) <= MAX_STEP_NAME
     return is_text and not name.startswith(".") and not {"/", "\\"} & {*name}
 
 
 def is_dir(path: Path) -> bool:
-    """`Path.is_dir`, for a name that a task's author chose: one that no file can have is no directory."""
+    """Return `path.is_dir()`; False for a path that no file can have. For names that a task's author chose."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -38,7 +39,7 @@ def is_dir(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """`Path.is_file`, in the same way."""
+    """Return `path.is_file()`; False for a path that no file can have. For names that a task's author chose."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -46,14 +47,19 @@ def is_file(path: Path) -> bool:
 
 
 class Parts(Model):
-    """Paths relative to the task directory, None where absent."""
+    """Parts of a task, as paths relative to its directory; None where absent."""
 
     verifier_dir: str | None = None
     verifier_build: str | None = None
+    """Compose file or Dockerfile in the verifier's directory."""
+
     oracle_dir: str | None = None
     environment_dir: str | None = None
     dockerfile: str | None = None
+    """The environment's Dockerfile."""
+
     compose_file: str | None = None
+    """The environment's compose file."""
 
 
 def find_parts(
@@ -65,9 +71,15 @@ def find_parts(
     oracle: str | None = None,
     needs_environment: bool = True,
 ) -> Parts:
-    """The parts of the task in `root`. `verifier` and `oracle` are directories that the document names.
+    """Return the parts of the task in `root`.
 
-    needs_environment: nothing else can bring the image.
+    Args:
+        root: The task's directory.
+        problems: Receives missing, unused and oversized parts.
+        file: The task's definition, for problems of the directories that it names.
+        verifier: Directory that the definition names for the verifier, in place of the usual ones.
+        oracle: Directory that it names for the oracle.
+        needs_environment: Report a missing `environment/`, because nothing else can bring the image.
     """
     environment = root / "environment"
     has_environment = environment.is_dir()
@@ -94,12 +106,13 @@ def find_parts(
 
 
 def _build_file(root: Path, directory: str | None) -> str | None:
-    """What makes an image in a verifier's directory."""
+    """Return the compose file, or else the Dockerfile, in a verifier's directory; None if there is none."""
     files = (f"{directory}/{name}" for name in (*COMPOSE_FILES, "Dockerfile")) if directory else ()
     return next((file for file in files if is_file(root / file)), None)
 
 
 def _first(root: Path, names: tuple[str, ...], problems: Problems) -> str | None:
+    """Return the first of `names` that is a directory in `root`, and warn of the others that are there."""
     found = [name for name in names if is_dir(root / name)]
     for other in found[1:]:
         problems.warn(
@@ -112,6 +125,7 @@ def _first(root: Path, names: tuple[str, ...], problems: Problems) -> str | None
 
 
 def _named(root: Path, name: str | None, key: str, file: Path, problems: Problems) -> str | None:
+    """Return the directory that the definition names, None if it names none, or one that is reported as unusable."""
     if name is None:
         return None
     path = PurePosixPath(name)
@@ -125,7 +139,14 @@ def _named(root: Path, name: str | None, key: str, file: Path, problems: Problem
 
 
 def read_steps(root: Path, steps: list[StepConfig], file: Path, problems: Problems) -> dict[str, StepFiles]:
-    """What lies in `steps/<name>/` for each declared step; a step directory that none declares is listed."""
+    """Return the files in `steps/<name>/` of each declared step, by its name.
+
+    Args:
+        root: The task's directory.
+        steps: The declared steps. One with an unusable or duplicate name is reported and left out.
+        file: The task's definition, for problems.
+        problems: Receives what is wrong, and a warning for each directory in `steps/` that belongs to no step.
+    """
     files: dict[str, StepFiles] = {}
     for index, step in enumerate(steps):
         key = f"steps[{index}].name"
@@ -183,7 +204,10 @@ def _step_files(root: Path, name: str, problems: Problems) -> StepFiles:
 
 
 def check_scripts(task: Task, root: Path, problems: Problems) -> None:
-    """The verifier must be there before anything is started; a shebang must name a program."""
+    """Report a task or step without a test.sh, and a test.sh with an unusable shebang.
+
+    Only for tasks that are verified by test.sh on Linux, without a verifier.md.
+    """
     if task.verifier_document is not None or task.sandbox.os != "linux":
         return
     base = [task.verifier_dir] if task.verifier_dir else []
@@ -212,7 +236,7 @@ def _expect_script(root: Path, directories: list[str], whose: str, problems: Pro
 
 
 def check_shebang(script: Path, problems: Problems) -> None:
-    """Scripts are run by their own shebang, so one that names no program can never run."""
+    """Report a script whose shebang ends in a carriage return, so that it can't be run; warn of one without shebang."""
     try:
         first = read_regular(script, 256, is_cut=True).split(b"\n", 1)[0]
     except OSError as error:

@@ -1,7 +1,7 @@
-"""A directory on disk becomes a `Task`, and everything that is wrong with it becomes problems.
+"""Read a task's directory into a `Task` and a list of problems.
 
-Reading never stops at the first problem: an author wants the whole list. Whoever wants to run the task calls
-`load_task`, which raises the first error instead.
+Reading doesn't stop at the first problem, because an author wants the whole list. `load_task`, for callers that run
+the task, raises the first error instead.
 """
 
 from __future__ import annotations
@@ -43,20 +43,22 @@ Tables = TypeVar("Tables", bound=TaskTables)
 
 
 class TaskReading(Model):
-    """What came of reading a directory. task: None when a problem is an error."""
+    """Result of reading a task's directory."""
 
     task: Task | None
+    """The task; None if one of the problems is an error."""
+
     problems: list[Problem]
+    """Everything that is wrong with it, in the order in which it was found."""
 
 
 def load_task(
     path: Path, *, context_root: Path | None = None, name: str | None = None, has_manifest: bool = False
 ) -> Task:
-    """The task in `path`. Raises the first of its errors as `TaskError`.
+    """Return the task in the directory `path`. The arguments are those of `read_task`.
 
-    context_root: the build context, instead of the one that the task names. name: of the task, when the
-    directory's own name isn't it. has_manifest: an environment manifest was given for it, that may bring its image; of
-    one that the task or its package has, the reader knows by itself.
+    Raises:
+        TaskError: The first of the task's errors.
     """
     reading = read_task(path, context_root=context_root, name=name, has_manifest=has_manifest)
     for problem in reading.problems:
@@ -69,7 +71,15 @@ def load_task(
 def read_task(
     path: Path, *, context_root: Path | None = None, name: str | None = None, has_manifest: bool = False
 ) -> TaskReading:
-    """The task in `path` together with every problem it has."""
+    """Return the task in the directory `path`, with all of its problems.
+
+    Args:
+        path: The task's directory.
+        context_root: Build context, in place of the one that the task names.
+        name: Name of the task, if it isn't that of the directory.
+        has_manifest: Whether the user gives an environment manifest, which may bring the image. One that the task or
+            its package has is found here.
+    """
     problems = Problems()
     task: Task | None = None
     try:
@@ -90,7 +100,7 @@ def _expect_directory(path: Path) -> None:
 
 
 def _expect_own_files(path: Path) -> None:
-    """Raise `ProblemError` for what freezing would refuse, before any file is read: a link to a file of the host."""
+    """Raise `ProblemError` for entries that can't be packed, such as links to host files, before any file is read."""
     try:
         for _ in entries(path, exclude=ignored_files(path)):
             pass
@@ -101,7 +111,7 @@ def _expect_own_files(path: Path) -> None:
 
 
 class _Definition(NamedTuple):
-    """What the definition's files say, checked, but without what lies beside them."""
+    """Checked content of the files that define a task, without its other parts."""
 
     layout: Literal["native", "split"]
     file: Path
@@ -263,7 +273,7 @@ def _native(root: Path, problems: Problems) -> _Definition | None:
 
 
 def _carried_extra(raw: dict[str, Any], spelling: Spelling) -> dict[str, Any]:
-    """Keys that a migration found without a place, moved back to where reading the old files puts them."""
+    """Remove and return the unknown keys that a migration has put into `benchflow.compat_extra`."""
     benchflow = raw.get("benchflow")
     carried = benchflow.pop("compat_extra", {}) if isinstance(benchflow, dict) else {}
     if not isinstance(carried, dict):
@@ -273,7 +283,7 @@ def _carried_extra(raw: dict[str, Any], spelling: Spelling) -> dict[str, Any]:
 
 
 def _shorthands(raw: dict[str, Any], spelling: Spelling) -> tuple[str | None, str | None]:
-    """Move `name` and `image` to where they belong; the directories that `verifier` and `oracle` name."""
+    """Move `name` and `image` to their tables. Remove and return the directories named by `verifier` and `oracle`."""
     for short, table, key in (("name", "task", "name"), ("image", "sandbox", "docker_image")):
         if short not in raw:
             continue
@@ -294,7 +304,7 @@ def _shorthands(raw: dict[str, Any], spelling: Spelling) -> tuple[str | None, st
 
 
 def _extension_path(extension: dict[str, Any], part: str) -> str | None:
-    """`benchflow.verifier.path`: what the shorthand `verifier: dir/` is in its long form."""
+    """Return `benchflow.<part>.path`, the long form of the shorthand `verifier: dir/` or `oracle: dir/`."""
     value = extension.get(part)
     path = value.get("path") if isinstance(value, dict) else None
     return path if isinstance(path, str) else None
@@ -303,7 +313,10 @@ def _extension_path(extension: dict[str, Any], part: str) -> str | None:
 def _validate(
     model: type[Tables], raw: dict[str, Any], spelling: Spelling, extra: dict[str, Any], *, strict: bool
 ) -> Tables | None:
-    """The mapping as its model. `strict`: an unknown key is an error; else it is kept in `extra`, listed."""
+    """Return a normalised mapping as its model; None if that adds an error.
+
+    strict: an unknown key is an error; otherwise it is a warning, and kept in `extra`, like published keys.
+    """
     problems, file = spelling.problems, spelling.file
     before = problems.first_error
 
@@ -339,14 +352,14 @@ def _validate(
 
 
 def _inherit(tables: TaskTables, step: StepConfig) -> StepConfig:
-    """Return a step with what its agent and verifier leave unset taken from the task's own tables.
+    """Return a step whose agent and verifier inherit unset values from the task's tables.
 
-    Variables of its verifier, and commands that collect, are added to those of the task.
+    The verifier's variables and `collect` commands are added to those of the task.
     """
     agent = tables.agent.model_copy(update={key: getattr(step.agent, key) for key in step.agent.model_fields_set})
     own = {key: getattr(step.verifier, key) for key in step.verifier.model_fields_set}
     if own.get("sandbox_mode") in ("auto", "shared"):
-        # Where it verifies beside the agent, it has no use for the sandbox that the task's verifier has.
+        # A step that verifies in the agent's sandbox must not inherit the sandbox of the task's verifier.
         own.setdefault("sandbox", None)
     own["env"] = tables.verifier.env | step.verifier.env
     own["collect"] = tables.verifier.collect + step.verifier.collect
@@ -362,7 +375,7 @@ def _verifier_document(root: Path, parts: Parts, problems: Problems) -> Verifier
 
 
 def _context_root(root: Path, named: str | None, given: Path | None, file: Path, problems: Problems) -> str | None:
-    """The build context as an absolute path: the caller's wins over the task's."""
+    """Return the absolute build context: `given`, else the one that the task names. None if neither is usable."""
     if given is None and named is None:
         return None
     path = given if given is not None else root / str(named)
@@ -388,7 +401,7 @@ def _context_root(root: Path, named: str | None, given: Path | None, file: Path,
 
 
 def _is_of_task_set(context: Path, root: Path) -> bool:
-    """Tell whether a build context that a task names holds the task, or lies beside it, and isn't the user's home."""
+    """Return whether a build context holds the task, or lies beside it, and doesn't hold the user's home."""
     is_near = root.is_relative_to(context) or context.is_relative_to(root.parent)
     return is_near and not any(home.is_relative_to(context) for home in (Path.home(), Path.home().resolve()))
 

@@ -1,7 +1,7 @@
-"""A task in the split layout becomes a native one, in place, and means the same afterwards.
+"""Migrate a task from the split to the native layout, in place, without a change of its meaning.
 
-Comments, unknown keys and files are kept. Either the whole migration happens or none of it: the result is
-read back and compared with what was there before, and undone if it differs.
+Comments, unknown keys and files are kept. The migration is atomic: the result is read back and compared with the task
+before, and reverted if it differs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,28 @@ from benchflow.tasks.text import read_text, read_toml
 
 
 class MigrationReport(Model):
-    """What was done. moved: old and new path of files and directories. kept: keys that nothing here knows."""
+    """Result of a migration."""
 
     path: str
+    """Directory of the task."""
+
     moved: list[tuple[str, str]]
+    """Old and new path of each file and directory, relative to the task's."""
+
     kept: list[str] = []
+    """Unknown keys, which were kept."""
+
     warnings: list[str] = []
+    """Possible changes of meaning that the author should look at."""
 
 
 def migrate_task(path: Path) -> MigrationReport:
-    """Turn the split task in `path` into a native one. Raises `TaskError`, leaving everything as it was."""
+    """Turn the split task in the directory `path` into a native one.
+
+    Raises:
+        TaskError: The task is native already, has errors, or can't be written as a task.md; it is unchanged then.
+        StoreError: A file can't be written; the task is unchanged then.
+    """
     if (path / "task.md").exists():
         raise TaskValueError("is a native task already", file=str(path / "task.md"))
     before = load_task(path)
@@ -56,6 +68,7 @@ def migrate_task(path: Path) -> MigrationReport:
 
 
 def _moves(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the old and the new path of each verifier's and oracle's directory."""
     steps = root / "steps"
     bases = [""] + [f"steps/{step.name}/" for step in sorted(steps.iterdir())] if steps.is_dir() else [""]
     for base in bases:
@@ -65,6 +78,7 @@ def _moves(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_conflicts(root: Path, moves: list[tuple[str, str]]) -> None:
+    """Raise `TaskValueError` for existing targets, and for files that mean something in a native task only."""
     for old, new in moves:
         if (root / new).exists():
             raise TaskValueError(
@@ -89,7 +103,7 @@ def _refuse_conflicts(root: Path, moves: list[tuple[str, str]]) -> None:
 
 
 def _document(root: Path, task: Task) -> tuple[str, list[str]]:
-    """The text of task.md, and the keys that only travel along."""
+    """Return the text of task.md, and the unknown keys that it carries in `benchflow.compat_extra`."""
     file = root / "task.toml"
     spelling = Spelling(file, Problems())
     raw = normalise_tables(read_toml(file), spelling, native=False)
@@ -110,7 +124,7 @@ def _document(root: Path, task: Task) -> tuple[str, list[str]]:
 
 
 def _move_rubric(raw: dict[str, Any]) -> None:
-    """A judge's rubric moves with its directory."""
+    """Adapt the paths of judges' rubrics below `tests/`, which becomes `verifier/`."""
     verifiers = [raw.get("verifier", {})] + [step.get("verifier", {}) for step in raw.get("steps", [])]
     for verifier in verifiers:
         if verifier.get("type") != "llm-judge" and "judge" not in verifier:
@@ -136,12 +150,13 @@ _TOML_COMMENT = re.compile(
 
 
 def _comments(file: Path) -> list[str]:
-    """Every comment of the TOML file, in order: licences and canaries live there."""
+    """Return the comments of a TOML file in order. They are kept because licences and canaries are among them."""
     found = (match[1] for match in _TOML_COMMENT.finditer(read_text(file)))
     return [comment.rstrip() for comment in found if comment]
 
 
 def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], before: Task) -> None:
+    """Write task.md and move the directories. Revert both and raise if that fails, or changes the task's meaning."""
     done: list[tuple[Path, Path]] = []
     document = root / "task.md"
     try:
@@ -161,7 +176,7 @@ def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], before: Task
 
 
 def _meaning(task: Task) -> dict[str, Any]:
-    """All of a task but where its parts lie."""
+    """Return a task's data for comparison, without the layout and the paths of its parts."""
     data = task.model_dump(exclude={"layout", "config_file", "verifier_dir", "oracle_dir"})
     for files in data["step_files"].values():
         for part in ("verifier_dir", "oracle_dir"):
@@ -179,7 +194,7 @@ _USER = re.compile(r"^\s*USER\s+(\S+)", re.M | re.I)
 
 
 def _warnings(root: Path, moves: list[tuple[str, str]], before: Task) -> list[str]:
-    """Return what may mean something else now: where and as whom scripts start, who names the old oracle."""
+    """Return warnings about possible changes of meaning: directory and user of scripts, mentions of /solution."""
     found = []
     named = _WORKDIR.search(read_text(root / before.dockerfile)) if before.dockerfile else None
     if before.sandbox.workdir is None and named is None:

@@ -1,7 +1,7 @@
-"""One spelling for what a task file may spell in several ways: aliases, shorthands, deprecated keys.
+"""Normalise the spellings of a task file: aliases, shorthands, deprecated keys.
 
-Works on plain mappings, before they are validated. Each rewrite is remembered, so that a problem found later
-names the key as it stands in the file. Two spellings of one thing in one file are an error.
+Works on plain mappings, before they are validated. Each rewrite is recorded, so that a problem found later names the
+key as it stands in the file. Two spellings of one thing in one file are an error.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ Table = dict[str, Any]
 
 
 class Spelling:
-    """How the keys of one file are written there, by their normal names."""
+    """The keys of one file as they are written there, by their normal names. Also adds to the problems of the file."""
 
     def __init__(self, file: Path, problems: Problems) -> None:
+        """Start without renamed keys."""
         self.file = file
         self.problems = problems
         self._written: dict[KeyPath, KeyPath] = {}
 
     def key(self, path: KeyPath) -> str:
-        """A normal path, as its author wrote it."""
+        """Return the key at a normal path as its author wrote it."""
         for length in range(len(path), 0, -1):
             written = self._written.get(path[:length])
             if written is not None:
@@ -34,13 +35,24 @@ class Spelling:
         return dotted(path)
 
     def record(self, normal: KeyPath, written: KeyPath) -> None:
+        """Record that the key at path `normal` is written as `written`."""
         self._written[normal] = written
 
     def _written_path(self, at: KeyPath, key: str) -> KeyPath:
         return (*self._written.get(at, at), key)
 
     def rename(self, table: Table, old: str, new: str, at: KeyPath = ()) -> bool:
-        """Give `table[old]` its normal name. False when it isn't there, or both are."""
+        """Rename the key `old` of a table to `new`, and report an error if both are given.
+
+        Args:
+            table: Changed in place.
+            old: Key as written.
+            new: Normal key.
+            at: Normal path of the table.
+
+        Returns:
+            Whether the key was renamed.
+        """
         if old not in table:
             return False
         if new in table:
@@ -60,26 +72,36 @@ class Spelling:
         return True
 
     def deprecated(self, table: Table, old: str, new: str, at: KeyPath = ()) -> bool:
-        """`rename`, with a warning."""
+        """Rename a key as `rename` does, and warn that it is deprecated if it was there."""
         renamed = self.rename(table, old, new, at)
         if renamed:
             self.warn_deprecated(at, old, f"write `{new}`")
         return renamed
 
     def warn_deprecated(self, at: KeyPath, old: str, suggestion: str) -> None:
+        """Warn that the key `old` of the table at path `at` is deprecated."""
         key = dotted(self._written_path(at, old))
         self.problems.warn("value", self.file, "is deprecated", key=key, suggestion=suggestion)
 
     def error(self, at: KeyPath, key: str, message: str, suggestion: str | None = None) -> None:
+        """Report an error in the value of `key` in the table at path `at`."""
         path = dotted(self._written_path(at, key))
         self.problems.error("value", self.file, message, key=path, suggestion=suggestion)
 
 
 _TWO_NAMES = {("environment", "sandbox"), ("solution", "oracle")}
+"""Tables with one name in task.toml and another one in task.md."""
 
 
 def normalise_tables(raw: Table, spelling: Spelling, *, native: bool) -> Table:
-    """The root mapping of a task.toml or task.md with every key under its normal name. Changes `raw`."""
+    """Bring every key of a task file to its normal name.
+
+    Args:
+        raw: Root mapping of the file; changed in place, and returned.
+        spelling: Receives the renamed keys, and the problems.
+        native: Whether the file is a task.md, in which the table names of task.toml are deprecated. In a task.toml
+            variables are references only where Harbor takes them for such.
+    """
     _drop_empty(raw)
     if spelling.rename(raw, "version", "schema_version"):
         spelling.record(("schema_version",), ("version",))
@@ -107,7 +129,7 @@ def normalise_tables(raw: Table, spelling: Spelling, *, native: bool) -> Table:
 
 
 def _env_tables(raw: Table) -> Iterator[tuple[KeyPath, Table]]:
-    """Yield the tables of variables in a task that Harbor reads, too, by their normal names."""
+    """Yield the tables of variables in a task.toml, which Harbor reads as well, with their normal paths."""
     tables: list[tuple[KeyPath, Table]] = [((key,), _table(raw, key)) for key in ("oracle", "sandbox", "verifier")]
     for index, step in enumerate(_tables(raw, "steps")):
         tables.append((("steps", index, "verifier"), _table(step, "verifier")))
@@ -116,11 +138,14 @@ def _env_tables(raw: Table) -> Iterator[tuple[KeyPath, Table]]:
 
 
 _WHOLE = re.compile(r"\$\{[^}:]+(:-.*)?\}")
-"""A reference as Harbor has it: a whole value."""
+"""A reference as Harbor knows it: `${NAME}` or `${NAME:-default}` as the whole value."""
 
 
 def _escape_literals(env: Table, at: KeyPath, spelling: Spelling) -> None:
-    """Keep as a text what the split layout does not take for a reference: anything but a whole value."""
+    """Escape references in the values of a task.toml that are not a reference as a whole: Harbor takes them literally.
+
+    Warn of each, and report an error for a whole value with a name that can't be looked up.
+    """
     for name, value in env.items():
         if not isinstance(value, str):
             continue
@@ -136,20 +161,23 @@ def _escape_literals(env: Table, at: KeyPath, spelling: Spelling) -> None:
 
 
 def _table(parent: Table, key: str) -> Table:
+    """Return the table under a key; a new empty one if there is none."""
     value = parent.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def _tables(parent: Table, key: str) -> list[Table]:
+    """Return the tables in the list under a key; no others."""
     value = parent.get(key)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 _FREE = frozenset({"metadata", "benchflow", "reward", "env", "headers", "private_facts"})
+"""Keys whose values are the author's own data, or, as `reward`, are normalised elsewhere."""
 
 
 def _drop_empty(table: Table) -> None:
-    """An empty YAML value means that the key isn't set, except where the value is the author's own data."""
+    """Remove keys without a value, in all tables but those of `_FREE`: an empty YAML value means unset."""
     for key in [key for key, value in table.items() if value is None]:
         del table[key]
     for key, value in table.items():
@@ -173,7 +201,7 @@ def _normalise_authors(task: Table) -> None:
 
 
 def _normalise_env(table: Table, key: str = "env") -> None:
-    """Numbers and booleans as the text that TOML spells them with; YAML already kept its own."""
+    """Turn numbers and booleans of a table of variables into the text of TOML; those of YAML are text already."""
     env = _table(table, key)
     for name, value in env.items():
         if isinstance(value, bool):
@@ -183,7 +211,7 @@ def _normalise_env(table: Table, key: str = "env") -> None:
 
 
 def _inline_env(table: Table, at: KeyPath, spelling: Spelling) -> None:
-    """`[solution] TOKEN = "${TOKEN}"`, as published files have it, means the same as under `env`."""
+    """Move variables beside `env` into it: published files have `[solution] TOKEN = "${TOKEN}"`."""
     for name in [name for name in table if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)]:
         value = table.pop(name)
         env = table.setdefault("env", {})
@@ -204,7 +232,7 @@ def _normalise_verifier(verifier: Table, at: KeyPath, spelling: Spelling) -> Non
     spelling.rename(verifier, "environment", "sandbox", at)
     spelling.rename(verifier, "environment_mode", "sandbox_mode", at)
     if "sandbox" in verifier:
-        # A sandbox of its own is only ever declared to be used.
+        # A declared sandbox is meant to be used.
         verifier.setdefault("sandbox_mode", "separate")
         _normalise_sandbox(_table(verifier, "sandbox"), (*at, "sandbox"), spelling)
 
@@ -227,6 +255,7 @@ def _normalise_sandbox(sandbox: Table, at: KeyPath, spelling: Spelling) -> None:
 
 
 def _normalise_internet(sandbox: Table, at: KeyPath, spelling: Spelling) -> None:
+    """Replace the deprecated `allow_internet` by `network_mode`, which counts where the two contradict each other."""
     if "allow_internet" not in sandbox:
         return
     allowed = sandbox.pop("allow_internet")
@@ -251,7 +280,7 @@ _UNITS = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def _normalise_size(sandbox: Table, old: str, at: KeyPath, spelling: Spelling) -> None:
-    """`memory = "2G"` as `memory_mb = 2048`."""
+    """Replace a deprecated size, such as `memory = "2G"`, by `memory_mb = 2048`. Report one that contradicts it."""
     if old not in sandbox:
         return
     new = f"{old}_mb"

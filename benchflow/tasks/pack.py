@@ -1,4 +1,4 @@
-"""A directory frozen: one digest and one archive for equal content, wherever and whenever it is packed.
+"""Freeze a directory: equal content has one digest and one archive, wherever and whenever it is packed.
 
 Names, kinds, contents and the executable bit count; owners, times and the rest of the modes don't. Used for
 task directories and for build contexts outside of them.
@@ -30,27 +30,43 @@ from benchflow.errors import (
 )
 
 SKIPPED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
-"""Never packed: they change without the task changing."""
+"""Names of files and directories that are never packed: they change without the task changing."""
 
 
 MAX_BYTES = 64 * 1024**3
-"""Bytes of all files of a pack. A file of a stranger's may say that it holds a terabyte, and take no space."""
+"""Maximum size of all files of a pack together. A sparse file may claim a terabyte and take no space on the disk."""
 
 
 class Entry(NamedTuple):
-    """name: relative, POSIX. target: of a link. executable: of a file."""
+    """A file, directory or link of a pack."""
 
     name: str
+    """POSIX path, relative to the packed directory."""
+
     path: Path
+    """The same path below the packed directory."""
+
     kind: str
+    """`f` for a file, `d` for a directory, `l` for a symbolic link."""
+
     executable: bool = False
+    """Whether a file has an executable bit."""
+
     target: str = ""
+    """Relative target of a link; empty for other kinds."""
 
 
 def digest_tree(root: Path, *, exclude: Iterable[str] = ()) -> str:
-    """The SHA-256, in hex, of a directory's content. `exclude`: relative paths to leave out.
+    """Return the SHA-256, in hex, of a directory's content.
 
-    Raises `TaskValueError` for a link that leads out of the directory and for sockets, pipes and devices.
+    Args:
+        root: The directory.
+        exclude: Relative paths to leave out.
+
+    Raises:
+        TaskNotFoundError: `root` is no directory.
+        TaskValueError: A link leads out of it, an entry is a socket, pipe or device, or the files exceed `MAX_BYTES`.
+        TaskParseError: An entry can't be read.
     """
     digest = hashlib.sha256()
     with _open_root(root) as directory:
@@ -64,9 +80,13 @@ def digest_tree(root: Path, *, exclude: Iterable[str] = ()) -> str:
 
 
 def write_pack(root: Path, target: Path, *, exclude: Iterable[str] = ()) -> None:
-    """Write the directory's content as a tar archive, byte for byte the same for the same content.
+    """Write a directory's content to `target` as a tar archive, byte for byte the same for the same content.
 
-    The archive appears at `target` complete or not at all. Raises like `digest_tree`, and `DiskFullError`.
+    The archive appears at `target` complete or not at all.
+
+    Raises:
+        TaskError: As `digest_tree` raises them.
+        StoreError: The archive can't be written: `DiskFullError` for want of space.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,9 +111,11 @@ def write_pack(root: Path, target: Path, *, exclude: Iterable[str] = ()) -> None
 
 
 def unpack(pack: Path, target: Path) -> None:
-    """Lay out a pack in `target`, complete or not at all. A `target` that exists already is left as it is.
+    """Extract a pack into the new directory `target`, completely or not at all. An existing `target` is left as it is.
 
-    Raises `CorruptArtifactError` when the pack isn't one, `DiskFullError`.
+    Raises:
+        CorruptArtifactError: The file isn't a pack.
+        StoreError: The directory can't be written: `DiskFullError` for want of space.
     """
     if target.exists():
         return
@@ -105,7 +127,7 @@ def unpack(pack: Path, target: Path) -> None:
     try:
         _lay_out(pack, partial)
         partial.chmod(0o755)
-        # Whoever comes second finds the same content in place, since a pack's name is its content.
+        # A process that unpacks at the same time puts the same content there, since `target` is named by its digest.
         if not target.exists():
             partial.rename(target)
     except OSError as error:
@@ -116,16 +138,16 @@ def unpack(pack: Path, target: Path) -> None:
 
 
 def _lay_out(pack: Path, root: Path) -> None:
-    """Write the members of a pack below a new directory, through no link, and links that stay inside.
+    """Write the members of a pack below a new directory, none of them through a link.
 
-    Raises `CorruptArtifactError`.
+    Raises `CorruptArtifactError` for a file that is no pack, and for members or links that lead out of the directory.
     """
     try:
         _write_members(pack, root)
     except (tarfile.TarError, UnsafePathError) as error:
         raise CorruptArtifactError(f"is not a pack: {error}", file=str(pack)) from error
     except (FileExistsError, FileNotFoundError) as error:
-        # Or it holds what lies below a link, or a file without its directory before it.
+        # Also raised for a member below a link, and for one that comes before its directory.
         raise CorruptArtifactError(
             "holds a name twice, or in no directory", file=str(pack), key=error.filename
         ) from error
@@ -135,7 +157,7 @@ def _write_members(pack: Path, root: Path) -> None:
     links: dict[str, str] = {}
     modes: dict[str, int] = {}
     with pack.open("rb") as file, ConfinedDirectory(root) as directory:
-        # A pack has no holes, so that it holds no more than it is long.
+        # A pack is not sparse: its members hold no more bytes than the archive.
         limits = ArchiveLimits(size=os.fstat(file.fileno()).st_size, depth=2 * MAX_DEPTH)
         for member in read_archive(file, limits):
             info, name = member.info, "/".join(member.parts)
@@ -152,7 +174,8 @@ def _write_members(pack: Path, root: Path) -> None:
                     os.fchmod(target.fileno(), info.mode & 0o755)
             else:
                 raise CorruptArtifactError(f"holds {info.name}, which no pack does", file=str(pack))
-        # Last, so that nothing is written through one. Where each leads may depend on all others.
+        # Links come last, so that nothing is written through one; they are checked when all are there, because the
+        # target of one may lead through others.
         for name, leads_to in links.items():
             directory.link(name, leads_to)
         for name in links:
@@ -163,7 +186,15 @@ def _write_members(pack: Path, root: Path) -> None:
 
 
 def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
-    """Yield what a pack of `root` holds, parents first, in an order that depends on the names alone."""
+    """Yield the entries of a pack of `root`, parents first, in an order that depends on their names alone.
+
+    Args:
+        root: The directory to pack.
+        exclude: Relative paths to leave out.
+
+    Raises:
+        TaskError: As `digest_tree` raises them.
+    """
     excluded = frozenset(str(PurePosixPath(name)) for name in exclude)
 
     def is_left_out(name: str) -> bool:
@@ -203,7 +234,7 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
 
 
 def _link_target(link: Path, written: str, root: Path) -> str:
-    """Return a link's target, relative; refused when it lies, by whatever detour, outside of `root`."""
+    """Return a link's target, made relative. Raise `TaskValueError` if it resolves to a path outside of `root`."""
     target = Path(written)
     resolved = Path(os.path.realpath(link.parent / target))
     if not resolved.is_relative_to(root):

@@ -1,4 +1,4 @@
-"""What can be wrong with a task, as data: collected while it is read, raised as a typed error when need be.
+"""Problems of a task as data: collected while it is read, and raised as a typed error where needed.
 
 A problem names the file, the key as the author wrote it, what is wrong and what to write instead.
 """
@@ -23,6 +23,7 @@ from benchflow.errors import (
 Severity = Literal["error", "unsupported", "warning"]
 Kind = Literal["not-found", "parse", "unknown-key", "value", "unsupported"]
 KeyPath = tuple[str | int, ...]
+"""Path of a key from the root of a file: names of keys, and indices in lists."""
 
 _ERRORS: dict[Kind, type[TaskError]] = {
     "not-found": TaskNotFoundError,
@@ -34,44 +35,60 @@ _ERRORS: dict[Kind, type[TaskError]] = {
 
 
 class Problem(Model):
-    """One thing wrong. `error`: the task can't be used. `unsupported`: valid, but not carried out here."""
+    """A problem of a task."""
 
     severity: Severity
+    """`error`: the task can't be used. `unsupported`: the task is valid, but can't be run. `warning`: it can be run."""
+
     kind: Kind
+    """Class of the problem; decides the type of its error."""
+
     file: str
+    """Path of the file or directory."""
+
     key: str | None = None
+    """The key as its author wrote it; None for a problem of the whole file."""
+
     message: str
+    """Predicate of a sentence of which the file or the key is the subject."""
+
     suggestion: str | None = None
+    """Advice to the author, as an imperative; None if there is none."""
 
     def as_error(self) -> TaskError:
-        """The typed error that says the same."""
+        """Return the problem as a typed error."""
         return _ERRORS[self.kind](self.message, file=self.file, key=self.key, remedy=self.suggestion)
 
     def __str__(self) -> str:
+        """Return the problem as one line."""
         where = ": ".join(part for part in (self.file, self.key) if part)
         hint = f" ({self.suggestion})" if self.suggestion else ""
         return f"{self.severity}: {where}: {self.message}{hint}"
 
 
 class ProblemError(Exception):
-    """Ends the reading of one file. Carries the problem; never leaves `benchflow.tasks`."""
+    """Ends the reading of one file with a problem, which the caller collects, or raises as a typed error."""
 
     def __init__(self, problem: Problem) -> None:
+        """Make it of the problem."""
         self.problem = problem
         super().__init__(str(problem))
 
 
 class Problems:
-    """The problems of one task, in the order they were found; the same one twice is kept once."""
+    """The problems of one task, in the order in which they were found, without duplicates."""
 
     def __init__(self) -> None:
+        """Start without problems."""
         self._found: dict[Problem, None] = {}
 
     def __iter__(self) -> Iterator[Problem]:
+        """Iterate over the problems."""
         return iter(self._found)
 
     @property
     def first_error(self) -> Problem | None:
+        """Return the first problem of severity `error`; None if there is none."""
         return next((problem for problem in self if problem.severity == "error"), None)
 
     def add(
@@ -84,6 +101,7 @@ class Problems:
         key: str | None = None,
         suggestion: str | None = None,
     ) -> None:
+        """Add a problem; see its fields."""
         self._found[
             Problem(
                 severity=severity,
@@ -98,32 +116,35 @@ class Problems:
     def error(
         self, kind: Kind, file: Path, message: str, *, key: str | None = None, suggestion: str | None = None
     ) -> None:
+        """Add a problem of severity `error`."""
         self.add("error", kind, file, message, key=key, suggestion=suggestion)
 
     def warn(
         self, kind: Kind, file: Path, message: str, *, key: str | None = None, suggestion: str | None = None
     ) -> None:
+        """Add a problem of severity `warning`."""
         self.add("warning", kind, file, message, key=key, suggestion=suggestion)
 
     def extend(self, problems: Iterable[Problem]) -> None:
+        """Add problems."""
         self._found.update(dict.fromkeys(problems))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """Return the known word that is most like `word`; None if none is like it."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A remedy for an unknown word: the nearest known one, else all of them."""
+    """Return a suggestion for an unknown word: the nearest known one, else the list of all."""
     words = sorted(known)
     close = nearest(word, words)
     return f"did you mean `{close}`?" if close else "known here: " + ", ".join(words)
 
 
 def dotted(path: KeyPath) -> str:
-    """`("steps", 0, "agent")` as `steps[0].agent`."""
+    """Return a path as text: `("steps", 0, "agent")` as `steps[0].agent`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

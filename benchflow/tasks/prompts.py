@@ -1,4 +1,4 @@
-"""The text that the agent is given."""
+"""Compose the prompts that the agent is given."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from benchflow.contracts.task import SceneSpec, Task, TurnSpec
 
 
 def prompt_for(task: Task, step_name: str | None = None) -> str:
-    """The instruction of the task, or of one of its steps, below the agent's `prompt_prefix`.
+    """Return the instruction of the task, or of one of its steps, below the agent's `prompt_prefix`.
 
-    Raises `KeyError` for a step that the task doesn't have.
+    Raises:
+        KeyError: The task has no step of this name.
     """
     if step_name is None:
         instruction, agent = task.instruction, task.agent
@@ -20,11 +21,11 @@ def prompt_for(task: Task, step_name: str | None = None) -> str:
 
 
 def prompt_of(task: Task, step: Step) -> str:
-    """What the agent is told in a step."""
+    """Return the prompt of a rollout's step: its own, else the instruction of the task's step."""
     return step.prompt if step.prompt is not None else prompt_for(task, step.name)
 
 
 def turn_prompt(task: Task, scene: SceneSpec, turn: TurnSpec) -> str:
-    """What is said in a turn of a scene: its own words, else the scene's, the role's, the task's."""
+    """Return the prompt of a turn: its own, else the scene's, else the role's, else the task's instruction."""
     said = turn.prompt or task.scene_prompts.get(scene.name) or task.role_prompts.get(turn.role) or task.instruction
     return f"{task.agent.prompt_prefix}\n\n{said}" if task.agent.prompt_prefix else said

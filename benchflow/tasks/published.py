@@ -1,6 +1,6 @@
-"""Keys that published task files carry and that this project has no field for.
+"""Keys of published task files for which this project has no field.
 
-They are known, so they are never "unknown": each is kept in `compat_extra` and listed by a check. Where
+They are known, so they are never reported as unknown: each is kept in `compat_extra` and listed by a check. Where
 leaving one out would change what a task does, the task is refused; the others only describe it.
 """
 
@@ -14,12 +14,19 @@ from benchflow.contracts.base import Model
 
 
 class PublishedKey(NamedTuple):
-    """pattern: of the key's path, normally spelled. changes: whether a value changes what the task does."""
+    """A row of `PUBLISHED_KEYS`."""
 
     pattern: re.Pattern[str]
+    """Matches the whole path of the key, in normal spelling."""
+
     changes: Callable[[Any], bool]
+    """Returns whether the key with this value changes what the task does."""
+
     what: str
+    """The feature that the key asks for, as a noun phrase for messages."""
+
     remedy: str
+    """Advice to the author, as an imperative."""
 
 
 def _set(value: Any) -> bool:
@@ -101,15 +108,20 @@ PUBLISHED_KEYS: tuple[PublishedKey, ...] = tuple(
 
 
 class CarriedKey(Model):
-    """A published key found in a file. changes: whether it changes what the task does."""
+    """A published key that was found in a file."""
 
     changes: bool
+    """Whether its value changes what the task does."""
+
     what: str
+    """The feature that it asks for, as a noun phrase for messages."""
+
     remedy: str
+    """Advice to the author, as an imperative."""
 
 
 def published_key(path: str, value: Any) -> CarriedKey | None:
-    """What is known of the key at `path` (under normal names), None when nothing is."""
+    """Return the row for a key and its value; None if the key at `path` (in normal spelling) is no published one."""
     for known in PUBLISHED_KEYS:
         if known.pattern.fullmatch(path):
             return CarriedKey(changes=known.changes(value), what=known.what, remedy=known.remedy)

@@ -1,6 +1,6 @@
-"""The `reward` table of a task: its rows as authors write them become `RewardFuncSpec`s, and their names are checked.
+"""The `reward` table of a task: normalise its rows to the shape of `RewardFuncSpec`, and check their names.
 
-Which types of functions there are, and what their options may be, is known to the reward plane, not here.
+The types of functions, and the options of each, are known to the reward plane, not here.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from benchflow.tasks.rubric_file import read_rubric
 SPACES: tuple[str, ...] = get_args(Space)
 _AT: KeyPath = ("reward",)
 _OWN = ("type", "name", "weight")
+"""Keys of a row that are no options of its function."""
+
 _JUDGE = "llm-judge"
 """The type of function whose option `rubric` may name a file of the task."""
 
 
 def normalise_reward(raw: Table, spelling: Spelling) -> None:
-    """In the root mapping of a task file, move what a row of `reward.funcs` says beside its type, name and weight to
-    its `options`, and give it its name. Changes `raw`.
+    """Move the options of each row of `reward.funcs` into its `options`, and name it by its type if it has no name.
 
-    A row may also have `options` itself: for an option that is called as one of the row's own keys.
+    Every key but `type`, `name` and `weight` is an option. A row may also have `options` itself: for an option with the
+    name of one of these keys.
+
+    Args:
+        raw: Root mapping of a task file; changed in place.
+        spelling: Receives errors, and the renamed keys.
     """
     reward = raw.get("reward")
     if not isinstance(reward, dict):
@@ -46,7 +52,7 @@ def normalise_reward(raw: Table, spelling: Spelling) -> None:
 
 
 def _drop_unset(table: Table, keys: tuple[str, ...]) -> None:
-    """An empty YAML value means that the key isn't set; an option's value is the author's own."""
+    """Remove those of `keys` that are None: an empty YAML value means unset. Options are kept, None being a value."""
     for key in keys:
         if key in table and table[key] is None:
             del table[key]
@@ -70,7 +76,7 @@ def _normalise_row(row: Table, at: KeyPath, spelling: Spelling) -> None:
 
 
 def check_reward(table: RewardTable | None, spelling: Spelling) -> None:
-    """Report names that are there twice, and an aggregate that nothing can fulfil."""
+    """Report empty or duplicate names, and an aggregate that can't be computed from the functions of the table."""
     if table is None:
         return
     seen: set[str] = set()
@@ -98,7 +104,7 @@ def _check_aggregate(aggregate: AggregatePolicy, names: set[str], spelling: Spel
 
 
 def _check_metric(metric: str, names: set[str], at: KeyPath, spelling: Spelling) -> None:
-    """A metric must be one that something here can report; what is of no space, the verifier may."""
+    """Report a metric that no declared function can produce. One outside of the spaces may come from the verifier."""
     space, _, name = metric.partition(".")
     if metric == "reward":
         _error(spelling, (*at, metric), "is what the aggregate makes", "write `output` for the verifier's reward")
@@ -106,7 +112,7 @@ def _check_metric(metric: str, names: set[str], at: KeyPath, spelling: Spelling)
         return
     elif not names:
         _error(spelling, (*at, metric), "no function is declared that could report it", "add it to `reward.funcs`")
-    # What a function reports besides its value is called `<space>.<name>.<item>`.
+    # A function's further items are called `<space>.<name>.<item>`.
     elif metric != space and name not in names and not any(name.startswith(f"{known}.") for known in names):
         known = did_you_mean(metric, [f"{space}.{known}" for known in names])
         _error(spelling, (*at, metric), f"there is no function {name!r} in `reward.funcs`", known)
@@ -116,8 +122,9 @@ def _check_metric(metric: str, names: set[str], at: KeyPath, spelling: Spelling)
 
 
 def with_rubrics(task: Task, root: Path, problems: Problems) -> RewardTable | None:
-    """The table of the task in `root`, with the rubric files that it names read: relative to the verifier's directory,
-    or to the task's.
+    """Return the reward table of a task with the rubric files that it names read into it; None without a table.
+
+    A path is relative to the verifier's directory, or else to `root`, the task's. A missing file is reported.
     """
     if task.reward is None:
         return None
@@ -126,6 +133,7 @@ def with_rubrics(task: Task, root: Path, problems: Problems) -> RewardTable | No
 
 
 def _with_rubric(spec: RewardFuncSpec, index: int, task: Task, root: Path, problems: Problems) -> RewardFuncSpec:
+    """Return the row with its rubric file read; unchanged if it names none, or one that is missing."""
     named = spec.options.get("rubric")
     if spec.type != _JUDGE or not isinstance(named, str):
         return spec

@@ -1,6 +1,6 @@
-"""Rubric files: what a model is to judge a rollout by, in TOML or JSON, read and checked.
+"""Read and check rubric files, TOML or JSON: the criteria by which a model judges a rollout.
 
-Where a task may name one, and where it then lies, is known here too. Judging is done elsewhere.
+Also finds the rubric files that a task names. Judging is done elsewhere.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from benchflow.tasks.schema import booleans_as_numbers, take_unknown, value_erro
 from benchflow.tasks.text import read_text, read_toml
 
 _RESERVED = frozenset({"reward", *get_args(Space)})
-"""Names of a result's own numbers, beside which a criterion's stands."""
+"""Names of other numbers in a verifier's result, which no criterion may have as its id."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SCALE_KEYS = {"points": "likert", "min": "numeric", "max": "numeric"}
+"""Keys of a criterion that have an effect with one type only."""
 
 
 def load_rubric(path: Path) -> JudgeRubric:
-    """The rubric in a file. Raises the first of its errors as `TaskError`; an unknown key is one."""
+    """Return the rubric in a file.
+
+    Raises:
+        TaskError: The first of the file's errors, of which an unknown key is one.
+    """
     problems = Problems()
     rubric = read_rubric(path, problems, strict=True)
     error = problems.first_error
@@ -40,9 +45,12 @@ def load_rubric(path: Path) -> JudgeRubric:
 
 
 def read_rubric(path: Path, problems: Problems, *, strict: bool) -> JudgeRubric | None:
-    """The rubric at `path`, None when it can't be used; why is among the problems.
+    """Return the rubric at `path`; None if it can't be used, with the reasons added to `problems`.
 
-    strict: an unknown key is an error; else it is a warning, and the key is not used.
+    Args:
+        path: A file with the suffix `.json`, or a TOML file.
+        problems: Receives what is wrong.
+        strict: Report an unknown key as an error; otherwise as a warning, and the key is not used.
     """
     try:
         raw = _read_json(path) if path.suffix == ".json" else read_toml(path)
@@ -53,6 +61,8 @@ def read_rubric(path: Path, problems: Problems, *, strict: bool) -> JudgeRubric 
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. Raise `ProblemError` for anything else, duplicate keys and NaN."""
+
     def fail(message: str, key: str | None = None) -> NoReturn:
         raise ProblemError(Problem(severity="error", kind="parse", file=str(path), key=key, message=message))
 
@@ -75,13 +85,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 class _Reading:
-    """One file on its way to a `JudgeRubric`."""
+    """Reads one file into a `JudgeRubric`."""
 
     def __init__(self, path: Path, problems: Problems, strict: bool) -> None:
         self.path, self.problems, self.strict = path, problems, strict
         self.list_key = "criterion"
 
     def rubric(self, raw: dict[str, Any]) -> JudgeRubric | None:
+        """Return the parsed file as a rubric; None if that adds an error to the problems. Changes `raw`."""
         before = self.problems.first_error
         self._normalise(raw)
         take_unknown(JudgeRubric, raw, (), self._unknown)
@@ -105,6 +116,7 @@ class _Reading:
         return rubric if self.problems.first_error is before else None
 
     def _normalise(self, raw: dict[str, Any]) -> None:
+        """Bring the list of criteria to its normal name and keys, and give each criterion an id, in place."""
         if "criterion" in raw and "criteria" in raw:
             self._error((), "`criterion` and `criteria` are the same thing", "keep one of them")
             del raw["criterion"]
@@ -114,7 +126,7 @@ class _Reading:
             raw["criteria"] = raw.pop("criterion", [])
         rows = raw["criteria"] if isinstance(raw["criteria"], list) else []
         taken: set[str] = set()
-        # What is called by an id keeps it, wherever it stands; ids that are made go around it.
+        # Given ids come first, wherever they stand, so that generated ones avoid them.
         tables = [(index, row) for index, row in enumerate(rows) if isinstance(row, dict)]
         for index, row in tables:
             self._alias(row, ("criteria", index))
@@ -132,7 +144,7 @@ class _Reading:
             row.setdefault("description", text)
 
     def _given_id(self, row: dict[str, Any], at: KeyPath, taken: set[str]) -> None:
-        """An `id`, or a `name` that can be one, is what the criterion is called by."""
+        """Use a row's `id`, or a `name` that is a valid id, as its id. Report invalid, reserved and duplicate ids."""
         key = next((key for key in ("id", "name") if key in row), None)
         if key is None or not isinstance(row[key], str):
             return
@@ -151,7 +163,7 @@ class _Reading:
         taken.add(given)
 
     def _tell_label(self, row: dict[str, Any]) -> None:
-        """A name or title that is more than an id is part of what the judge is told."""
+        """Put a name or title, which is no id, before the description, so that the judge is given it as well."""
         label = _label(row)
         for key in ("name", "title"):
             if isinstance(row.get(key), str):
@@ -190,12 +202,12 @@ class _Reading:
         self.problems.error("value", self.path, message, key=self._key(at) or None, suggestion=suggestion)
 
     def _key(self, at: KeyPath) -> str:
-        """A place as the file spells it."""
+        """Return a path as the file spells it."""
         return dotted((self.list_key, *at[1:]) if at[:1] == ("criteria",) else at)
 
 
 def _label(row: dict[str, Any]) -> str:
-    """What a criterion is called in words, where its id doesn't say it."""
+    """Return the title of a criterion, else its name, else an empty text."""
     for key in ("title", "name"):
         if isinstance(row.get(key), str):
             return str(row[key]).strip()
@@ -208,7 +220,7 @@ def _slug(text: str) -> str:
 
 
 def _free(wanted: str, taken: set[str]) -> str:
-    """`wanted`, or with the first number that makes it new."""
+    """Return `wanted`, with the first number that makes it unique among `taken` if need be, and add it there."""
     found, number = wanted, 1
     while found in taken:
         number += 1
@@ -221,7 +233,13 @@ def _free(wanted: str, taken: set[str]) -> str:
 
 
 def rubrics_of(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRubric]:
-    """The rubrics that the task in `root` is judged by, by their paths as it writes them."""
+    """Return the rubrics by which a task is judged, by their paths as it writes them.
+
+    Args:
+        task: The task.
+        root: Its directory.
+        problems: Receives missing files, and what is wrong with the others.
+    """
     found: dict[str, JudgeRubric] = {}
     document = task.verifier_document
     if document is not None and task.verifier_dir is not None:
@@ -253,7 +271,10 @@ def rubrics_of(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRub
 def _of_strategy(
     strategy: VerifierStrategy, directory: Path, root: Path, problems: Problems, found: dict[str, JudgeRubric]
 ) -> None:
-    """A strategy's rubric, or the criteria of its kit, relative to the verifier's directory or to the task's."""
+    """Read a strategy's rubric, or the criteria of its kit, into `found`, by its path as the strategy names it.
+
+    The path is relative to the verifier's directory, or else to `root`, the task's.
+    """
     named = {"llm-judge": strategy.rubric, "reward-kit": strategy.criteria}.get(strategy.type)
     if named is None:
         return
@@ -275,7 +296,7 @@ def _is_inside(root: Path, path: Path) -> bool:
 
 
 def _of_kit(path: Path, problems: Problems) -> JudgeRubric | None:
-    """A kit reads its criteria by itself, so that they may be something else than a rubric: that is said, no more."""
+    """Read the criteria of a kit. Problems are warnings only: the kit reads the file itself, which may be no rubric."""
     own = Problems()
     rubric = read_rubric(path, own, strict=False)
     problems.extend(problem.model_copy(update={"severity": "warning"}) for problem in own)
@@ -283,7 +304,10 @@ def _of_kit(path: Path, problems: Problems) -> JudgeRubric | None:
 
 
 def _judge_file(judge: JudgeConfig, task: Task, root: Path) -> Path | None:
-    """The file of `verifier.judge.rubric_path`, or the same in JSON; where a native task's lies, if none is named."""
+    """Return the file of `verifier.judge.rubric_path`, or the same with the suffix `.json`; None if there is none.
+
+    With the default path, the usual places in a native verifier's directory are tried as well.
+    """
     names = [PurePosixPath(judge.rubric_path)]
     if judge.rubric_path.endswith(".toml"):
         names.append(names[0].with_suffix(".json"))

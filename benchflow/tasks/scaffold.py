@@ -1,4 +1,4 @@
-"""A new task on disk: small, complete, and solved by its own oracle."""
+"""Create a new task on disk: small, complete, and solved by its own oracle."""
 
 from __future__ import annotations
 
@@ -75,9 +75,16 @@ memory_mb = 4096
 
 
 def init_task(parent: Path, name: str, *, layout: Layout = "native") -> Path:
-    """Make a task called `name` (or `org/name`) in `parent`; its directory.
+    """Create a task in `parent`, and return its directory.
 
-    Raises `TaskValueError` for a name that can't be a directory's, or is taken.
+    Args:
+        parent: Directory in which the task's own is made.
+        name: Name of the task, or `org/name`; the organisation defaults to `benchflow`.
+        layout: `native` for a task.md, `split` for a task.toml and an instruction.md.
+
+    Raises:
+        TaskValueError: The name can't be a directory's, or is taken.
+        StoreError: A file can't be written.
     """
     organisation, slash, short = name.rpartition("/")
     for part in (organisation if slash else "benchflow", short):

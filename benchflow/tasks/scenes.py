@@ -1,4 +1,4 @@
-"""Roles, scenes and the simulated user of a task.md: from what may be left out to what was meant."""
+"""Complete and check the roles, scenes and simulated user of a task.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchflow.tasks.sections import Prompts
 
 
 def normalise_scenes(raw: dict[str, Any]) -> None:
-    """A turn given as a role's name becomes a table. Before validation."""
+    """Turn each turn that is given as a role's name into a table, in place. Called before validation."""
     scenes = raw.get("scenes")
     for scene in scenes if isinstance(scenes, list) else []:
         turns = scene.get("turns") if isinstance(scene, dict) else None
@@ -23,7 +23,17 @@ def normalise_scenes(raw: dict[str, Any]) -> None:
 
 
 def complete_scenes(tables: DocumentTables, prompts: Prompts, file: Path, problems: Problems) -> list[SceneSpec]:
-    """Scenes with their names, roles and turns filled in; every role that is named must be declared."""
+    """Return the scenes of a task.md with defaults for names, roles and turns.
+
+    A name defaults to `scene-<number>`; roles to those of the turns, else to the only declared one; turns to one for
+    each role.
+
+    Args:
+        tables: The validated frontmatter.
+        prompts: Prompts of the body, whose roles and scenes must be declared.
+        file: The task.md, for problems.
+        problems: Receives undeclared roles and scenes, and scenes without a role or of the same name.
+    """
     declared = list(tables.agents.roles)
     scenes = [_complete(scene, index, declared, file, problems) for index, scene in enumerate(tables.scenes)]
     names = [scene.name for scene in scenes]
@@ -35,6 +45,7 @@ def complete_scenes(tables: DocumentTables, prompts: Prompts, file: Path, proble
 
 
 def _complete(scene: SceneTable, index: int, declared: list[str], file: Path, problems: Problems) -> SceneSpec:
+    """Return one scene with its defaults; see `complete_scenes`."""
     key = f"scenes[{index}]"
     named = list(dict.fromkeys(turn.role for turn in scene.turns))
     roles = scene.roles if scene.roles is not None else named or (declared if len(declared) == 1 else [])
@@ -61,6 +72,7 @@ def _complete(scene: SceneTable, index: int, declared: list[str], file: Path, pr
 
 
 def _declare(role: str, declared: Iterable[str]) -> str:
+    """Return the suggestion for an undeclared role."""
     known = list(declared)
     return did_you_mean(role, known) if known else f"declare it under `agents.roles.{role}`"
 
@@ -78,7 +90,14 @@ def _expect_declared(kind: str, named: Iterable[str], declared: list[str], file:
 
 
 def complete_user(tables: DocumentTables, prompts: Prompts, file: Path, problems: Problems) -> UserSpec | None:
-    """The declared user, with the persona from the body."""
+    """Return the simulated user: the declared one, with the persona of the body. None if neither is given.
+
+    Args:
+        tables: The validated frontmatter.
+        prompts: Prompts of the body.
+        file: The task.md, for problems.
+        problems: Receives a stop rule without a number of rounds, and a persona that is given twice.
+    """
     user = tables.user
     if user is None:
         return UserSpec(persona=prompts.persona) if prompts.persona else None
@@ -115,7 +134,7 @@ _EXTENSION_KEYS = (
 
 
 def check_extension(extension: dict[str, Any], file: Path, problems: Problems) -> None:
-    """The parts of the `benchflow` namespace that mean something here. The rest is anyone's; it is listed."""
+    """Check the known keys of a task's `benchflow` table, and warn of the others, which are kept unused."""
     prompt = extension.get("prompt")
     if prompt is not None:
         _check_mapping(prompt, "benchflow.prompt", ("composition", "order"), file, problems)

@@ -1,6 +1,6 @@
-"""The keys that task.toml and task.md may hold, as models, and how a mapping is checked against them.
+"""Models of the keys of task.toml and task.md, and checks of a mapping against a model.
 
-The tables themselves are models of `benchflow.contracts`; here is what surrounds them in a file.
+Most tables are models of `benchflow.contracts`; the ones that surround them in a file are here.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ class TaskTables(Model):
 
 
 class AgentsTable(Model):
+    """The table `agents` of task.md."""
+
     roles: dict[str, RoleSpec] = {}
 
 
 class SceneTable(Model):
-    """A scene as written: everything may be left out."""
+    """A scene as written in task.md; `complete_scenes` fills in what is left out."""
 
     name: str | None = None
     roles: list[str] | None = None
@@ -70,11 +72,18 @@ class DocumentTables(TaskTables):
 
 
 Take = Callable[[KeyPath, str, Any, list[str]], None]
-"""Gets what was removed: the table it was in, the key, its value, and the keys that are known there."""
+"""Receives a removed key: the path of its table, the key, its value, and the keys that are known there."""
 
 
 def take_unknown(model: type[BaseModel], table: dict[str, Any], at: KeyPath, take: Take) -> None:
-    """Remove every key that `model` doesn't know from `table` and the tables in it; `take` gets each."""
+    """Remove every key that `model` doesn't know from `table` and the tables in it, in place.
+
+    Args:
+        model: Model of the table.
+        table: The raw mapping.
+        at: Path of the table.
+        take: Called for each removed key.
+    """
     known = list(model.model_fields)
     for key in [key for key in table if key not in known]:
         take(at, key, table.pop(key), known)
@@ -83,7 +92,7 @@ def take_unknown(model: type[BaseModel], table: dict[str, Any], at: KeyPath, tak
 
 
 def booleans_as_numbers(model: type[BaseModel], table: dict[str, Any], at: KeyPath) -> Iterator[KeyPath]:
-    """Places where `true` or `false` stands for a number, which validation would otherwise let through."""
+    """Yield the paths at which `true` or `false` is given for a number: pydantic would take them for 1 and 0."""
     for key, value in table.items():
         if isinstance(value, bool) and key in model.model_fields:
             annotation = model.model_fields[key].annotation
@@ -97,6 +106,7 @@ def booleans_as_numbers(model: type[BaseModel], table: dict[str, Any], at: KeyPa
 def _inner_tables(
     model: type[BaseModel], table: dict[str, Any], at: KeyPath
 ) -> Iterator[tuple[KeyPath, type[BaseModel], dict[str, Any]]]:
+    """Yield the mappings in `table` that have a model of their own: path, model and mapping."""
     for key, value in table.items():
         annotation = model.model_fields[key].annotation if key in model.model_fields else None
         inner = _model_in(annotation)
@@ -113,7 +123,7 @@ def _inner_tables(
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field holds: itself, or in an optional, a list or a dict."""
+    """Return the model in a field's annotation: itself, or in an optional, a list or a dict; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in typing.get_args(annotation):
@@ -130,7 +140,7 @@ def _is_dict_of_models(annotation: Any) -> bool:
 
 
 def value_errors(error: ValidationError, table: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """Where in `table` each error lies, and what it says in words. One for each place."""
+    """Yield the path in `table` and the message of each validation error; several of one path are joined by "or"."""
     found: dict[KeyPath, list[str]] = {}
     for detail in error.errors(include_url=False):
         path = _within(table, detail["loc"], missing=detail["type"] == "missing")
@@ -140,7 +150,13 @@ def value_errors(error: ValidationError, table: dict[str, Any]) -> Iterator[tupl
 
 
 def _within(table: Any, location: tuple[int | str, ...], *, missing: bool) -> KeyPath:
-    """The part of a location that exists in the data; the rest names members of unions."""
+    """Return the part of an error's location that exists in the data: pydantic adds the names of union members.
+
+    Args:
+        table: The data.
+        location: `loc` of the error.
+        missing: Whether the error is a missing key, which is kept as the last part.
+    """
     path: KeyPath = ()
     for part in location:
         inside = (isinstance(table, dict) and part in table) or (
@@ -153,6 +169,7 @@ def _within(table: Any, location: tuple[int | str, ...], *, missing: bool) -> Ke
 
 
 def _words(detail: Any) -> str:
+    """Return the message of a pydantic error, with the input unless it is long."""
     if detail["type"] == "missing":
         return "is required"
     message = str(detail["msg"]).removeprefix("Value error, ")

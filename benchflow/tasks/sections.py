@@ -1,4 +1,4 @@
-"""The body of task.md: one instruction, or reserved level-2 headings that split it into prompts.
+"""Read the body of a task.md: one instruction, or prompts below reserved level-2 headings.
 
 Headings inside fenced code are text. `prompts/*.md` beside task.md override the sections of the same name.
 """
@@ -18,16 +18,30 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 class Prompts(Model):
-    """What the body and `prompts/` say. Texts are stripped of surrounding blank lines."""
+    """Prompts of a document's body and of `prompts/`, without surrounding whitespace."""
 
     base: str = ""
+    """Instruction: the section `## prompt`, else the text before the first reserved heading."""
+
     roles: dict[str, str] = {}
+    """Prompts by role, from `## role:<name>`."""
+
     scenes: dict[str, str] = {}
+    """Prompts by scene, from `## scene:<name>`."""
+
     persona: str | None = None
+    """Persona of the simulated user, from `## user-persona`; None without this section."""
 
 
 def read_prompts(body: str, file: Path, problems: Problems, *, overrides: Path | None = None) -> Prompts:
-    """The prompts of a document's body; `overrides` is the directory whose files win over sections."""
+    """Return the prompts of a document's body.
+
+    Args:
+        body: The document without its frontmatter.
+        file: Path of the document, for problems.
+        problems: Receives duplicate headings, unused text, and files of `overrides` that are unusable.
+        overrides: Directory of prompt files, which replace the sections of the same name.
+    """
     sections = _sections(body, file, problems)
     if overrides is not None:
         sections |= _override_files(overrides, problems)
@@ -40,12 +54,12 @@ def read_prompts(body: str, file: Path, problems: Problems, *, overrides: Path |
 
 
 def has_reserved_heading(text: str) -> bool:
-    """Whether `text`, as the body of a document, would be taken apart."""
+    """Return whether `text` has a reserved heading, at which the body of a task.md would be split."""
     return any(key is not None for _, key in _classified(text))
 
 
 def _sections(body: str, file: Path, problems: Problems) -> dict[str, str]:
-    """Section texts by `prompt`, `user-persona`, `role:<name>`, `scene:<name>`."""
+    """Return the section texts by `prompt`, `user-persona`, `role:<name>`, `scene:<name>`."""
     found: dict[str, list[str]] = {}
     preamble: list[str] = []
     current = preamble
@@ -75,7 +89,7 @@ def _is_title(text: str) -> bool:
 
 
 def _classified(body: str) -> Iterator[tuple[str, str | None]]:
-    """Each line, with the section it opens, if any."""
+    """Yield each line with the key of the section that it opens; None for a line that opens none."""
     fence: str | None = None
     for line in body.split("\n"):
         marks = _FENCE.match(line)
@@ -91,6 +105,7 @@ def _classified(body: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _section_key(heading: re.Match[str]) -> str:
+    """Return the key of a section, as in `_sections`, for a match of `_RESERVED`."""
     if heading[2] is not None:
         return f"role:{heading[2]}"
     if heading[3] is not None:
@@ -99,6 +114,7 @@ def _section_key(heading: re.Match[str]) -> str:
 
 
 def _override_files(directory: Path, problems: Problems) -> dict[str, str]:
+    """Return the texts of a directory's prompt files by the keys of the sections that they replace."""
     texts: dict[str, str] = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
         kind, _, name = path.name.removesuffix(".md").partition(".")

@@ -1,6 +1,7 @@
-"""What a task may validly ask for and nobody here carries out yet, as a table: feature, where it is, remedy.
+"""Features that a task may validly ask for and that are not supported yet, as a table: feature, key, remedy.
 
-Who learns to carry a feature out deletes its row. What a particular sandbox lacks is decided by its `Capabilities`.
+Support for a feature comes with the deletion of its row. What a particular sandbox lacks is decided by its
+`Capabilities`.
 """
 
 from __future__ import annotations
@@ -16,24 +17,37 @@ from benchflow.errors import UnsupportedFeatureError
 from benchflow.tasks.published import published_key
 
 Find = Callable[[Task], str | None]
-"""The key at which a task asks for the feature, None when it doesn't."""
+"""Returns the key at which a task asks for a feature; None when it doesn't."""
 
 
 class Feature(NamedTuple):
+    """A row of `FEATURES`."""
+
     what: str
+    """The feature, as a noun phrase for messages."""
+
     find: Find
+    """Finds the key that asks for it."""
+
     remedy: str
+    """Advice to the author, as an imperative."""
 
 
 class Missing(NamedTuple):
-    """A feature that a task asks for, with the key that asks for it as the author wrote it."""
+    """An unsupported feature that a task asks for."""
 
     what: str
+    """The feature, as a noun phrase for messages."""
+
     key: str
+    """The key that asks for it, as the task's layout spells it, or a file of the task."""
+
     remedy: str
+    """Advice to the author, as an imperative."""
 
 
 def _agents(task: Task) -> Iterator[tuple[str, AgentConfig]]:
+    """Yield the agent tables of the task and its steps, with their keys."""
     yield "agent", task.agent
     for index, step in enumerate(task.steps):
         yield f"steps[{index}].agent", step.agent
@@ -51,7 +65,7 @@ def _phases(task: Task) -> Iterator[tuple[str, AgentConfig | VerifierConfig]]:
 
 
 def _sandboxes(task: Task) -> Iterator[tuple[str, SandboxConfig]]:
-    """The task's own, and those of its verifiers."""
+    """Yield the sandbox tables of the task and of its verifiers, with their keys."""
     yield "sandbox", task.sandbox
     for at, table in _verifiers(task):
         if table.sandbox is not None:
@@ -59,22 +73,27 @@ def _sandboxes(task: Task) -> Iterator[tuple[str, SandboxConfig]]:
 
 
 def _in_sandbox(key: str, asked: Callable[[SandboxConfig], bool]) -> Find:
+    """Return a `Find` of `key` in the first sandbox table for which `asked` is true."""
     return lambda task: next((f"{at}.{key}" for at, table in _sandboxes(task) if asked(table)), None)
 
 
 def _in_verifier(key: str, asked: Callable[[VerifierConfig], bool]) -> Find:
+    """Return a `Find` of `key` in the first verifier table for which `asked` is true."""
     return lambda task: next((f"{at}.{key}" for at, table in _verifiers(task) if asked(table)), None)
 
 
 def _when(key: str, asked: Callable[[Task], object]) -> Find:
+    """Return a `Find` of `key` that finds it in a task for which `asked` is true."""
     return lambda task: key if asked(task) else None
 
 
 def _other_containers(task: Task) -> str | None:
+    """Return the compose file if it is refused for something else than a key of the main container."""
     return task.compose_file if task.compose_refused is not None and not _compose_key(task) else None
 
 
 def _compose_key(task: Task) -> str | None:
+    """Return the key of the main container, or the variable, for which the compose file is refused."""
     refused = task.compose_refused or ""
     return refused if refused.startswith(("services.main.", "sandbox.env.")) else None
 
@@ -89,7 +108,7 @@ def _phase_network(task: Task) -> str | None:
 
 
 def _verifier_containers(task: Task) -> str | None:
-    """A compose file that a clean room would be made of."""
+    """Return the compose file that the clean room of a separate verifier would be built from."""
     tables = {None: task.verifier} | {step.name: step.verifier for step in task.steps}
     for name, table in tables.items():
         file = task.verifier_build_of(name)
@@ -109,7 +128,7 @@ def _artifact_service(task: Task) -> str | None:
 
 
 def _role_settings(task: Task) -> str | None:
-    """The key of what an acting role, or a scene, asks for besides its agent."""
+    """Return the first setting of a scene or an acting role that is not supported: all but the role's agent."""
     for scene in task.scenes:
         if scene.skills_dir is not None:
             return f"scenes.{scene.name}.skills_dir"
@@ -216,9 +235,12 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def verified_in(task: Task, mode: VerifierMode | None, reward_key: str | None = None) -> Task:
-    """The task with all its verifiers run in the place that a job wants; None and `auto` are where the task says.
+    """Return the task with the verifier settings of a job set in all its verifiers.
 
-    reward_key: names the scalar of several keys, None for the one that the task names.
+    Args:
+        task: The task.
+        mode: Where the verifiers run; None and `auto` keep the task's choice.
+        reward_key: Key of the reward among several that a verifier reports; None keeps the task's choice.
     """
     wanted = {"sandbox_mode": None if mode == "auto" else mode, "reward_key": reward_key}
     changed = {name: value for name, value in wanted.items() if value is not None}
@@ -233,7 +255,7 @@ def verified_in(task: Task, mode: VerifierMode | None, reward_key: str | None = 
 
 
 def unsupported_features(task: Task) -> list[Missing]:
-    """Everything that the task asks for and nothing here carries out, in whatever sandbox."""
+    """Return the features that the task asks for and that no sandbox supports."""
     missing = [
         Missing(feature.what, written_key(task, key), feature.remedy)
         for feature in FEATURES
@@ -248,9 +270,14 @@ def unsupported_features(task: Task) -> list[Missing]:
 
 
 def require_supported(task: Task, capabilities: Capabilities) -> list[str]:
-    """What can't be kept but may be missed, as warnings to record.
+    """Check that a task can run in a sandbox. Return warnings about settings without enforcement or effect.
 
-    Raises `UnsupportedFeatureError` for the first feature that the task can't be run without.
+    Args:
+        task: The task.
+        capabilities: Those of the sandbox provider.
+
+    Raises:
+        UnsupportedFeatureError: The task needs a feature that is not supported; names the first one.
     """
     for missing in [*unsupported_features(task), *_lacking(task, capabilities)]:
         raise UnsupportedFeatureError(
@@ -263,7 +290,7 @@ def require_supported(task: Task, capabilities: Capabilities) -> list[str]:
 
 
 def _lacking(task: Task, capabilities: Capabilities) -> Iterator[Missing]:
-    """What this sandbox in particular can't do."""
+    """Yield the features that the task asks for and that this sandbox provider in particular lacks."""
     provider = capabilities.provider
     other = "choose another sandbox"
 
@@ -292,7 +319,7 @@ def _lacking(task: Task, capabilities: Capabilities) -> Iterator[Missing]:
 
 
 def _unenforced(task: Task, capabilities: Capabilities) -> list[str]:
-    """Upper limits that the sandbox can't hold a task to. The default limits are nobody's wish."""
+    """Return warnings about a lack of lockdown, and about limits, other than the default ones, without enforcement."""
     default = SandboxConfig()
     limits = (
         ("cpus", capabilities.cpu_limit),
@@ -315,6 +342,7 @@ def _unenforced(task: Task, capabilities: Capabilities) -> list[str]:
 
 
 def _without_effect(task: Task) -> list[str]:
+    """Return warnings about settings of the task that have no effect."""
     found = []
     if task.roles and not task.scenes:
         found.append("agents.roles has no effect, because no scene uses the roles")
@@ -332,14 +360,14 @@ _SPLIT_NAMES = {"sandbox": "environment", "oracle": "solution", "sandbox_mode": 
 
 
 def written_key(task: Task, key: str) -> str:
-    """A normal key as the task's layout spells it; paths of files stay as they are."""
+    """Return a normal key as the task's layout spells it; paths of files are returned unchanged."""
     if task.layout == "native" or "/" in key:
         return key
     return ".".join(_SPLIT_NAMES.get(part, part) for part in key.split("."))
 
 
 def file_of(task: Task, key: str) -> str:
-    """Return the file of a task that has a normal key in it, relative to the task's directory."""
+    """Return the file in which a normal key of the task stands, relative to the task's directory."""
     if key in (task.dockerfile, task.compose_file) or key == _verifier_containers(task):
         return key
     if key == task.compose_refused and key.startswith("services."):

@@ -1,8 +1,8 @@
-"""Files of a task as text and as mappings: UTF-8, TOML, YAML, and Markdown with YAML frontmatter.
+"""Parse the files of a task: UTF-8 text, TOML, YAML, and Markdown with YAML frontmatter.
 
-Everything comes back as plain JSON-like data (dates as ISO text), so that a task can be sent anywhere.
-Nothing here knows what a key means, but for one thing: YAML turns an unquoted `0755` or `1.10` into a number
-that no longer says what was written, so environment values and versions keep their own spelling.
+The results are plain JSON-like data (dates as ISO text), so that a task can be sent anywhere. The meaning of keys is
+not known here, with one exception: YAML turns an unquoted `0755` or `1.10` into a number that has lost its spelling,
+so environment values and versions are read as text.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from benchflow.foreign_text import load_toml, open_yaml
 from benchflow.tasks.problems import KeyPath, Kind, Problem, ProblemError, dotted
 
 MAX_VALUES = 100_000
-"""More than any task needs; a few lines of YAML aliases can stand for billions."""
+"""Maximum number of values in a YAML text: more than any task needs. A few lines of aliases can stand for billions."""
 
 _TEXT_TAG = "tag:yaml.org,2002:str"
 _NULL_TAG = "tag:yaml.org,2002:null"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _SPELLED_MAPS = frozenset({"env", "headers", "private_facts"})
 _SPELLED_VALUES = frozenset({"version", "schema_version", "document_version"})
+"""Tables all of whose scalars, and keys whose scalar, are read as text."""
+
 _FREE_TABLES = frozenset({"metadata", "benchflow"})
+"""Tables of the author's own data, of which nothing is read so."""
 
 
 def _failure(
@@ -41,7 +44,11 @@ def _failure(
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file of at most `MAX_TEXT` bytes, as `decode_text` returns it. Raises `ProblemError`."""
+    """Return the text of a regular file, as `decode_text` does.
+
+    Raises:
+        ProblemError: It is no regular file, larger than `MAX_TEXT` bytes, unreadable, or not UTF-8.
+    """
     try:
         data = read_regular(path, MAX_TEXT)
     except UnsafePathError as error:
@@ -52,7 +59,7 @@ def read_text(path: Path) -> str:
 
 
 def decode_text(data: bytes, path: Path) -> str:
-    """Return a file's text, without a byte order mark and with `\\n` line ends. Raises `ProblemError`."""
+    """Decode UTF-8, without byte order mark, with Unix line ends. Raise `ProblemError` with the line of a bad byte."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -67,24 +74,24 @@ def decode_text(data: bytes, path: Path) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain data. Raises `ProblemError` with the line."""
+    """Read a TOML file as plain data. Raise `ProblemError`, with the line of a syntax error."""
     return parse_toml(read_text(path), path)
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """TOML as plain data. Raises `ProblemError` with the line."""
+    """Parse TOML into plain data. Raise `ProblemError`, with the line of a syntax error; `path` is for the message."""
     try:
         plain: dict[str, Any] = _plain(load_toml(text), path, ())
     except RecursionError as error:
         raise _failure("parse", path, "is nested too deeply") from error
     except ValueError as error:
-        # Not only TOML's own: Python refuses integers of more digits than it converts.
+        # Beside the TOML parser's errors, Python's for an integer of more digits than it converts.
         raise _failure("parse", path, f"is not valid TOML: {error}") from error
     return plain
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], str]:
-    """The frontmatter and the body of a Markdown document. Raises `ProblemError`."""
+    """Return the frontmatter, parsed, and the body of a Markdown document. Raise `ProblemError` if it has none."""
     text = read_text(path)
     match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)\Z", text, re.DOTALL | re.MULTILINE)
     if match is None:
@@ -94,12 +101,12 @@ def read_document(path: Path) -> tuple[dict[str, Any], str]:
             "has no frontmatter",
             suggestion="start the file with a line `---`, YAML, and a second line `---`",
         )
-    # The opening line stays counted, so that the lines in YAML's messages are those of the file.
+    # The line break stands for the opening `---`, so that the line numbers in YAML's messages are those of the file.
     return parse_yaml_mapping("\n" + match.group(1), path), match.group(2)
 
 
 def parse_yaml_mapping(text: str, file: Path) -> dict[str, Any]:
-    """YAML that must be a mapping; empty is the empty mapping. Raises `ProblemError` with the line."""
+    """Parse YAML that must be a mapping (empty text is one). Raise `ProblemError`, with the line of a syntax error."""
     loader = None
     try:
         loader = open_yaml(text)
@@ -129,7 +136,14 @@ def _yaml_message(error: Exception) -> str:
 
 
 def _check_node(node: yaml.Node, file: Path, at: KeyPath, budget: Iterator[int]) -> None:
-    """Refuse duplicate keys, and keep the spelling of values that are text by meaning."""
+    """Raise `ProblemError` for duplicate keys or too many values, and tag values that must keep their spelling as text.
+
+    Args:
+        node: Root of the (sub)tree.
+        file: For the errors.
+        at: Path of the node.
+        budget: Yields one item for each further value that is allowed.
+    """
     if next(budget, None) is None:
         raise _failure("parse", file, f"stands for more than {MAX_VALUES} values, counting aliases")
     if isinstance(node, yaml.SequenceNode):
@@ -156,6 +170,7 @@ def _check_node(node: yaml.Node, file: Path, at: KeyPath, budget: Iterator[int])
 
 
 def _plain(value: Any, file: Path, at: KeyPath) -> Any:
+    """Return parsed data as JSON-like data. Raise `ProblemError` for NaN, infinity and types that JSON doesn't have."""
     if isinstance(value, dict):
         return {str(key): _plain(item, file, (*at, str(key))) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Rules about values that span more than one field, or that a type can't say."""
+"""Check values of a task file by rules that types can't express, or that span several fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ SCHEMA_VERSIONS = ("1", "1.0", "1.1", "1.2", "1.3", "1.4")
 
 
 def check_values(tables: TaskTables, spelling: Spelling, *, native: bool) -> None:
-    """Report every value of `tables` that its type allows and its meaning doesn't."""
+    """Report every value of `tables` that its type allows and its meaning doesn't.
+
+    Args:
+        tables: The validated tables of a task file.
+        spelling: Receives the problems.
+        native: Whether the file is a task.md, in which an unknown `schema_version` is an error, not a warning.
+    """
     _check_version(tables.schema_version, spelling, native=native)
     _check_name(tables.task.name, spelling)
     _check_sandbox(tables.sandbox, ("sandbox",), spelling)

@@ -1,4 +1,4 @@
-"""`verifier/verifier.md`: the declared strategies of a native verifier, read and checked."""
+"""Read and check `verifier/verifier.md`, which declares the strategies of a native verifier."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "agent-judge": ("role", "isolation", "inputs"),
     "ors-episode": ("inputs",),
 }
+"""Required fields of a strategy, by its type."""
 
 
 def read_verifier_document(path: Path, problems: Problems) -> VerifierDocument | None:
-    """The document at `path`, None when it can't be used; why is among the problems."""
+    """Return the verifier document at `path`; None if it can't be used, with the reasons added to `problems`."""
     try:
         raw, body = read_document(path)
     except ProblemError as error:
@@ -81,7 +82,10 @@ def read_verifier_document(path: Path, problems: Problems) -> VerifierDocument |
 
 
 def _normalise(raw: dict[str, Any]) -> None:
-    """Published documents say `metrics` for weights and `fallback` for method, and set `outputs` apart."""
+    """Bring spellings of published documents to those of the contracts, in place.
+
+    They write `metrics` for `weights` and `fallback` for `method`, `outputs` at the root, and one input as a text.
+    """
     verifier = raw.get("verifier")
     if not isinstance(verifier, dict):
         return
@@ -102,6 +106,7 @@ def _normalise(raw: dict[str, Any]) -> None:
 
 
 def _validate(raw: dict[str, Any], path: Path, problems: Problems) -> _Frontmatter | None:
+    """Return the frontmatter as its model; None if that adds an error to `problems`."""
     before = problems.first_error
 
     def unknown(at: KeyPath, key: str, _: Any, known: list[str]) -> None:
@@ -146,7 +151,7 @@ def _check_strategy(
 
 
 def _with_context(strategy: VerifierStrategy, key: str, path: Path, problems: Problems) -> VerifierStrategy:
-    """The strategy with the text of its `context_file` as (part of) its context."""
+    """Return the strategy with the text of its `context_file`, if it names one, appended to its context."""
     named = strategy.context_file
     files = [base / named for base in (path.parent, path.parent.parent) if is_file(base / named)] if named else []
     if not files:

@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""An agent that does what a script says, over the Agent Client Protocol (version 1) on its standard streams.
+"""A scripted agent that speaks the Agent Client Protocol (version 1) on its standard streams.
 
 One file, Python 3.9 or newer, standard library only: copy it into any sandbox and start it as
-
-    python3 demo_agent.py script.json          # or DEMO_AGENT_SCRIPT=<path, or the JSON itself>
+`python3 demo_agent.py script.json` (or with DEMO_AGENT_SCRIPT=<path, or the JSON itself>).
 
 The script is an object; every key is optional:
 
     turns          one entry a prompt of the session: a list of actions, or {"when": text in the prompt, "do": [...]},
-                   which is passed over where the text is missing. The place in the list outlives load and fork
+                   which is skipped if the text is missing. The position in the list survives load and fork
     otherwise      the actions of a prompt beyond the list (default: say "Done.")
-    log            a file for everything received, a JSON line each: {ts, pid, line} (or DEMO_AGENT_LOG)
-    name, version, protocol_version, capabilities, auth_methods   what `initialize` answers
+    log            a file for every received line, a JSON line each: {ts, pid, line} (or DEMO_AGENT_LOG)
+    name, version, protocol_version, capabilities, auth_methods   values in the response to `initialize`
     auth_required  sessions are refused until `authenticate`
     modes, models  lists of ids; the first is the current one
-    config_options list of config options as they go over the wire
+    config_options list of config options as they are sent
 
 An action is an object named by its first key; `"record": file` on any of them appends its result as a JSON line.
 Paths are relative to the session's directory; `{i}` in a repeated action is the number of the round.
@@ -23,27 +22,26 @@ Paths are relative to the session's directory; `{i}` in a repeated action is the
     plan             list of texts or wire entries
     tool_call        {title, kind, rawInput, content, locations, ...} as on the wire; updates: list of wire updates
                      (default one: completed); announce: false leaves out the first message; toolCallId
-    write, edit, delete, run     path + content; path + old, new; path; command: done here, and reported as a tool call
+    write, edit, delete, run     path + content; path + old, new; path; command: done by the agent, reported as a call
                      unless silent: true; run: timeout
     client_read, client_write, client_run   the same, asked of the client (fs/*, terminal/*); client_read: line, limit;
                      client_run: args, env, cwd, output_byte_limit, kill_after: seconds
     ask              title; options: wire options or [id, kind] pairs; then: {option id or "cancelled": actions}
     elicit           message; schema: the requested schema
-    model            prompt, or true for the session's conversation: one call to OPENAI_BASE_URL, its text is said;
+    model            prompt, or true for the session's conversation: one call to OPENAI_BASE_URL, its text is sent;
                      name, stream, body: more request keys
-    wait, wait_for   seconds; a file (pace: seconds between looks)
+    wait, wait_for   seconds; a file (pace: seconds between polls)
     repeat           n; do: actions; pace
     usage            {used, size, cost}
     update           any session update, known or not
     end              stop reason; usage: the response's.   error: message; code: JSON-RPC error instead of an end
 
 Trouble: flood (bytes; line: bytes a line), line (one valid line of so many bytes), invalid_utf8, raw (text as a line),
-wrong_id (an answer that nobody asked for), half_line (then death; code), exit (code; negative: by that signal), hang
+wrong_id (a response without a request), half_line (then exit; code), exit (code; negative: by that signal), hang
 (true, or "stopped": the whole process), ignore_cancel, ignore_sigterm, daemon (a shell command that outlives the
 agent; keeps_stdout), stderr (text; times), hog (MiB that the agent's own process takes).
 
-Sessions are kept under $HOME/.demo-agent/sessions, a file of JSON lines each, so that another process of the same home,
-or of a copy of it, can load them.
+Sessions are JSON lines files in $HOME/.demo-agent/sessions. Other processes with this home, or a copy, can load them.
 """
 
 from __future__ import annotations
@@ -66,11 +64,11 @@ from typing import Any
 Json = dict[str, Any]
 DEFAULT_OPTIONS = [["allow", "allow_once"], ["reject", "reject_once"]]
 SIGTERM_IGNORED = threading.Event()
-"""Only the main thread may set a signal's handler, and turns run in others: the handler asks here."""
+"""Read by the signal's handler: only the main thread may set a handler, and turns run in other threads."""
 
 
 class RpcError(Exception):
-    """Becomes a JSON-RPC error."""
+    """An error that is sent as the JSON-RPC response."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -78,7 +76,7 @@ class RpcError(Exception):
 
 
 class TurnEnd(Exception):
-    """Ends the turn with this response."""
+    """Ends the turn with a given response."""
 
     def __init__(self, stop_reason: str, usage: Json | None = None) -> None:
         super().__init__(stop_reason)
@@ -86,7 +84,7 @@ class TurnEnd(Exception):
 
 
 class Wire:
-    """Both directions of the standard streams."""
+    """The agent's end of the connection: messages on stdout, and responses to its requests."""
 
     def __init__(self, log: str | None) -> None:
         self._log = log
@@ -107,17 +105,19 @@ class Wire:
         self.write(json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False).encode() + b"\n")
 
     def received(self, line: bytes) -> None:
+        """Append a received line to the log, if the script names one."""
         if self._log:
             entry = {"ts": time.time(), "pid": os.getpid(), "line": line.decode("utf-8", "replace").rstrip("\n")}
             append_line(Path(self._log), entry)
 
     def answered(self, message: Json) -> None:
+        """Pass a response of the client to the thread that waits for it in `request`."""
         with self.changed:
             self._answers[message["id"]] = message
             self.changed.notify_all()
 
     def request(self, method: str, params: Json, given_up: Callable[[], bool]) -> Any | None:
-        """The result of a request to the client; None when the turn was given up before it came."""
+        """Send a request to the client and return its result; None if `given_up` before it came. Raise `RpcError`."""
         with self.changed:
             number = self._next
             self._next += 1
@@ -133,7 +133,7 @@ class Wire:
 
 
 class Session:
-    """One session, and the file that it lives in."""
+    """One session, stored in a file."""
 
     def __init__(self, directory: Path, session_id: str) -> None:
         self.id = session_id
@@ -142,10 +142,11 @@ class Session:
         self.deaf = False
 
     def note(self, **entry: Any) -> None:
+        """Append an entry to the session's file."""
         append_line(self.file, entry)
 
     def entries(self) -> list[Json]:
-        """What was noted. The last line is missing its end when the process was killed while it wrote."""
+        """Return the entries of the file. Skips a line that is incomplete because its writer was killed."""
         entries = []
         for line in self.file.read_text(encoding="utf-8").splitlines():
             try:
@@ -155,16 +156,19 @@ class Session:
         return entries
 
     def state(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key in the last entry that has it."""
         return next((entry[key] for entry in reversed(self.entries()) if key in entry), default)
 
     def updates(self) -> list[Json]:
         return [entry["update"] for entry in self.entries() if "update" in entry]
 
     def given_up(self) -> bool:
+        """Return whether the turn was cancelled, and the script doesn't ignore that."""
         return self.cancelled.is_set() and not self.deaf
 
 
 def append_line(path: Path, entry: Any) -> None:
+    """Append an entry to a file as a JSON line, with one write, so that writers in other processes don't mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -174,16 +178,18 @@ def append_line(path: Path, entry: Any) -> None:
 
 
 def text_block(text: str) -> Json:
+    """Return a text as an ACP content block."""
     return {"type": "text", "text": text}
 
 
 def pieces(text: str, count: int) -> list[str]:
+    """Split a text into at most `count` pieces of equal size."""
     size = max(1, -(-len(text) // max(1, count)))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def numbered(value: Any, number: int) -> Any:
-    """The action of one round: `{i}` replaced in every text."""
+    """Return an action with `{i}` replaced by the number of its round, in every text."""
     if isinstance(value, str):
         return value.replace("{i}", str(number))
     if isinstance(value, list):
@@ -194,7 +200,7 @@ def numbered(value: Any, number: int) -> Any:
 
 
 class Turn:
-    """Carries out the actions of one prompt. Each `do_` method is an action; what it returns can be recorded."""
+    """Carries out the actions of a prompt. Each `do_` method is the action of that name; its result can be recorded."""
 
     def __init__(self, wire: Wire, session: Session, prompt: str) -> None:
         self.wire, self.session, self.prompt = wire, session, prompt
@@ -202,6 +208,7 @@ class Turn:
         self.calls = sum(update.get("sessionUpdate") == "tool_call" for update in session.updates())
 
     def perform(self, actions: list[Json]) -> None:
+        """Carry out actions in order. Raise `TurnEnd` once the turn is cancelled, `RpcError` for an unknown action."""
         for action in actions:
             if self.session.given_up():
                 raise TurnEnd("cancelled")
@@ -228,6 +235,7 @@ class Turn:
         return self.wire.request(method, {"sessionId": self.session.id, **given}, self.session.given_up)
 
     def pause(self, seconds: float) -> None:
+        """Sleep for so many seconds, or until the turn is cancelled."""
         with self.wire.changed:
             self.wire.changed.wait_for(self.session.given_up, timeout=seconds)
 
@@ -284,7 +292,7 @@ class Turn:
             self.end_call(call, **fields)
 
     def _change(self, name: str, new: str | None, action: Json) -> None:
-        """Writes or deletes a file, reported with the difference."""
+        """Write a file, or delete it if `new` is None, and report that as a tool call with the difference."""
         path = self.path(name)
         old = path.read_text(encoding="utf-8") if path.is_file() else None
         kind = "delete" if new is None else "edit"
@@ -329,7 +337,7 @@ class Turn:
             self.end_call(call, status=status, content=content, rawOutput=raw)
         return {"output": output, "code": done.returncode}
 
-    # --- what is asked of the client
+    # --- requests to the client
 
     def do_client_read(self, name: str, action: Json) -> Any:
         given = {"line": action.get("line"), "limit": action.get("limit")}
@@ -427,7 +435,7 @@ class Turn:
     # --- trouble
 
     def _padded(self, size: int) -> bytes:
-        """A valid update whose line, its end included, has so many bytes."""
+        """Return a valid update as a line of so many bytes, the line break included."""
         update = {"sessionUpdate": "agent_message_chunk", "content": text_block("")}
         params = {"sessionId": self.session.id, "update": update}
         empty = json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params}).encode()
@@ -490,7 +498,7 @@ class Turn:
 
 
 class Agent:
-    """Answers the client's requests."""
+    """Handles the client's requests: `methods` has a handler for each, which returns the result."""
 
     def __init__(self, script: Json) -> None:
         self.script = script
@@ -589,7 +597,7 @@ class Agent:
     # --- settings
 
     def settings(self, session: Session | None) -> Json:
-        """The modes, models and options of a session, with what was set."""
+        """Return the modes, models and options of a session with their current values; None for the defaults."""
 
         def current(key: str, first: str) -> str:
             return str(session.state(key, first)) if session else first
@@ -659,6 +667,7 @@ class Agent:
         return {"stopReason": "cancelled" if session.given_up() else "end_turn"}
 
     def actions(self, prompt: str, place: int) -> Any:
+        """Return the actions for a prompt, and the next position in the script. place: the current position."""
         turns = self.script.get("turns", [])
         for index in range(place, len(turns)):
             turn = turns[index]
@@ -682,6 +691,7 @@ class Agent:
             self.wire.send(id=number, error={"code": -32603, "message": f"{type(error).__name__}: {error}"})
 
     def serve(self) -> None:
+        """Handle the messages on stdin, each turn in a thread of its own, and exit at its end."""
         for line in sys.stdin.buffer:
             self.wire.received(line)
             try:
@@ -697,8 +707,8 @@ class Agent:
             elif "id" in message:
                 arguments = (message["id"], method, message.get("params") or {})
                 if method == "session/prompt":
-                    # Not in the turn's thread: a cancel that comes right behind is meant for this turn.
-                    with contextlib.suppress(Exception):  # Of what is wrong with it, the turn will tell.
+                    # Not in the turn's thread: a cancel that follows immediately is meant for this turn.
+                    with contextlib.suppress(Exception):  # The turn reports a bad session id.
                         self.find(arguments[2]).cancelled.clear()
                     threading.Thread(target=self.answer, args=arguments, daemon=True).start()
                 else:
@@ -707,11 +717,13 @@ class Agent:
 
 
 def on_sigterm(number: int, frame: Any) -> None:
+    """Exit on a signal, unless the script ignores it."""
     if not SIGTERM_IGNORED.is_set():
         os._exit(128 + number)
 
 
 def main() -> None:
+    """Serve the script that the command line or the environment names, until stdin ends."""
     given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("DEMO_AGENT_SCRIPT", "{}")
     text = given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
     signal.signal(signal.SIGTERM, on_sigterm)

@@ -1,7 +1,7 @@
-"""What every environment must do, as tests. One that passes them all can be branched, rolled back and resumed.
+"""Conformance tests for environments. One that passes them all can be branched, rolled back and resumed.
 
 An environment is a subclass of `benchflow.contracts.world.Environment`; docs/custom-environment.md shows how to write
-one. Let this suite say what is missing (pytest and pytest-asyncio must be installed):
+one. This suite then shows what is missing (pytest and pytest-asyncio must be installed):
 
     # test_my_environment.py
     from benchflow.testing.environment_conformance import EnvironmentConformance
@@ -14,9 +14,9 @@ one. Let this suite say what is missing (pytest and pytest-asyncio must be insta
         async def change(self, sandbox):
             await sandbox.exec(["curl", "-sf", "-X", "POST", "http://localhost:9000/add"])
 
-`environment_path` is a path, because other processes make the environment, too, and are killed at each of its calls of
-the sandbox. `base_image` is used where the environment names no image of its own; override the fixture `image_config`
-for one that is built. What a task's image would have, `prepare` puts into each sandbox.
+`environment_path` is a path, because other processes create the environment, too, and are killed at its calls of the
+sandbox. `base_image` is used where the environment names no image of its own; override the fixture `image_config` for
+one that is built. Override `prepare` to put into each sandbox what a task's image would have.
 """
 
 from __future__ import annotations
@@ -48,27 +48,30 @@ from benchflow.testing.sandbox_conformance.others import Caller
 TASK = "task-1"
 
 Open = Callable[..., Environment]
+"""Type of the fixture `open`."""
+
 Begin = Callable[..., Awaitable[Sandbox]]
+"""Type of the fixture `begin`."""
 
 
 @pytest.mark.asyncio
 class EnvironmentConformance(Fixtures):
-    """All of it. Subclass it under a name that pytest collects, and give it the environment."""
+    """The whole suite. Subclass it under a name that pytest collects, set `environment_path`, and override `change`."""
 
     environment_path: ClassVar[str]
-    """`module:Class`, of an installed module or one that lies in the current directory."""
+    """`module:Class`, of an installed module or one in the current directory."""
 
     provider_path: ClassVar[str] = "benchflow.planes.sandbox.docker:DockerDriver"
-    """`module:attribute` of a callable that makes the provider of the sandboxes."""
+    """`module:attribute` of a callable that returns the provider, or driver, of the sandboxes."""
 
     max_deaths: ClassVar[int] = 4
-    """How many callers of one method are killed, at calls of the sandbox that are spread over the method."""
+    """Maximum number of processes that are killed in one method, at calls of the sandbox spread over it."""
 
     async def prepare(self, sandbox: Sandbox) -> None:
-        """Put into a sandbox what the image of a task would have."""
+        """Put into a new sandbox what the image of a task would have. By default nothing."""
 
     async def change(self, sandbox: Sandbox) -> None:
-        """Change the state of the world as an agent would. Each call must make it another one."""
+        """Change the environment's state as an agent would. Each call must lead to a different state."""
         raise NotImplementedError("say how the state is changed")
 
     # --- fixtures ------------------------------------------------------------------------------------------------
@@ -76,24 +79,24 @@ class EnvironmentConformance(Fixtures):
     @pytest.fixture(scope="class")
     @classmethod
     def environment(cls) -> type[Environment]:
-        """The class."""
+        """Return the environment's class."""
         return load_environment(cls.environment_path)
 
     @pytest.fixture(scope="class")
     @classmethod
     def declared(cls, environment: type[Environment]) -> Manifest:
-        """What the class declares."""
+        """Return the manifest that the class declares."""
         return describe_environment(environment, cls.environment_path)
 
     @pytest.fixture(scope="class")
     @classmethod
     def image_config(cls, declared: Manifest) -> ImageConfig:
-        """What the image of the sandboxes is made from."""
+        """Return the configuration of the sandboxes' image. Override it for one that is built."""
         return ImageConfig(image=declared.image or cls.base_image)
 
     @pytest.fixture
     def begin(self, start: Start, declared: Manifest) -> Begin:
-        """Starts sandboxes in which there is no world yet. Keyword arguments are those of `SandboxSpec`."""
+        """Return a function that starts a sandbox without an environment; its keyword arguments set `SandboxSpec`."""
 
         async def fresh(**wanted: Any) -> Sandbox:
             network = {"network_mode": "public", "ports": declared.ports} if declared.ports else {}
@@ -107,12 +110,12 @@ class EnvironmentConformance(Fixtures):
 
     @pytest_asyncio.fixture
     async def place(self, begin: Begin) -> Sandbox:
-        """A sandbox for this test alone."""
+        """Return a sandbox of this test alone."""
         return await begin()
 
     @pytest.fixture
     def open(self, environment: type[Environment], place: Sandbox, tmp_path: Path) -> Open:
-        """Makes the environment of a sandbox anew, as any process would."""
+        """Return a function that makes a new object of a sandbox's environment, as another process would."""
 
         def make(sandbox: Sandbox | None = None, namespace: str = "") -> Environment:
             where = sandbox or place
@@ -122,7 +125,7 @@ class EnvironmentConformance(Fixtures):
 
     @pytest.fixture
     def stateful(self, environment: type[Environment]) -> None:
-        """Skip a test of the state of a world that has none."""
+        """Skip a test of the state if the environment declares none."""
         if not environment.is_stateful:
             pytest.skip("this environment declares no state")
 
@@ -292,11 +295,12 @@ class EnvironmentConformance(Fixtures):
     # --- deaths --------------------------------------------------------------------------------------------------
 
     def _steps(self, calls: int) -> list[int]:
+        """Return the numbers of the calls, of so many, at which a process is killed: at most `max_deaths`."""
         count = min(calls, self.max_deaths)
         return sorted({1 + calls * number // count for number in range(count)})
 
     async def _count(self, sandbox: Sandbox, method: str, snapshot: StateSnapshot | None, records: Path) -> int:
-        """Return how many calls of the sandbox a method makes."""
+        """Return the number of calls of the sandbox that a method of the environment makes."""
         calls: int = (await self._call(sandbox, method, snapshot, records).answer())["calls"]
         return calls
 
@@ -308,7 +312,7 @@ class EnvironmentConformance(Fixtures):
         records: Path,
         fatal: int | None = None,
     ) -> WorldCaller:
-        """Let another process call a method. fatal: number of its call of the sandbox at which it is killed."""
+        """Have another process call a method. fatal: number of its call of the sandbox at which it is killed."""
         context = multiprocessing.get_context("forkserver")
         here, there = context.Pipe(duplex=False)
         told = (
@@ -327,10 +331,10 @@ class EnvironmentConformance(Fixtures):
 
 
 class WorldCaller(Caller):
-    """A process that calls a method of a world. Its answer says how many calls of the sandbox that took."""
+    """A process that calls a method of an environment. Its answer has the number of calls of the sandbox."""
 
     async def died(self) -> bool:
-        """Wait until the process has ended; return whether it was killed before it was done, which it else must be."""
+        """Wait for the end of the process. Return whether it was killed; raise `AssertionError` if its call failed."""
         await asyncio.to_thread(self._process.join)
         if self._process.exitcode == -signal.SIGKILL:
             return True
@@ -339,14 +343,16 @@ class WorldCaller(Caller):
 
 
 class Mortal:
-    """A sandbox whose user is killed instead of making its call number `fatal`, counted from 1."""
+    """A sandbox that kills the calling process at a given call."""
 
     def __init__(self, sandbox: Any, fatal: int | None) -> None:
+        """Wrap a sandbox. fatal: number of the call that kills, from 1; None for none."""
         self._sandbox = sandbox
         self._fatal = fatal
         self.calls = 0
 
     def __getattr__(self, name: str) -> Any:
+        """Return the sandbox's attribute; a coroutine function of it counts its calls, and kills at the fatal one."""
         found = getattr(self._sandbox, name)
         if not inspect.iscoroutinefunction(found):
             return found
@@ -361,7 +367,13 @@ class Mortal:
 
 
 def context_in(sandbox: Sandbox, records: Path, namespace: str = "") -> WorldContext:
-    """Return what an environment is made with in a sandbox. records: its directory on this host."""
+    """Return the context with which an environment is made in a sandbox.
+
+    Args:
+        sandbox: The sandbox.
+        records: Directory of the environment's records on this host.
+        namespace: Prefix of the rollout's records, for sandboxes that several rollouts share.
+    """
     return WorldContext(sandbox, TASK, records, {DEFAULT_TASK_KEY: TASK}, namespace)
 
 

@@ -1,4 +1,4 @@
-"""What every reward function must do, as tests.
+"""Conformance tests for reward functions.
 
     # test_my_reward.py
     from benchflow.testing.reward_conformance import RewardConformance
@@ -8,9 +8,9 @@
         options = {"language": "de"}
 
 Run it with `pytest -o asyncio_mode=auto test_my_reward.py`; pytest and pytest-asyncio must be installed. The nodes are
-those of a rollout of two turns with a tool call, of one in which the agent said nothing, and of the state before any
+those of a rollout of two turns with a tool call, of one in which the agent sends nothing, and of the state before any
 turn. Override the fixture `nodes` to give others, such as those of stored results (`benchflow.load_tree`). A function
-that needs a judge or a world gets them by overriding the fixture `evidence`.
+that needs a judge or an environment gets them by overriding the fixture `evidence`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Line = dict[str, Any]
 
 
 def turn(number: int, prompt: str, *lines: Line) -> tuple[Line, ...]:
-    """Return the lines of a turn, as a trajectory has them."""
+    """Return trajectory lines of a turn: the user message `prompt`, then `lines`, numbered from `number` * 100."""
     said = [{"type": "user_message", "text": prompt}, *lines]
     return tuple({"seq": number * 100 + at, "role": "agent"} | line for at, line in enumerate(said))
 
@@ -44,31 +44,31 @@ CALL: tuple[Line, ...] = (
 
 
 class RewardConformance:
-    """All of it. Subclass it under a name that pytest collects, and name the function."""
+    """The whole suite. Subclass it under a name that pytest collects, and set `reward_path`."""
 
     reward_path: ClassVar[str]
     """`module:Class`, the name of an entry point, or of a built-in function."""
 
     options: ClassVar[dict[str, Any]] = {}
-    """Its own keys, as a task's `reward.funcs` has them."""
+    """Options of the function: its own keys in a row of a task's `reward.funcs`."""
 
     reward_range: ClassVar[tuple[float, float]] = UNIT
-    """Of its values."""
+    """Lowest and highest value that it may return."""
 
     @pytest.fixture
     def function(self) -> RewardFunc:
-        """The function, made as a task's row has it made."""
+        """Return the function, created as from a row of a task's `reward.funcs`."""
         spec = RewardFuncSpec(type=self.reward_path, name=NAME, options=self.options)
         return make_function(spec, file=FILE, allowed=(self.reward_path.partition(":")[0],))
 
     @pytest.fixture
     def evidence(self) -> Evidence:
-        """What is known of the rollout."""
+        """Return the evidence of the rollout, with which the nodes are made. Override it to add a judge."""
         return Evidence(task="a-task", instruction="List the files, and say how many there are.", workspace="/app")
 
     @pytest.fixture
     def nodes(self, evidence: Evidence) -> Sequence[RolloutNode]:
-        """The nodes that it scores."""
+        """Return the nodes that the function scores. Override it to score others."""
         root = RolloutNode(id="n0", rollout=evidence)
         look = turn(1, evidence.instruction, {"type": "agent_thought", "text": "I look."}, *CALL)
         first = RolloutNode(id="n1", parent=root, step=0, role="agent", events=look, rollout=evidence)
@@ -127,7 +127,7 @@ class RewardConformance:
 
 
 def _is_told(error: str) -> bool:
-    """Return whether an error was raised on purpose, for people, and did not just happen."""
+    """Return whether an error message was raised on purpose, and is not that of a bug such as a `KeyError`."""
     kinds = (
         "AttributeError",
         "IndexError",

@@ -1,4 +1,4 @@
-"""Waiting for a condition: the only way in which tests, and the conformance suite, let time pass."""
+"""Wait for conditions by polling, in place of fixed sleeps, in tests and the conformance suites."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 TIMEOUT_SEC = float(os.environ.get("BENCHFLOW_TEST_TIMEOUT_SEC") or 300)
-"""Seconds that a condition is waited for. Generous, because a busy machine is no failure: only a test that fails waits
-so long.
+"""Timeout of a wait, in seconds. Generous, because a busy machine is no failure: only a test that fails waits so long.
 """
 
 
@@ -31,11 +30,11 @@ async def until(condition: Callable[[], Any], *, seconds: float = TIMEOUT_SEC, e
     Args:
         condition: A function, or a coroutine function, without arguments.
         seconds: Timeout.
-        every: Least seconds between polls. The interval grows to a tenth of the time waited so far, at most 1 s:
-            polling slows what is waited for.
+        every: Minimum poll interval in seconds. It grows to a tenth of the time waited so far, at most 1 s, because
+            polls slow down the work that is waited for.
 
     Raises:
-        AssertionError: The condition stayed untrue.
+        AssertionError: The timeout has passed.
     """
     began = time.monotonic()
     try:

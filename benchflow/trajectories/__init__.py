@@ -1,1 +1,1 @@
-"""What an agent did, as an append-only journal of events, and the tree that the events belong to."""
+"""Trajectories: append-only journals of an agent's events, and the tree to which the events belong."""

@@ -1,8 +1,8 @@
-"""A tree drawn in a terminal: its nodes, what they have earned, what they are worth, and what failed, in words.
+"""Drawing of a tree in a terminal: its nodes, their rewards and values, and the reasons of failures.
 
-A chain is drawn straight down, its children to the right of it. Nodes of which there is nothing to tell share a line
-with the next of their chain; what does not fit into the width goes on in the next line. Of a large tree, children are
-folded into one line, which tells what they came to and which of them failed.
+A branch path is drawn straight down, its children to the right of it. Nodes without anything to show share a line with
+the next node of their branch path; text that exceeds the width continues in the next line. In a large tree, children
+are folded into one line, which has the range of their returns and names those that failed.
 """
 
 from __future__ import annotations
@@ -22,37 +22,48 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 CHECKPOINT = "◆"
+"""Sign of a node with a retained checkpoint."""
 
 _INDENT = 3
 _MIN_TEXT = 24
-"""Columns for what is told of a node: guides that leave fewer are cut."""
+"""Minimum of columns for the text of a node: guides that leave fewer are cut."""
 _MAX_WARNINGS = 5
-"""Of a tree, that are shown."""
+"""Maximum of a tree's warnings that are shown."""
 _MOST_NAMES = 3
-"""Of children that failed, where they are folded."""
+"""Maximum of failed children that a folded line names."""
 
 
 class _Line(NamedTuple):
-    """A run of nodes, or a child that has none, or children that are folded. rest: in place of guide, where the line
-    goes on in the next.
-    """
+    """One line: a run of nodes, a child without nodes, or folded children."""
 
     guide: str
+    """Guide lines before the text."""
+
     rest: str
+    """Guide lines before the further lines of a wrapped text."""
+
     nodes: Sequence[Node]
     chain: str
+    """Branch path of the nodes, or of the child."""
+
     is_running: bool = False
     failure: Failure | None = None
     folded: str = ""
+    """Text of folded children; empty for other lines."""
 
 
 def draw(
     tree: RolloutTree, *, width: int, depth: int | None = None, limit: int | None = None, most: int | None = None
 ) -> Group:
-    """The tree as rich renders it, within `width` columns.
+    """Draw a tree as a rich renderable, within `width` columns.
 
-    depth: of branches below each other that are drawn; limit: children of one node. Where neither is given, as many as
-    make no more than `most` lines. None: all.
+    Args:
+        tree: The tree.
+        width: Number of columns.
+        depth: Maximum depth of branches; None: all.
+        limit: Maximum of children of one node; None: all.
+        most: Maximum of lines, to which the tree is folded as far as possible if neither `depth` nor `limit` is given;
+            None: all lines.
     """
     from rich.console import Console, Group
     from rich.text import Text
@@ -77,13 +88,13 @@ def draw(
 
 
 def _shortened(warnings: Sequence[str]) -> list[str]:
-    """Return the first warnings, and how many more there are: a tree may have one for each child."""
+    """Return the first warnings, and the number of further ones: a tree may have one for each child."""
     more = len(warnings) - _MAX_WARNINGS
     return [*warnings[:_MAX_WARNINGS], *([f"{more} more in tree.json"] if more > 0 else [])]
 
 
 def _fewer(tree: RolloutTree, most: int) -> list[_Line]:
-    """The lines of a tree that is folded until it fits, or as far as it can be."""
+    """Return the lines of a tree that is folded to at most `most` lines, or as far as possible."""
     lines: list[_Line] = []
     for depth, limit in [*((None, limit) for limit in (16, 8, 4)), *((depth, 4) for depth in (4, 3, 2, 1))]:
         lines = list(_Shape(tree, depth, limit).lines())
@@ -96,7 +107,7 @@ def _fewer(tree: RolloutTree, most: int) -> list[_Line]:
 
 
 class _Shape:
-    """What is drawn below what. depth, limit: as in `draw`."""
+    """The structure of a drawing. `depth` and `limit` are as in `draw`."""
 
     def __init__(self, tree: RolloutTree, depth: int | None, limit: int | None) -> None:
         self._depth, self._limit = depth, limit
@@ -108,7 +119,8 @@ class _Shape:
                 self._children[node.parent].append(node)
 
     def lines(self) -> Iterator[_Line]:
-        # What is still to be drawn, the next at the end: of each the guide before it and the column of its chain.
+        """Yield the lines of the drawing, from top to bottom."""
+        # A stack of what is still to be drawn: guide, column of the branch path, depth, and the node or line.
         waiting: list[tuple[str, str, int, Node | _Line]] = [("", "", 0, self._root)]
         while waiting:
             guide, column, depth, at = waiting.pop()
@@ -127,16 +139,16 @@ class _Shape:
                 waiting.append((column + edge, column + rest, depth + 1, branch))
 
     def _drawn(self, branches: list[Node | _Line], depth: int) -> list[Node | _Line]:
-        """The children of a node at so many branches' depth; those that are too many, or too deep, as one line."""
+        """Return the children to draw at a depth; those beyond a limit are folded into one line."""
         limit = 0 if self._depth is not None and depth >= self._depth else self._limit
-        # One that is folded needs as many lines as one that is not.
+        # Folding a single child would save no line.
         if limit is None or len(branches) <= limit + (limit > 0):
             return branches
         shown, rest = branches[:limit], branches[limit:]
         return [*shown, _Line("", "", (), "", folded=self._folded(rest, is_rest=limit > 0))] if rest else shown
 
     def _folded(self, branches: Sequence[Node | _Line], *, is_rest: bool) -> str:
-        """What there is to tell of children that are not drawn."""
+        """Return the summary of children that are not drawn. `is_rest`: whether others of the node are drawn."""
         begun = [branch for branch in branches if not isinstance(branch, _Line)]
         others = [branch for branch in branches if isinstance(branch, _Line)]
         inside = [node for branch in begun for node in self._inside(branch)]
@@ -158,7 +170,7 @@ class _Shape:
         return "  ".join(parts)
 
     def _inside(self, node: Node) -> Iterator[Node]:
-        """A node and all below it."""
+        """Yield a node and all nodes below it."""
         waiting = [node]
         while waiting:
             at = waiting.pop()
@@ -166,12 +178,13 @@ class _Shape:
             yield at
 
     def _line(self, guide: str, rest: str, run: Sequence[Node]) -> _Line:
+        """Return the line of a run of nodes, with the failure of the child if the run begins it."""
         chain = chain_of(run[0].id)
         begins = run[0].parent is not None and start_of(chain) == run[0].parent
         return _Line(guide, rest, run, chain, failure=self._failed.get(chain) if begins else None)
 
     def _run_from(self, node: Node) -> list[Node]:
-        """It and those after it in its chain, up to the first of which there is something to tell."""
+        """Return a node and those after it in its branch path, up to the first one with anything to show."""
         run = [node]
         while _is_quiet(run[-1]):
             straight, branches = self._below(run[-1])
@@ -183,7 +196,7 @@ class _Shape:
         return run
 
     def _below(self, node: Node) -> tuple[Node | None, list[Node | _Line]]:
-        """The node by which its chain goes on, and its children: those that have no nodes are lines of their own."""
+        """Return the node by which the branch path continues, and the children; one without nodes as a line."""
         children = self._children[node.id]
         straight = next((child for child in children if start_of(chain_of(child.id)) != node.id), None)
         branches: dict[str, Node | _Line] = {
@@ -197,38 +210,40 @@ class _Shape:
 
 
 def _place(chain: str) -> tuple[int, str]:
+    """Return the sort key of a branch path: the child's number, then the name."""
     number = chain.rpartition(".")[2]
     return (int(number) if number.isdecimal() else 0, chain)
 
 
 def _is_quiet(node: Node) -> bool:
-    """Whether there is nothing to tell of it."""
+    """Return whether a node has nothing to show besides its id."""
     return not (node.rewards or node.checkpoint or node.n or node.failed or node.pending) and (
         node.returns is None and node.value is None
     )
 
 
-# --- words ----------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------------
 
 
 def _fit_with_full_names(lines: Sequence[_Line], width: int) -> bool:
-    """Whether the full names of all nodes leave half of the width."""
+    """Return whether the full ids of all nodes leave half of the width."""
     return all(len(line.guide) + len(line.nodes[0].id if line.nodes else line.chain) <= width // 2 for line in lines)
 
 
 class _Told:
-    """What is told of a line."""
+    """The text of lines."""
 
     def __init__(self, tree: RolloutTree, *, has_full_names: bool) -> None:
         self._has_full_names = has_full_names
         self._nodes = tree.nodes
         self._parents = {node.parent for node in tree.nodes}
         self._has_roles = len({node.role for node in tree.nodes} - {None}) > 1
-        self._advantage = ""  # which of them; alone a leaf has nothing to be compared with
+        self._advantage = ""  # the estimator that is shown; a single leaf has no group
         if sum(node.returns is not None for node in tree.leaves) > 1:
             self._advantage = "tree_grpo" if any(node.tree for node in tree.nodes) else "grpo"
 
     def text(self, line: _Line) -> Text:
+        """Return the styled text of a line."""
         from rich.text import Text
 
         if line.folded:
@@ -250,6 +265,7 @@ class _Told:
         return text
 
     def _name(self, line: _Line) -> str:
+        """Return the id, or range of ids, of a line's nodes; without the parent's part if full ids do not fit."""
         if not line.nodes:
             return line.chain if self._has_full_names else _relative(line.chain, start_of(line.chain) or "")
         first, last = line.nodes[0], line.nodes[-1]
@@ -260,6 +276,7 @@ class _Told:
         return name if first is last else f"{name} – {last.id.rpartition('/')[2]}"
 
     def _facts(self, node: Node) -> Iterator[tuple[str, str]]:
+        """Yield a node's rewards, return, V(s) and advantage, each with its style."""
         if self._has_roles and node.role:
             yield node.role, "dim"
         for name in node.given:
@@ -278,6 +295,7 @@ class _Told:
             yield f"A={_signed(node.advantages[self._advantage])}", "magenta"
 
     def legend(self) -> Iterator[str]:
+        """Yield an explanation of each sign that the drawing uses."""
         if any(node.checkpoint for node in self._nodes):
             yield f"{CHECKPOINT} checkpoint"
         if any(node.n for node in self._nodes):
@@ -287,7 +305,7 @@ class _Told:
 
 
 def _value(node: Node) -> str:
-    """Without spaces where no line may be broken."""
+    """Return V(s) with its standard error and n, without spaces around `±` and `=`, where a line could be broken."""
     if node.value is None:
         return "V=–"
     error = "" if node.stderr is None else f"±{_number(node.stderr)}"
@@ -299,14 +317,14 @@ def _relative(name: str, start: str) -> str:
 
 
 def _sentence(failure: Failure) -> str:
-    """Return the first line of the failure's message that says anything; it may come from a sandbox."""
+    """Return the first line of a failure's message that is not blank; the message may come from a sandbox."""
     lines = sanitise_log(failure.message).split("\n")
     return next((line.strip() for line in lines if line.strip()), sanitise_line(failure.type))
 
 
 def _number(value: float) -> str:
     if abs(value) < 1e-9:
-        return "0.0"  # what is left of sums that come to nothing
+        return "0.0"  # rounding errors of sums that are 0
     if not 0.001 <= abs(value) < 1e6:
         return f"{value:.3g}"
     text = f"{value:.3f}".rstrip("0")
@@ -322,6 +340,7 @@ def _signed(value: float) -> str:
 
 
 def _fitted(line: _Line, text: Text, console: Console) -> Iterator[Text]:
+    """Yield the lines of a wrapped text, each behind its guide lines."""
     from rich.text import Text
 
     room = max(console.width - len(line.rest), min(_MIN_TEXT, console.width - _INDENT), 1)
@@ -331,4 +350,5 @@ def _fitted(line: _Line, text: Text, console: Console) -> Iterator[Text]:
 
 
 def _cut(guide: str, room: int) -> str:
+    """Return guide lines cut at their beginning to `room` columns."""
     return guide if len(guide) <= room else "…" + guide[len(guide) - room + 1 :]

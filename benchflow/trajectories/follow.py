@@ -1,4 +1,4 @@
-"""Reading a trajectory while it is written: its events as they come, until the rollout is over."""
+"""Following a trajectory while it is written: its events as they come, until the rollout is over."""
 
 from __future__ import annotations
 
@@ -13,28 +13,36 @@ from benchflow.errors import ResultFileError
 from benchflow.stored_files import open_stored
 
 PUT_ASIDE = "put_aside"
-"""The type of the one event that is no line of the file: what was read is an earlier run's, a new one begins."""
+"""Type of the only event that is no line of the file: the events so far are of an earlier run, and a new one begins."""
 
 LOOK_EVERY = 0.03
-"""Seconds between two looks at a file that has not grown."""
+"""Poll interval, in seconds, of a file that has not grown."""
 
 PIECE = 1024 * 1024
+"""Bytes that are read at once."""
 
 MAX_LINE = 64 * PIECE
-"""Bytes of a line: one that has no end is no event."""
+"""Maximum of bytes of a line: a longer one is no event."""
 
 
 async def follow(path: Path, *, over: Callable[[], bool], every: float = LOOK_EVERY) -> AsyncIterator[dict[str, Any]]:
-    """The events of a trajectory file in order, each as soon as its line is complete.
+    """Yield the events of a trajectory file in order, each as soon as its line is complete.
 
-    The file may come later than the reader, and may be moved away while it is read, because the rollout is run again:
-    then `{"type": "put_aside"}` is said, and the next file is read from its beginning. over: whether nothing will be
-    written any more; what is there then is still read. Raises `ResultFileError` for a line that is no event.
+    The file may be created later, and may be moved away while it is read, because the rollout is run again: then
+    `{"type": "put_aside"}` is yielded, and the next file is read from its beginning.
+
+    Args:
+        path: The file.
+        over: Returns whether nothing more will be written; lines that are in the file by then are still yielded.
+        every: Poll interval in seconds.
+
+    Raises:
+        ResultFileError: A line is no event.
     """
     reader: _Reader | None = None
     try:
         while True:
-            # Asked before the file is read: what is found afterwards is all there will be.
+            # Called before the read: a read after the end finds everything.
             ended = over()
             reader = reader or _Reader.open(path)
             if reader is not None:
@@ -59,13 +67,14 @@ async def follow(path: Path, *, over: Callable[[], bool], every: float = LOOK_EV
 
 
 class _Reader:
-    """One file, whatever its name has come to mean since it was opened."""
+    """An open file, which its path may no longer name."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path, self._fd, self._offset = path, fd, 0
 
     @classmethod
     def open(cls, path: Path) -> _Reader | None:
+        """Open the file; None if there is none."""
         try:
             with open_stored(path) as file:
                 return cls(path, os.dup(file.fileno()))
@@ -76,6 +85,7 @@ class _Reader:
         os.close(self._fd)
 
     def is_at(self, path: Path) -> bool:
+        """Return whether the path still names this file, and it was not truncated."""
         try:
             there = path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -83,8 +93,9 @@ class _Reader:
         return os.path.samestat(there, os.fstat(self._fd)) and there.st_size >= self._offset
 
     def events(self) -> list[dict[str, Any]]:
-        """The next complete lines, not too many at once. Nothing is remembered of a line that is not complete: its
-        writer may have died, and then the next one removes it.
+        """Return the next complete lines, about `PIECE` bytes at once.
+
+        An incomplete line is not buffered: its writer may have died, and then the next writer removes it.
         """
         size = PIECE
         while True:
@@ -100,6 +111,7 @@ class _Reader:
         return events
 
     def _event(self, line: bytes) -> dict[str, Any]:
+        """Return the event in a line. Raise `ResultFileError` if it is none."""
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):

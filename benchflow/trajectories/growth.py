@@ -1,9 +1,10 @@
-"""How a tree grows: the names of its chains and nodes, and one tree of what a rollout and its children have reached.
+"""Growth of a tree: ids of its branch paths and nodes, and the tree of a rollout's nodes and those of its children.
 
-A chain is what one rollout runs: the root's has the nodes n0, n1, …; child number j of the node v has the chain `v.j`,
-whose nodes are `v.j/n<k>`, where k counts all steps from the root. A child hands up its own nodes and those of all
-below it, each with what it knows of it; who merges adds what only a parent knows. Workflows do this whenever a child
-has ended, and must not think for long: the time that it takes is linear in the nodes.
+A branch path holds the nodes that one rollout runs: the root's has the nodes n0, n1, …; child number j of the node v
+has the branch path `v.j`, whose nodes are `v.j/n<k>`, where k counts all steps from the root. A child returns its own
+nodes and those of all below it, each with the values that it knows; the parent that merges them adds those that only a
+parent knows. Workflows merge whenever a child has ended, and must not block for long: the time is linear in the number
+of nodes.
 """
 
 from __future__ import annotations
@@ -33,43 +34,43 @@ _ASKED = "-asked"
 
 
 def chain_of(node: str) -> str:
-    """The chain that a node belongs to; empty for the root's."""
+    """Return the branch path of a node; empty for the root's."""
     return node.rpartition("/")[0]
 
 
 def chains_above(chain: str) -> list[str]:
-    """A chain and those by way of which it was come to, from the root's on."""
+    """Return a branch path and those that lead to it, from the root's on."""
     start = start_of(chain)
     return [chain] if start is None else [*chains_above(chain_of(start)), chain]
 
 
 def child_chain(node: str, number: int) -> str:
-    """The chain of a node's child of this number."""
+    """Return the branch path of a node's child of this number."""
     return f"{node}.{number}"
 
 
 def node_in(chain: str, step: int) -> str:
-    """The node of a chain to which so many steps, counted from the root, have led."""
+    """Return the id of a branch path's node after a number of steps, counted from the root."""
     return f"{chain}/n{step}" if chain else f"n{step}"
 
 
 def asked_in(chain: str, steps_done: int) -> str:
-    """The node of a chain at which the agent has asked its user, in the step after so many."""
+    """Return the id of a branch path's node of a question that the agent asks in the step after `steps_done` steps."""
     return f"{node_in(chain, steps_done + 1)}{_ASKED}"
 
 
 def is_asked(node: str) -> bool:
-    """Whether a node is such a pause, which no step has led to."""
+    """Return whether a node is that of a question, within a step."""
     return node.endswith(_ASKED)
 
 
 def turn_of(node: str) -> str:
-    """The node that the step leads to in which the agent has asked."""
+    """Return the node to which the step of a question leads; any other node itself."""
     return node.removesuffix(_ASKED)
 
 
 def start_of(chain: str) -> str | None:
-    """The node where a chain begins, which belongs to another; None for the root's."""
+    """Return the node where a branch path starts, which belongs to another one; None for the root's."""
     return chain.rpartition(".")[0] if chain else None
 
 
@@ -83,7 +84,14 @@ def state_values(
     *,
     own: Aggregate | None = None,
 ) -> list[StateValue]:
-    """V(s) of all nodes where one of these chains begins, as `state_value` has it."""
+    """Return V(s) of all nodes where one of these children starts, sorted by node.
+
+    Args:
+        outcomes: Outcomes of children that have ended.
+        aggregate: As in `BranchConfig`.
+        pending: Branch paths of children that were started.
+        own: The user's function of that aggregate; None if it is not to be called.
+    """
     children: dict[str, list[ChildOutcome]] = defaultdict(list)
     running: dict[str, list[str]] = defaultdict(list)
     for outcome in outcomes:
@@ -102,10 +110,17 @@ def grow(
     *,
     returns: float | None = None,
 ) -> RolloutTree:
-    """The tree of a rollout as far as it has grown: root first, parents before children, whatever came first.
+    """Build the tree of a rollout so far: root first, parents before children, in whatever order the nodes came.
 
-    own: the nodes of the root's chain. outcomes, values: as in `merge`. returns: the reward of that chain, where it
-    came to an end of its own. Raises `ResultFileError` for nodes that make no tree.
+    Args:
+        rollout: Workflow id of the root.
+        own: Nodes of the root's branch path, in order.
+        outcomes: As in `merge`.
+        values: As in `merge`.
+        returns: Reward of the root's branch path, if it ended without branching at its last node.
+
+    Raises:
+        ResultFileError: The nodes make no tree.
     """
     nodes = {node.id: node for node in merge(own, outcomes, values)}
     roots = [node for node in nodes.values() if node.parent not in nodes]
@@ -119,11 +134,19 @@ def grow(
 def merge(
     own: Iterable[Node], outcomes: Iterable[ChildOutcome], values: Iterable[StateValue] | None = None
 ) -> list[Node]:
-    """The nodes of a chain and of all below it, in any order, with the V(s) of those that branched and the returns of
-    those that ended: what a child hands up. Its own return is its parent's to add.
+    """Return the nodes of a branch path and of all below it, in any order, as a child returns them to its parent.
 
-    values: of the nodes where the outcomes' chains begin; what is below them is worth what the outcomes say. None: the
-    mean of the returns. Linear in the nodes, since each rollout does it again for all that is below it.
+    Nodes that branched have their V(s), and leaves of ended children their returns; the own return is added by the
+    parent. Linear in the number of nodes, since each rollout merges all nodes below it again.
+
+    Args:
+        own: Nodes of the branch path.
+        outcomes: Outcomes of its children that have ended.
+        values: V(s) of the nodes where the children start; nodes below them have theirs already. None: computed as the
+            mean of the returns.
+
+    Raises:
+        ResultFileError: Two different nodes have one id, or a node is missing.
     """
     ended = list(outcomes)
     nodes = _together([own, *(outcome.nodes for outcome in ended)])
@@ -142,6 +165,7 @@ def merge(
 
 
 def _together(sources: Iterable[Iterable[Node]]) -> Nodes:
+    """Return all nodes by id. Raise `ResultFileError` if two different ones have the same id."""
     nodes: Nodes = {}
     for source in sources:
         for node in source:
@@ -152,6 +176,7 @@ def _together(sources: Iterable[Iterable[Node]]) -> Nodes:
 
 
 def _known_of(value: StateValue) -> dict[str, Any]:
+    """Return the fields of a node that V(s) sets."""
     names = ("value", "n", "variance", "stderr", "failed", "pending")
     return {name: getattr(value, name) for name in names}
 
@@ -161,7 +186,7 @@ def _has_branched(node: Node) -> bool:
 
 
 class _Trees(dict[str, str | None]):
-    """The tree of Tree-GRPO that a chain belongs to: its own, else that of the chain where it begins."""
+    """Tree of Tree-GRPO by branch path: its own, else that of the branch path where it starts."""
 
     def __missing__(self, chain: str) -> str | None:
         below: list[str] = []
@@ -177,8 +202,10 @@ class _Trees(dict[str, str | None]):
 
 
 def _in_order(nodes: Nodes) -> list[Node]:
-    """Parents before children; first the child by which a chain goes on, then by number: so the first children of all
-    nodes lead to where the rollout's own chain has come.
+    """Return the nodes in order: parents before children, and children by number.
+
+    The child by which a branch path continues comes first. So the first children of all nodes lead to the last node of
+    the rollout's own branch path.
     """
     children: dict[str | None, list[Node]] = defaultdict(list)
     for node in nodes.values():
@@ -192,7 +219,7 @@ def _in_order(nodes: Nodes) -> list[Node]:
         below = children.get(node.id, ())
         if len(below) > 1:
             below = sorted(below, key=lambda child: (child.id not in onward, _place(child)), reverse=True)
-        # The last of what waits is the next.
+        # `pop` takes the last one.
         waiting += below
     if len(ordered) != len(nodes):
         raise _spoilt("some of its nodes are their own ancestors")
@@ -200,7 +227,7 @@ def _in_order(nodes: Nodes) -> list[Node]:
 
 
 def _onward(nodes: Nodes) -> set[str]:
-    """The nodes by which a chain goes on: its own, and those of the child from whose end it went on."""
+    """Return the ids of nodes by which branch paths continue: their own, and of children from whose end they did."""
     onward: set[str] = set()
     for node in nodes.values():
         chain = chain_of(node.id)
@@ -213,6 +240,7 @@ def _onward(nodes: Nodes) -> set[str]:
 
 
 def _place(node: Node) -> tuple[int, str]:
+    """Return a node's sort key: the number of its child, then its id."""
     number = chain_of(node.id).rpartition(".")[2]
     return (int(number) if number.isdecimal() else -1, node.id)
 
@@ -221,7 +249,7 @@ def _place(node: Node) -> tuple[int, str]:
 
 
 def _with_advantages(nodes: Sequence[Node]) -> list[Node]:
-    """All leaves that have a return are one group; nothing of a child that failed counts."""
+    """Return the nodes with advantages. All leaves with a return are one group; failed children are left out."""
     trees = _measured_leaves(nodes)
     returns = {leaf: value for tree in trees.values() for leaf, value in tree.items()}
     parents = {node.id: node.parent for node in nodes}
@@ -237,7 +265,7 @@ def _with_advantages(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _measured_leaves(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
-    """The returns of the trajectories that have one, by the tree of Tree-GRPO and the leaf."""
+    """Return the returns of leaves that have one, by tree of Tree-GRPO and leaf, without those of failed children."""
     parents = {node.parent for node in nodes}
     failed = {chain for node in nodes for chain in node.failed}
     trees: dict[str, dict[str, float]] = defaultdict(dict)
@@ -248,12 +276,13 @@ def _measured_leaves(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
 
 
 def _is_below(chain: str, failed: set[str]) -> bool:
+    """Return whether a branch path is one of those that failed, or starts below one."""
     while failed and chain and chain not in failed:
         chain = chain_of(start_of(chain) or "")
     return bool(failed and chain)
 
 
-# --- what is wrong --------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------
 
 
 def _get(nodes: Nodes, node: str) -> Node:

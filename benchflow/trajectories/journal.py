@@ -1,4 +1,4 @@
-"""The trajectory file: one JSON object a line, appended only, each line once whatever is repeated after a crash."""
+"""The trajectory file: append-only JSON lines, each of them once, however often a write is repeated after a crash."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ those of real agents have some megabytes.
 """
 
 MAX_EVENTS = 500_000
-"""The same in events, each of which takes a kilobyte in memory although an agent sends two bytes for it."""
+"""The same in events, each of which takes a kilobyte of memory even if an agent sends two bytes for it."""
 
 _PIECE = 1024 * 1024
 
 _HEAD = re.compile(rb'\{"seq": (\d+), "ts": "[^"]*", "node": "([^"\\]*)"')
-"""How our own lines begin: of most, no more has to be read."""
+"""Beginning of the lines that are written here: most readers need no more of them."""
 
 
 def timestamp(moment: datetime | None = None) -> str:
-    """RFC 3339, UTC, milliseconds."""
+    """Format a time as RFC 3339 in UTC with milliseconds. None is now."""
     moment = moment or datetime.now(UTC)
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a trajectory file; empty when there is none."""
+    """Return the complete lines of a trajectory file; empty if there is no file."""
     return list(iterate_journal(path))
 
 
 def iterate_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines of a trajectory file; none when there is none. Records of model calls are long."""
+    """Yield the complete lines of a trajectory file, one at a time, since some are long; none if there is no file."""
     yield from map(json.loads, _complete_lines(path))
 
 
 def read_heads(path: Path) -> list[dict[str, Any]]:
-    """Return `seq` and `node` of the complete lines of a trajectory file: the rest may be far larger."""
+    """Return `seq` and `node` of the complete lines of a trajectory file, without the rest, which may be far larger."""
     heads = []
     for line in _complete_lines(path):
         head = _HEAD.match(line)
@@ -65,14 +65,24 @@ def _complete_lines(path: Path) -> Iterator[bytes]:
 
 
 class NodeWriter:
-    """Appends the events that lead to one node, as they come, and none twice.
+    """Appends the events that lead to one node as they come, and none twice.
 
-    Whoever writes gives all lines of the node from its first on, also after a crash; what is there already stays. Every
-    line gets `seq`, `ts`, `node` and `role`. A line that a crash cut in half is removed first. redact: what a line must
-    go through before anybody may read it.
+    The caller passes all lines of the node from its first on, also after a crash; lines that are in the file already
+    are skipped. Every line gets `seq`, `ts`, `node` and `role`. A line that a crash cut off is removed first.
     """
 
     def __init__(self, path: Path, node: str, role: str, *, redact: Callable[[str], str] = lambda line: line) -> None:
+        """Open the file, or create it.
+
+        Args:
+            path: The trajectory file.
+            node: Id of the node.
+            role: Role that acts in the step.
+            redact: Removes secrets from a line before it is written.
+
+        Raises:
+            StoreError: The file cannot be opened.
+        """
         self._node, self._role, self._redact = node, role, redact
         self._path = path
         with storage_errors(path):
@@ -86,21 +96,21 @@ class NodeWriter:
 
     @property
     def events(self) -> tuple[int, int]:
-        """[first, last) sequence numbers of the node's events."""
+        """Return the range [first, last) of the `seq` of the node's events."""
         first = self._lines if self._first is None else self._first
         return first, first + self._present
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more of an agent's messages. What the engine itself has to add is short, and fits."""
+        """Return whether it takes no more of an agent's messages. The engine's own are short, and still fit."""
         return self._read > MAX_TRAJECTORY or self._lines > MAX_EVENTS
 
     def written(self) -> Iterator[dict[str, Any]]:
-        """Yield the node's events, whoever wrote them."""
+        """Yield the node's events in the file, also those of other writers."""
         return (event for event in iterate_journal(self._path) if event["node"] == self._node)
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Append the next lines of the node, but for those that are there."""
+        """Append the next lines of the node, except those that are in the file already. Raise `StoreError`."""
         with self._locked():
             new = lines[max(0, self._present - self._given) :]
             self._given += len(lines)
@@ -108,26 +118,28 @@ class NodeWriter:
                 return
             text = "".join(self._written(line, number) for number, line in enumerate(new, self._lines))
             with storage_errors(self._path):
-                # Half a character, which some agents cut an emoji to, is no text in any encoding.
+                # Some agents cut an emoji in half: a lone surrogate cannot be encoded.
                 write_all(self._fd, text.encode(errors="replace"))
 
     def skip(self, lines: int) -> bool:
-        """Count the next lines, which are taken to be there, as given. False when they are not there."""
+        """Count the node's next lines as passed, which must be in the file already. Return False if they are not."""
         if self._given + lines > self._present:
             return False
         self._given += lines
         return True
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._fd)
 
     def _written(self, line: dict[str, Any], number: int) -> str:
+        """Return a line as it is written: with number, time, node and role, and redacted."""
         event = {"seq": number, "ts": timestamp(), "node": self._node, "role": self._role} | line
         return self._redact(json.dumps(event, ensure_ascii=False)) + "\n"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else writes, and what others wrote is counted: an attempt that was given up as lost may live."""
+        """Lock the file, and count the lines of other writers: an attempt that was given up as lost may still run."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             self._catch_up()
@@ -137,6 +149,7 @@ class NodeWriter:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _catch_up(self) -> None:
+        """Count the lines that were appended since the last call, and cut off an incomplete one."""
         size = os.fstat(self._fd).st_size
         rest = b""
         while self._read + len(rest) < size:
@@ -151,6 +164,7 @@ class NodeWriter:
         os.lseek(self._fd, self._read, os.SEEK_SET)
 
     def _count(self, line: bytes) -> None:
+        """Count a line, and note whether it is the node's."""
         head = _HEAD.match(line)
         node = head.group(2).decode() if head else str(json.loads(line)["node"])
         if node == self._node:
@@ -160,7 +174,7 @@ class NodeWriter:
 
 
 def append_node(path: Path, node: str, role: str, lines: list[dict[str, Any]]) -> tuple[int, int]:
-    """Append the events that led to `node`, all at once; those that are there already stay. Returns [first, last)."""
+    """Append all events that led to `node`, except those in the file already. Return the range of their `seq`."""
     writer = NodeWriter(path, node, role)
     try:
         writer.add(lines)

@@ -1,6 +1,6 @@
-"""The nodes that scorers read, put together from a tree, a trajectory and what else was kept of a rollout.
+"""The nodes that scorers read, built from a tree, a trajectory and the other files of a rollout.
 
-How a tree grows out of steps is told in `tree`; what a node is to a scorer, in `benchflow.contracts.reward`.
+`tree` builds a tree from steps; `benchflow.contracts.reward` documents a node as scorers see it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ M = TypeVar("M", bound=Model)
 def nodes_of(
     tree: RolloutTree, events: Sequence[Mapping[str, Any]], evidence: Evidence, *, file: Path | None = None
 ) -> dict[str, RolloutNode]:
-    """The nodes of a tree by their ids, root first, linked to their parents and children, each with its events.
+    """Return the nodes of a tree by id, root first, linked to parents and children, each with its events.
 
-    events: the trajectory's lines; those of a step that was not finished belong to no node. file: where they were read
-    from, for errors. Raises `ResultFileError` for a line or a tree that is none.
+    Args:
+        tree: The tree.
+        events: Lines of the trajectory. Those of a step that was not finished belong to no node.
+        evidence: Evidence of all nodes.
+        file: File of the events, for errors.
+
+    Raises:
+        ResultFileError: A line is no event, or the tree is invalid.
     """
     return _linked(tree, events, lambda node: evidence, file)[0]
 
@@ -43,13 +49,21 @@ def load_rollout(
     workbench: Callable[[str | None], Workbench | None] = lambda step: None,
     whole: bool = False,
 ) -> dict[str, RolloutNode]:
-    """The nodes of a stored rollout, by their ids, root first; those of all its children among them.
+    """Load the nodes of a stored rollout and of all its children, by id, root first.
 
-    directory: `<jobs_dir>/<job>/<task>__<id>`. A child's own directory gives the nodes from the root of its tree to
-    where it begins, its own, and those below it. Each node has the prompt and the evidence of its own step, in the
-    directory of its own chain, and the world after it: workbench gives that for the name of a step, None for the only
-    one. States of the world are read when they are asked for. Raises `ResultFileError` for a directory that holds no
-    rollout or files that were changed; with `whole`, `VerifierError` for a rollout that ended within a step.
+    A child's directory yields the nodes from the root of its tree to its start, its own, and those below it. Each node
+    has the prompt and the evidence of its own step, from the directory of its own branch path. States of the world are
+    read on access.
+
+    Args:
+        directory: `<jobs_dir>/<job>/<task>__<id>`, or the directory of a child.
+        judge: Judge that scorers may use.
+        workbench: Returns the workbench for the world after a step, by the step's name; None is that of an only step.
+        whole: Whether to refuse a rollout that ended within a step.
+
+    Raises:
+        ResultFileError: The directory holds no rollout, or files that were changed.
+        VerifierError: The rollout ended within a step, and `whole` is set.
     """
     _expect_rollout(RolloutPaths(directory))
     stored = load_tree(directory)
@@ -76,7 +90,7 @@ def load_rollout(
 
 
 def _numbered(tree: RolloutTree, mine: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The events of all nodes, with a `seq` that counts along every path; each chain's own file begins with 0."""
+    """Return the events of all nodes, numbered along every path: each branch path's own file starts at 0."""
     shift: dict[str, int] = {"": 0}
     ends: dict[str | None, int] = {}
     events = []
@@ -90,13 +104,13 @@ def _numbered(tree: RolloutTree, mine: Mapping[str, Sequence[dict[str, Any]]]) -
 
 
 class _Chain:
-    """What the files of one chain say of its nodes."""
+    """The evidence of one branch path's nodes, from its files."""
 
     def __init__(
         self, paths: RolloutPaths, judge: Judge | None, workbench: Callable[[str | None], Workbench | None]
     ) -> None:
         self.paths, self._judge, self._workbench = paths, judge, workbench
-        # A child that was ended from outside, or goes on, has no result.
+        # A child that was stopped from outside, or still runs, has no result.
         self._result = read_model(RolloutResult, paths.result) if paths.result.is_file() else None
         steps = self._result.steps if self._result else []
         self._names = {outcome.step.index: outcome.step.name for outcome in steps}
@@ -104,6 +118,7 @@ class _Chain:
         self._prompts = _prompts(paths)
 
     def evidence(self, node: Node) -> Evidence:
+        """Return the evidence of a node of this branch path."""
         paths, result = self.paths, self._result
         # No step led to the root.
         is_reached = node.step is not None and node.step in self._names
@@ -137,7 +152,7 @@ class _Chain:
 
 
 def _seen_from(stored: StoredTree) -> RolloutTree:
-    """The tree as the chain sees it whose directory was asked for: what leads to it, itself, and what is below it."""
+    """Return the tree as its loaded branch path sees it: nodes that lead to it, its own, and those below."""
     chain, tree = stored.chain, stored.tree
     if not chain:
         return tree
@@ -147,9 +162,10 @@ def _seen_from(stored: StoredTree) -> RolloutTree:
 
 
 def last_of(nodes: Mapping[str, RolloutNode]) -> RolloutNode:
-    """Where a rollout ended: the leaf that is reached by the first child of every node.
+    """Return the node where a rollout ended: the leaf that is reached by the first child of every node.
 
-    Raises `VerifierError` when no step of it was finished.
+    Raises:
+        VerifierError: No step was finished.
     """
     node = next(node for node in nodes.values() if node.parent is None)
     while node.children:
@@ -167,28 +183,29 @@ def last_of(nodes: Mapping[str, RolloutNode]) -> RolloutNode:
 
 
 def world_after(paths: RolloutPaths, step: str | None) -> WorldState | None:
-    """The state of the world after a step, None for the only one; None where it was not kept."""
+    """Return the state of the world after a step (None: the only step); None if it was not stored."""
     return _stored(WorldState, paths, step, "state.json")
 
 
 def change_after(paths: RolloutPaths, step: str | None) -> StateDiff | None:
-    """What had changed in the world after a step, None for the only one; None where it was not kept."""
+    """Return the changes of the world's state after a step (None: the only step); None if they were not stored."""
     return _stored(StateDiff, paths, step, "diff.json")
 
 
 def hardening_after(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
-    """Return the report of the hardening after a step, None for the only one; None where nothing was hardened."""
+    """Return the report of the hardening after a step (None: the only step); None if nothing was hardened."""
     file = paths.hardening(step)
     return read_model(HardeningReport, file) if file.is_file() else None
 
 
 def findings_after(paths: RolloutPaths, step: str | None) -> tuple[HardeningFinding, ...]:
-    """Return what the hardening found after a step, None for the only one; empty where nothing was hardened."""
+    """Return the findings of the hardening after a step (None: the only step); empty if nothing was hardened."""
     report = hardening_after(paths, step)
     return tuple(report.findings) if report is not None else ()
 
 
 def _stored(model: type[M], paths: RolloutPaths, step: str | None, name: str) -> M | None:
+    """Read a file of the world's state after a step; None if there is none."""
     file = paths.state(step) / name
     return read_model(model, file) if file.is_file() else None
 
@@ -199,7 +216,7 @@ def _stored(model: type[M], paths: RolloutPaths, step: str | None, name: str) ->
 def _linked(
     tree: RolloutTree, events: Sequence[Mapping[str, Any]], evidence: Callable[[Node], Evidence], file: Path | None
 ) -> tuple[dict[str, RolloutNode], int]:
-    """The nodes, and how many lines belong to none."""
+    """Return the linked nodes, and the number of lines that belong to none."""
     mine: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         mine[_node_of(event, file)].append(dict(event))
@@ -225,7 +242,7 @@ def _linked(
 
 
 def _expect_place(node: Node, tree: RolloutTree, before: Mapping[str, RolloutNode]) -> None:
-    """Root first, parents before children, each node once."""
+    """Raise `ResultFileError` unless the node is new and comes after its parent, or is the root and comes first."""
     if node.id in before:
         raise spoilt(f"the node {node.id} is there twice", f"tree of {tree.rollout}")
     has_place = node.parent in before if node.parent is not None else node.id == tree.root and not before
@@ -234,6 +251,7 @@ def _expect_place(node: Node, tree: RolloutTree, before: Mapping[str, RolloutNod
 
 
 def _node_of(event: Mapping[str, Any], file: Path | None) -> str:
+    """Return the id of the event's node. Raise `ResultFileError` if it is no event."""
     node = event.get("node")
     if isinstance(node, str) and isinstance(event.get("type"), str):
         return node
@@ -244,6 +262,7 @@ def _node_of(event: Mapping[str, Any], file: Path | None) -> str:
 
 
 def _expect_rollout(paths: RolloutPaths) -> None:
+    """Raise `ResultFileError` unless the directory has the files of a rollout that has ended."""
     missing = [file.name for file in (paths.tree, paths.result) if not file.is_file()]
     if not missing:
         return
@@ -256,7 +275,7 @@ def _expect_rollout(paths: RolloutPaths) -> None:
 
 
 def _prompts(paths: RolloutPaths) -> dict[str | None, str]:
-    """What the agent was asked, by the names of the steps."""
+    """Return the prompts that the agent got, by the names of the steps."""
     try:
         return {prompt["step"]: str(prompt["text"]) for prompt in json.loads(read_stored(paths.prompts))}
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""A tree as it is stored: one `tree.json`, and a directory of files for each of its chains.
+"""A tree as it is stored: one `tree.json`, and a directory of files for each of its branch paths.
 
-The root's chain has the files of the rollout itself; a child's are in `children/<its place>/`, those of its own
-children below that. Only a chain's own files tell where its events lie, so that a path from the root to a leaf is put
-together here. A tree that still grows is read as far as anybody has written it.
+The root's branch path has the files of the rollout itself; a child's are in `children/<node>.<number>/`, those of its
+own children below that. Only a branch path's own files hold the ranges of its events, so that a path from the root to a
+leaf is assembled here. A tree that still grows is read as far as it is written.
 """
 
 from __future__ import annotations
@@ -35,30 +35,35 @@ _CHILDREN = "children"
 
 @dataclass(frozen=True)
 class StoredTree:
-    """The tree of a rollout, and where its files are. paths: of the root; chain: of whose directory was asked for."""
+    """The tree of a rollout, and the location of its files."""
 
     paths: RolloutPaths
+    """Files of the root."""
+
     tree: RolloutTree
+    """The whole tree."""
+
     chain: str = ""
+    """Branch path whose directory was loaded; empty for the root's."""
 
     @property
     def leaves(self) -> list[Node]:
-        """Where its trajectories end, in the order of the tree."""
+        """Return the nodes where trajectories end, in the order of the tree."""
         return self.tree.leaves
 
     @property
     def branched(self) -> list[Node]:
-        """The nodes that have a V(s), or will have one when their children have ended."""
+        """Return the nodes that have a V(s), or will have one when their children have ended."""
         return [node for node in self.tree.nodes if node.n or node.failed or node.pending]
 
     @property
     def value(self) -> Node | None:
-        """The node whose V(s) is the reward of the root; None where that was measured."""
+        """Return the node whose V(s) is the reward of the root; None if the root's reward was measured."""
         last = next(node for node in reversed(self.tree.nodes) if not chain_of(node.id))
         return last if last in self.branched else None
 
     def node(self, name: str) -> Node:
-        """The node of this name. Raises `UsageError`, with the leaves."""
+        """Return the node of this id. Raise `UsageError`, which lists the leaves, if there is none."""
         for node in self.tree.nodes:
             if node.id == name:
                 return node
@@ -72,11 +77,19 @@ class StoredTree:
         )
 
     def chain_files(self, chain: str) -> RolloutPaths:
-        """The files of a chain; empty for the root's."""
+        """Return the files of a branch path; empty for the root's."""
         return self.paths.child(chain) if chain else self.paths
 
     def trajectory(self, leaf: str) -> list[dict[str, Any]]:
-        """The events from the root to a node, each as its chain's file has it, but for `seq`, which counts them all."""
+        """Return the events from the root to a node, as stored except for `seq`, which counts all of them.
+
+        Args:
+            leaf: Id of the node.
+
+        Raises:
+            UsageError: There is no such node.
+            ResultFileError: A file was changed.
+        """
         path = [node.id for node in self.tree.path(self.node(leaf).id)]
         events: list[dict[str, Any]] = []
         for chain in dict.fromkeys(chain_of(node) for node in path):
@@ -85,12 +98,19 @@ class StoredTree:
         return [event | {"seq": number} for number, event in enumerate(events)]
 
     def reward(self, node: str, rewards: Mapping[str, float]) -> StoredTree:
-        """Give a node rewards of one's own, and return the tree with them. They are in `tree.json` then, at once.
+        """Add a user's rewards to a node, and return the new tree. `tree.json` is rewritten at once.
 
-        They count among the node's rewards: scorers are shown them, and so is who looks at the tree. What was measured
-        stays as it was, and so do returns, V(s) and advantages, which are made of that alone. A name that was given
-        before is given anew. Raises `UsageError` for a node that is not there, a name that a verifier has used, and
-        what is no finite number; `ResultFileError` for a rollout that has not ended.
+        They count among the node's rewards: scorers and readers of the tree see them. Measured rewards do not change,
+        and neither do returns, V(s) and advantages, which derive from them alone. A name that was given before gets the
+        new value.
+
+        Args:
+            node: Id of the node.
+            rewards: Rewards by name.
+
+        Raises:
+            UsageError: There is no such node, a verifier has used a name, or a value is no finite number.
+            ResultFileError: The rollout has not ended.
         """
         if not self.paths.result.is_file():
             raise ResultFileError(
@@ -110,7 +130,7 @@ class StoredTree:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else changes what is in a directory meanwhile."""
+    """Hold an exclusive lock on a directory."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -120,7 +140,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _with_rewards(node: Node, given: Mapping[str, float]) -> Node:
-    """The node with rewards that somebody gives it."""
+    """Return the node with a user's rewards added. Raise `UsageError` for a measured name, or no finite number."""
     measured = {name: value for name, value in (node.rewards or {}).items() if name not in node.given}
     for name, value in given.items():
         if name in measured:
@@ -137,12 +157,16 @@ def _with_rewards(node: Node, given: Mapping[str, float]) -> Node:
 
 
 def load_tree(directory: Path | str) -> StoredTree:
-    """The tree of a rollout, or, by the directory of a child, the tree that it belongs to.
+    """Load the tree of a rollout, or, for the directory of a child, the tree to which it belongs.
 
-    directory: `<jobs_dir>/<job>/<task>__<id>`. Raises `ResultFileError` where there is no tree yet.
+    Args:
+        directory: `<jobs_dir>/<job>/<task>__<id>`, or the directory of a child.
+
+    Raises:
+        ResultFileError: There is no tree yet, or a file was changed.
     """
     paths, chain = _root_of(Path(directory).expanduser().absolute())
-    # Whatever else lies there under that name is refused where it is read: a pipe is no tree that will come.
+    # Anything else of that name, such as a pipe, is refused by the read below, and not taken for a missing tree.
     if not os.path.lexists(paths.tree):
         raise ResultFileError(
             "there is no tree here: it is written when a rollout has branched, or has ended",
@@ -153,7 +177,7 @@ def load_tree(directory: Path | str) -> StoredTree:
 
 
 def path_before(chain: str) -> list[str]:
-    """The nodes from the root to where a chain begins, as their names tell; none for the root's chain."""
+    """Return the ids of the nodes from the root to a branch path's start, by its name alone; empty for the root's."""
     start = start_of(chain)
     if start is None:
         return []
@@ -164,9 +188,9 @@ def path_before(chain: str) -> list[str]:
 
 
 def events_before(paths: RolloutPaths) -> list[dict[str, Any]]:
-    """The events that led to where a child begins, from the files above it, numbered by `seq` as one; none for a root.
+    """Return the events that led to a child's start, numbered by `seq` from 0; empty for a root.
 
-    Nothing else of them is needed: the child may still run.
+    They are read from the trajectories of the branch paths above it, and no other file is: the child may still run.
     """
     root, chain = _root_of(paths.root)
     events: list[dict[str, Any]] = []
@@ -178,11 +202,12 @@ def events_before(paths: RolloutPaths) -> list[dict[str, Any]]:
 
 
 def _steps_to(node: str) -> int:
+    """Return the number of steps in a node's id."""
     return int(turn_of(node).rpartition("n")[2])
 
 
 def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:
-    """The events of one chain, from its own file."""
+    """Return the events of one branch path, from its own file. Raise `ResultFileError` if a line is no JSON."""
     try:
         return read_journal(paths.trajectory)
     except (ValueError, RecursionError) as error:
@@ -190,7 +215,11 @@ def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:
 
 
 def read_model(model: type[M], file: Path) -> M:
-    """What is in a file of a rollout. Raises `ResultFileError`."""
+    """Read a file of a rollout as a model.
+
+    Raises:
+        ResultFileError: It cannot be read, is invalid, or holds NaN or infinity.
+    """
     try:
         found = model.model_validate_json(read_stored(file))
     except OSError as error:
@@ -203,12 +232,12 @@ def read_model(model: type[M], file: Path) -> M:
 
 
 def spoilt(message: str, file: str | None) -> ResultFileError:
-    """The error for a file that somebody has changed."""
+    """Return the error for an invalid file, which was probably changed."""
     return ResultFileError(message, file=file, remedy="restore the file, or leave the rollout out")
 
 
 def _root_of(directory: Path) -> tuple[RolloutPaths, str]:
-    """The directory of a tree's root, and the chain that the given one is of; empty for the root's own."""
+    """Return the files of a tree's root, and the branch path of the given directory; empty for the root's own."""
     parts: list[str] = []
     while directory.parent.name == _CHILDREN and (directory.parent.parent / "config.json").is_file():
         parts.insert(0, directory.name)
@@ -217,7 +246,7 @@ def _root_of(directory: Path) -> tuple[RolloutPaths, str]:
 
 
 def _whole(paths: RolloutPaths) -> RolloutTree:
-    """The root's tree, with what the files of the other chains know of their own nodes."""
+    """Return the root's tree, completed from the trees of its children with event ranges, scores and newer nodes."""
     tree = read_model(RolloutTree, paths.tree)
     nodes = {node.id: node for node in tree.nodes}
     for file in _trees_below(paths):
@@ -226,15 +255,15 @@ def _whole(paths: RolloutPaths) -> RolloutTree:
             if known is not None and chain_of(node.id) == _root_of(file.parent)[1]:
                 nodes[node.id] = known.model_copy(update={"events": node.events, "scores": node.scores})
             elif known is None and node.parent in nodes:
-                # Its parent has not been told of it yet.
+                # The child has not reported it to its parent yet.
                 nodes[node.id] = node.model_copy(update={"chain": chain_of(node.id) or None})
     return tree.model_copy(update={"nodes": list(nodes.values())})
 
 
 def _trees_below(paths: RolloutPaths) -> Iterator[Path]:
-    """The trees that children have written, parents before children."""
+    """Yield the `tree.json` of every child, parents before children."""
     for directory in sorted((paths.root / _CHILDREN).glob("*/")):
-        # A link could lead back to what is above it.
+        # A link could lead back to a directory above, without end.
         require_directory(paths.root, f"{_CHILDREN}/{directory.name}")
         below = RolloutPaths(directory)
         if os.path.lexists(below.tree):

@@ -10,10 +10,11 @@ from benchflow.contracts.rollout import Node, RolloutTree, StepOutcome
 from benchflow.trajectories.growth import node_in
 
 ROOT = "n0"
+"""Id of a tree's root node."""
 
 
 def node_id(step_index: int, chain: str = "") -> str:
-    """The node that a step leads to. chain: of the rollout, in its tree."""
+    """Return the id of the node to which a step leads. `chain`: branch path of the rollout; empty for a root."""
     return node_in(chain, step_index + 1)
 
 
@@ -26,10 +27,15 @@ def build_tree(
     root: str = ROOT,
     chain: str = "",
 ) -> RolloutTree:
-    """The tree of a rollout whose steps were run one after another.
+    """Build the tree of a rollout whose steps were run one after another.
 
-    events: `seq` and `node` of the trajectory's lines; rewards: the lines of `rewards.jsonl`. root, chain: where it
-    begins, and what its own nodes are called after, where it is a child in a larger tree.
+    Args:
+        rollout: Workflow id of the rollout.
+        steps: Outcomes of its steps, in order.
+        events: `seq` and `node` of the trajectory's lines.
+        rewards: Lines of `rewards.jsonl`.
+        root: Id of the node where it starts.
+        chain: Its branch path, by which its nodes are named; empty unless it is a child in a larger tree.
     """
     nodes = [Node(id=root)]
     for outcome in steps:
@@ -50,17 +56,24 @@ def build_tree(
 
 
 def with_events(grown: RolloutTree, own: RolloutTree) -> RolloutTree:
-    """The same tree, with what only the files of its root's own chain tell: where events lie, and what they earned."""
+    """Return a tree with the event ranges and scores that only the files of the root's own branch path hold.
+
+    Args:
+        grown: The whole tree.
+        own: Tree of that branch path, built from its files.
+    """
     known = {node.id: {"events": node.events, "scores": node.scores} for node in own.nodes}
     nodes = [node.model_copy(update=known.get(node.id, {})) for node in grown.nodes]
     return grown.model_copy(update={"nodes": nodes})
 
 
 def _is_of(line: dict[str, Any], step: int) -> bool:
+    """Return whether a line of `rewards.jsonl` is a reward of this step."""
     return bool(line["granularity"] == "step" and line["step_index"] == step)
 
 
 def _score(line: dict[str, Any]) -> RewardEvent:
+    """Return the reward event of a line of `rewards.jsonl`."""
     return RewardEvent(
         space=line["space"],
         granularity="step",

@@ -1,7 +1,7 @@
-"""What a state is worth, V(s), and how much better or worse than its group a trajectory did: its advantage.
+"""V(s), the value of a state, and advantages: how much better or worse than its group a trajectory did.
 
 Pure functions of returns. Sums are exact until they are rounded once, so that neither the order in which children end
-nor the machine changes a digit. What has no return, because it failed, is left out: it is never a 0.
+nor the machine changes a digit. A child without a return, because it failed, is left out: it never counts as 0.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from benchflow.contracts.rollout import Failure
 from benchflow.errors import ConfigError, RewardFuncError, VerifierError
 
 Aggregate = Callable[[Sequence[float]], float]
-"""What makes one value of the returns of children, in the order of their numbers; it is never given none."""
+"""Function that aggregates children's returns, in the order of their numbers, to one value. The list is never empty."""
 
 BUILT_IN = ("mean", "max")
+"""Names of the built-in aggregates."""
 
 EPSILON = 1e-6
-"""Added to the standard deviation of a group, so that one of nearly equal returns gives no endless advantages."""
+"""Added to the standard deviation of a group, so that nearly equal returns give no huge advantages."""
 
 
 # --- V(s) -----------------------------------------------------------------------------------------------
@@ -35,12 +36,19 @@ def state_value(
     *,
     own: Aggregate | None = None,
 ) -> StateValue:
-    """V(s) of a node, from what is known of its children so far.
+    """Return V(s) of a node, by the outcomes of its children so far.
 
-    aggregate: `mean`, `max`, or the name of a user's own function, which is `own` where it may be called: without it
-    the value is left for others to add. pending: chains that were begun; those that have ended are left out. Raises
-    `VerifierError` for returns that are no finite numbers, what `aggregated` raises, and `ConfigError` for an aggregate
-    that is not known.
+    Args:
+        node: Id of the node.
+        aggregate: `mean`, `max`, or the name of a user's own function.
+        outcomes: Outcomes of children that have ended.
+        pending: Branch paths of children that were started; those that have ended are ignored.
+        own: The user's function; None if it is not to be called, so that the value is None and can be added later.
+
+    Raises:
+        VerifierError: A return is no finite number.
+        RewardFuncError: The user's function fails.
+        ConfigError: The aggregate is unknown.
     """
     ended = {outcome.chain: outcome for outcome in sorted(outcomes, key=lambda outcome: outcome.number)}
     returns = {chain: outcome.returns for chain, outcome in ended.items()}
@@ -60,11 +68,12 @@ def state_value(
 
 
 def is_own(aggregate: str) -> bool:
-    """Whether it names a user's function."""
+    """Return whether an aggregate is the name of a user's function."""
     return ":" in aggregate
 
 
 def _value(aggregate: str, returns: Mapping[str, float], own: Aggregate | None) -> float | None:
+    """Return the aggregate of the returns; None without returns, or without the user's function."""
     if aggregate not in BUILT_IN and not is_own(aggregate):
         raise ConfigError(
             f"{aggregate!r} is no aggregate that can be used by its name",
@@ -79,7 +88,16 @@ def _value(aggregate: str, returns: Mapping[str, float], own: Aggregate | None) 
 
 
 def aggregated(name: str, own: Aggregate, returns: Sequence[float]) -> float:
-    """What a user's function makes of returns. Raises `RewardFuncError` where it fails, or gives no finite number."""
+    """Call a user's aggregate, and return its value.
+
+    Args:
+        name: Name of the function, for errors.
+        own: The function.
+        returns: Returns of children.
+
+    Raises:
+        RewardFuncError: It fails, or returns no finite number.
+    """
     try:
         value = own(list(returns))
     except Exception as error:
@@ -100,7 +118,10 @@ def aggregated(name: str, own: Aggregate, returns: Sequence[float]) -> float:
 
 
 def _sample_variance(returns: Mapping[str, float]) -> float | None:
-    """With n - 1 below the line; None for fewer than two. Looks at every return, whatever it comes to."""
+    """Return the variance with n - 1 as divisor; None for fewer than two returns.
+
+    Raises `VerifierError` if any return is no finite number, even a single one.
+    """
     exact = _exact(returns)
     if len(exact) < 2:
         return None
@@ -108,6 +129,7 @@ def _sample_variance(returns: Mapping[str, float]) -> float | None:
 
 
 def _failure_of(outcome: ChildOutcome) -> Failure:
+    """Return the failure of a child without a return; a `RewardMissingError` if it has none of its own."""
     if outcome.failure is not None:
         return outcome.failure
     why = "none of its own children has a return" if outcome.value is not None else "nothing was measured"
@@ -115,6 +137,7 @@ def _failure_of(outcome: ChildOutcome) -> Failure:
 
 
 def _number_of(chain: str) -> tuple[int, str]:
+    """Return the sort key of a branch path: the child's number, then the name."""
     number = chain.rpartition(".")[2]
     return (int(number) if number.isdecimal() else 0, chain)
 
@@ -123,10 +146,16 @@ def _number_of(chain: str) -> tuple[int, str]:
 
 
 def grpo(returns: Mapping[str, float]) -> dict[str, float]:
-    """Group-relative advantages (DeepSeekMath, arXiv 2402.03300): (r - mean) / (std + EPSILON).
+    """Return group-relative advantages (DeepSeekMath, arXiv 2402.03300): (r - mean) / (std + EPSILON).
 
-    std: of the sample, with n - 1 below the line, as trainers compute it. A group of equals, and of one, has advantages
-    of 0.
+    The std is that of the sample, with n - 1 as divisor, as trainers compute it. Equal returns, and a group of one,
+    give advantages of 0.
+
+    Args:
+        returns: Returns by leaf.
+
+    Raises:
+        VerifierError: A return is no finite number.
     """
     exact = _exact(returns)
     if len(exact) < 2:
@@ -137,17 +166,30 @@ def grpo(returns: Mapping[str, float]) -> dict[str, float]:
 
 
 def leave_one_out(returns: Mapping[str, float]) -> dict[str, float]:
-    """RLOO (arXiv 2402.14740): r minus the mean of the others; 0 where there are no others."""
+    """Return RLOO advantages (arXiv 2402.14740): r minus the mean of the others; 0 without others.
+
+    Args:
+        returns: Returns by leaf.
+
+    Raises:
+        VerifierError: A return is no finite number.
+    """
     exact = _exact(returns)
     total, others = sum(exact.values(), Fraction(0)), len(exact) - 1
     return {leaf: _rounded(value - (total - value) / others) if others else 0.0 for leaf, value in exact.items()}
 
 
 def tree_grpo(trees: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Tree-GRPO (arXiv 2509.21240): for each leaf the sum of two group-relative advantages, both as in `grpo`.
+    """Return Tree-GRPO advantages (arXiv 2509.21240): for each leaf the sum of two group-relative ones.
 
-    Intra-tree: among the leaves of its own tree. Inter-tree: among all leaves of all trees of the prompt. trees: by
-    name, the returns of their leaves, whose names differ between trees. A tree of one leaf has only the second.
+    Both are as in `grpo`: the intra-tree advantage is among the leaves of its own tree, the inter-tree advantage among
+    all leaves of all trees of the prompt. A tree of one leaf has only the second.
+
+    Args:
+        trees: Returns by tree and leaf. Leaves of different trees have different names.
+
+    Raises:
+        VerifierError: A return is no finite number.
     """
     intra = {leaf: value for tree in trees.values() for leaf, value in grpo(tree).items()}
     inter = grpo({leaf: value for tree in trees.values() for leaf, value in tree.items()})
@@ -155,9 +197,11 @@ def tree_grpo(trees: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, float]) -> dict[str, float]:
-    """The advantage of each node that leads to a leaf: the mean over the leaves at and below it.
+    """Return the advantage of each node that leads to a leaf: the mean over the leaves at and below it.
 
-    parents: of all nodes, None for the root. leaves: the advantages of those that have one.
+    Args:
+        parents: Parent of each node; None for the root.
+        leaves: Advantages of the leaves that have one.
     """
     order: list[str] = []
     known: set[str] = set()
@@ -177,7 +221,7 @@ def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, 
             parts.append(([leaves[name]], leaves[name]))
         values, mean = parts[0]
         if len(parts) > 1:
-            # Rounded once for the sum, whatever its order: there are as many of these sums as nodes with a choice.
+            # Rounded once per sum, whatever its order. Only nodes with several children need such a sum.
             values = [value for part, _ in parts for value in part]
             mean = math.fsum(values) / len(values)
         means[name] = mean
@@ -189,6 +233,7 @@ def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, 
 
 
 def _exact(values: Mapping[str, float]) -> dict[str, Fraction]:
+    """Return the values as fractions. Raise `VerifierError` for NaN or infinity."""
     try:
         return {name: Fraction(value) for name, value in values.items()}
     except (OverflowError, ValueError) as error:
@@ -206,13 +251,14 @@ def _mean(values: Iterable[Fraction]) -> Fraction:
 
 
 def _squares(values: Iterable[Fraction]) -> Fraction:
-    """The sum of squared distances from the mean."""
+    """Return the sum of squared distances from the mean."""
     counted = list(values)
     mean = _mean(counted)
     return sum(((value - mean) ** 2 for value in counted), Fraction(0))
 
 
 def _rounded(value: Fraction) -> float:
+    """Return the nearest float. Raise `VerifierError` if the value is too large for one."""
     try:
         return float(value)
     except OverflowError as error:

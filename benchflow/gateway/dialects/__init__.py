@@ -1,7 +1,7 @@
-"""The wire formats, as far as the gateway reads them: one module each.
+"""The wire formats (dialects), as far as the gateway reads them: one module each.
 
-Nothing is translated. A dialect tells what was asked and answered (for the record, the meter and the rules about side
-calls), where sampling parameters belong, and what an error of the gateway's own looks like.
+Nothing is translated. A dialect parses requests and responses (for the record, the meter and the rules about side
+calls), sets sampling parameters, and formats the gateway's own errors.
 """
 
 from __future__ import annotations
@@ -30,3 +30,4 @@ __all__ = [
 _ALL: tuple[Dialect, ...] = (OpenAIChat(), OpenAIResponses(), AnthropicMessages(), Gemini())
 
 DIALECTS: dict[Api, Dialect] = {dialect.api: dialect for dialect in _ALL}
+"""Every dialect by its API."""

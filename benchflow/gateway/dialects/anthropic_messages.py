@@ -21,7 +21,7 @@ _ERRORS = {
 
 
 class AnthropicMessages:
-    """See `Dialect`."""
+    """The dialect of Anthropic's messages."""
 
     api: Api = "anthropic-messages"
     unsupported = frozenset({"seed"})
@@ -29,8 +29,9 @@ class AnthropicMessages:
     refused = 402
 
     def asked(self, path: str, body: Document) -> Asked:
+        """Parse a request body. Its system text includes system messages among the others."""
         messages = tables(body.get("messages"))
-        # Some clients put system messages between the others.
+        # Some clients put system messages among the others.
         inline = [text_of(message.get("content")) for message in messages if message.get("role") == "system"]
         users = [message for message in messages if message.get("role") == "user"]
         return Asked(
@@ -42,6 +43,7 @@ class AnthropicMessages:
         )
 
     def answered(self, documents: Iterable[Document]) -> Answered:
+        """Parse a response: its events in their order, or its single document."""
         usage: dict[str, Any] = {}
         finish = model = None
         has_failed = False
@@ -56,6 +58,7 @@ class AnthropicMessages:
         return Answered(usage=told, finish="error" if has_failed else finish, model=model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
+        """Set temperature, top_p and max_tokens in a request body, and return the values that changed."""
         new: dict[str, Any] = {}
         for name in ("temperature", "top_p"):
             if name in sampling.given:
@@ -65,9 +68,11 @@ class AnthropicMessages:
         return new
 
     def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Change nothing and return an empty dict: responses always report usage."""
         return {}
 
     def error(self, status: int, message: str) -> dict[str, Any]:
+        """Return the body of an error response."""
         kind = _ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
 

@@ -1,4 +1,4 @@
-"""What the gateway knows of a wire format: the protocol, and what a call asks and an answer tells."""
+"""The protocol of a wire format (dialect), and the parsed request and response of a call."""
 
 from __future__ import annotations
 
@@ -9,39 +9,58 @@ from typing import Any, Protocol
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
 
 Document = Mapping[str, Any]
+"""A JSON object of a request or a response."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call asks. tools: whether it offers any. system, user: the system prompt; what was said last."""
+    """A parsed request."""
 
     model: str | None = None
+    """Requested model; None if the request names none."""
+
     stream: bool = False
+    """Whether the response is to be streamed."""
+
     tools: bool = False
+    """Whether the request offers any tools."""
+
     system: str = ""
+    """Text of the system prompt."""
+
     user: str = ""
+    """Text of the last user message."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What an answer tells, as far as it does. finish: in the endpoint's own word, None while it is not at its end.
-
-    model: the one that has answered, by the endpoint's own account.
-    """
+    """A parsed response, as far as it has come. A field is None if the response does not report it."""
 
     usage: CallUsage | None = None
+    """Reported tokens."""
+
     finish: str | None = None
+    """Finish reason as the endpoint spells it, or `error` for a response that holds an error; None before the end."""
+
     token_ids: list[Any] | None = None
+    """Ids of the output tokens."""
+
     logprobs: Any = None
+    """Log probabilities of the output tokens, in the endpoint's format."""
+
     model: str | None = None
+    """Model that has answered, as the endpoint reports it."""
 
 
 class Dialect(Protocol):
     """One wire format.
 
-    unsupported: sampling parameters that it has no place for. forbidden: keys that, where they are true, have the
-    endpoint answer later, at another path, where nobody would count the tokens. refused: the status that its clients
-    take for the end, and do not repeat.
+    Attributes:
+        api: Name of the format.
+        unsupported: Sampling parameters that it does not have.
+        forbidden: Keys of a request that, if true, make the endpoint answer later at another path, where the gateway
+            could not count the tokens.
+        refused: HTTP status of a refusal that its clients do not retry.
     """
 
     api: Api
@@ -50,16 +69,22 @@ class Dialect(Protocol):
     refused: int
 
     def asked(self, path: str, body: Document) -> Asked:
-        """What was asked. path: without its query."""
+        """Parse a request body. `path` is the request's path without its query."""
 
     def answered(self, documents: Iterable[Document]) -> Answered:
-        """What was answered, from its events in their order, or from the one document that it is."""
+        """Parse a response: its events in their order, or its single document."""
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
-        """Put the parameters into the body; the values that are new in it, by their place."""
+        """Set sampling parameters in a request body, and return the values that changed, by place.
+
+        Args:
+            body: The body, which is changed.
+            sampling: The parameters; `max_tokens` only lowers the agent's own value.
+            base_url: Address of the endpoint, by which names of parameters may differ.
+        """
 
     def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Have the endpoint tell the usage where it would not; what is new in the body, by its place."""
+        """Make a request ask for usage if its response would lack it; return the values that changed, by place."""
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """The body of an error."""
+        """Return the body of an error response."""

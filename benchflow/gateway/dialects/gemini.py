@@ -27,11 +27,11 @@ _PLACES = {
     "max_tokens": ("maxOutputTokens", "max_output_tokens"),
     "seed": ("seed", "seed"),
 }
-"""Both spellings of a parameter are understood, and together they are an error."""
+"""Both spellings of each parameter. Gemini accepts either, and refuses a request that has both."""
 
 
 class Gemini:
-    """See `Dialect`."""
+    """The dialect of Gemini."""
 
     api: Api = "gemini"
     unsupported: frozenset[str] = frozenset()
@@ -39,6 +39,7 @@ class Gemini:
     refused = 402
 
     def asked(self, path: str, body: Document) -> Asked:
+        """Parse a request: model and streaming are in its path."""
         found = _PATH.search(path)
         contents = tables(body.get("contents"))
         users = [content for content in contents if content.get("role", "user") == "user"]
@@ -52,6 +53,7 @@ class Gemini:
         )
 
     def answered(self, documents: Iterable[Document]) -> Answered:
+        """Parse a response: its events in their order, or its single document."""
         usage, finish, model = None, None, None
         has_failed = False
         logprobs: list[Any] = []
@@ -68,6 +70,7 @@ class Gemini:
         return Answered(usage, "error" if has_failed else finish, logprobs=logprobs or None, model=model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
+        """Set sampling parameters in a request's generation config, and return the values that changed, by place."""
         config = "generation_config" if "generation_config" in body else "generationConfig"
         inner = table(body.get(config))
         new: dict[str, Any] = {}
@@ -80,9 +83,11 @@ class Gemini:
         return new
 
     def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Change nothing and return an empty dict: responses always report usage."""
         return {}
 
     def error(self, status: int, message: str) -> dict[str, Any]:
+        """Return the body of an error response."""
         return {"error": {"code": status, "message": message, "status": _STATUS.get(status, "UNKNOWN")}}
 
 

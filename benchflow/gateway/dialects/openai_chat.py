@@ -1,4 +1,4 @@
-"""OpenAI chat completions, which many others speak, too: POST …/chat/completions."""
+"""OpenAI chat completions, a format that many other servers have, too: POST …/chat/completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SYSTEM = ("system", "developer")
 
 
 class OpenAIChat:
-    """See `Dialect`."""
+    """The dialect of OpenAI's chat completions."""
 
     api: Api = "openai-chat"
     unsupported: frozenset[str] = frozenset()
@@ -22,6 +22,7 @@ class OpenAIChat:
     refused = 402
 
     def asked(self, path: str, body: Document) -> Asked:
+        """Parse a request body. Its system text includes developer messages."""
         messages = tables(body.get("messages"))
         users = [message for message in messages if message.get("role") == "user"]
         return Asked(
@@ -33,6 +34,7 @@ class OpenAIChat:
         )
 
     def answered(self, documents: Iterable[Document]) -> Answered:
+        """Parse a response: its events in their order, or its single document. Only the first choice counts."""
         usage, finish, model = None, None, None
         has_failed = False
         token_ids: list[Any] = []
@@ -50,6 +52,7 @@ class OpenAIChat:
         return Answered(usage, "error" if has_failed else finish, token_ids or None, logprobs or None, model)
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
+        """Set sampling parameters in a request body, and return the values that changed, by place."""
         new: dict[str, Any] = {}
         for name in ("temperature", "top_p", "seed"):
             if name in sampling.given:
@@ -60,9 +63,11 @@ class OpenAIChat:
         return new
 
     def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Set `stream_options.include_usage` in a streamed request; return it if that changed the body."""
         return put(body, "stream_options.include_usage", True) if body.get("stream") else {}
 
     def error(self, status: int, message: str) -> dict[str, Any]:
+        """Return the body of an error response."""
         return openai_error(status, message)
 
 
@@ -75,13 +80,13 @@ ERRORS = {
 
 
 def openai_error(status: int, message: str) -> dict[str, Any]:
-    """The error shape of both OpenAI dialects."""
+    """Return the body of an error response in either OpenAI dialect."""
     kind = ERRORS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": kind}}
 
 
 def _limits(body: Document, base_url: str) -> list[str]:
-    """Where the cap belongs. OpenAI's newer models refuse the older name; other servers may not know the newer one."""
+    """Return the keys to cap. OpenAI's newer models refuse the older key; other servers may not know the newer one."""
     asked = [name for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
     own = (urlsplit(base_url).hostname or "").endswith("openai.com")
     return asked or ["max_completion_tokens" if own else "max_tokens"]

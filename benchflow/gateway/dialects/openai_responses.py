@@ -15,7 +15,7 @@ _ENDS = ("completed", "incomplete", "failed", "cancelled")
 
 
 class OpenAIResponses:
-    """See `Dialect`."""
+    """The dialect of OpenAI's responses."""
 
     api: Api = "openai-responses"
     unsupported = frozenset({"seed"})
@@ -23,12 +23,13 @@ class OpenAIResponses:
     refused = 400
 
     def asked(self, path: str, body: Document) -> Asked:
+        """Parse a request body. Its system text includes instructions, system and developer messages."""
         given = body.get("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else tables(given)
         system = [str(body.get("instructions") or "")]
         system += [text_of(item.get("content")) for item in items if item.get("role") in ("system", "developer")]
         users = [item for item in items if item.get("role") == "user"]
-        # Some clients offer further tools between the messages.
+        # Some clients offer further tools among the messages.
         more = any(item.get("type") == "additional_tools" and item.get("tools") for item in items)
         return Asked(
             model=word(body.get("model")),
@@ -39,6 +40,7 @@ class OpenAIResponses:
         )
 
     def answered(self, documents: Iterable[Document]) -> Answered:
+        """Parse a response: its events in their order, or its single document."""
         response: Document = {}
         failed = False
         for document in documents:
@@ -63,6 +65,7 @@ class OpenAIResponses:
         )
 
     def sample(self, body: dict[str, Any], sampling: Sampling, base_url: str) -> dict[str, Any]:
+        """Set temperature, top_p and max_output_tokens in a request body, and return the values that changed."""
         new: dict[str, Any] = {}
         for name in ("temperature", "top_p"):
             if name in sampling.given:
@@ -73,14 +76,16 @@ class OpenAIResponses:
         return new
 
     def ask_for_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Change nothing and return an empty dict: responses always report usage."""
         return {}
 
     def error(self, status: int, message: str) -> dict[str, Any]:
+        """Return the body of an error response."""
         return openai_error(status, message)
 
 
 def _usage(usage: Document, response: Document) -> CallUsage:
-    # Each is paid, and some items tell of several.
+    # Each search is charged, and one item may hold several.
     actions = [table(item.get("action")) for item in tables(response.get("output")) if item.get("type") == _SEARCH]
     searches = (action.get("queries") for action in actions)
     details = table(usage.get("input_tokens_details"))

@@ -1,4 +1,4 @@
-"""Reading JSON of which any part may be missing or of another type, and putting values into it."""
+"""Tolerant reading of JSON whose parts may be missing or of other types, and setting of values in it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from benchflow.gateway.values import MAX_VALUES, count_values
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|[\r\n]|\Z)")
 
 _MAX_COUNT = 2**53
-"""Beyond it a float, which a price is, skips integers."""
+"""Beyond it, floats skip integers, so that a price could not be multiplied exactly."""
 
 
 def read_json(data: bytes) -> Any:
-    """A JSON document. Raises `ValueError`."""
+    """Parse a JSON document. Raise `ValueError` if it is none, or is nested too deeply."""
     try:
         return from_json(data)
     except ValueError as error:
-        # What is nested more deeply than that, nothing that goes through it could go through either.
+        # Code that walks through a document nested more deeply would fail, too.
         if str(error).startswith("recursion limit"):
             raise
-    # Half a character, which some agents cut an emoji to, is refused by the faster one.
+    # Some agents cut an emoji in half: the faster parser refuses the lone surrogate, this one does not.
     try:
         return json.loads(data.decode())
     except RecursionError as error:
@@ -37,11 +37,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def documents(data: bytes) -> Iterator[Document]:
-    """Yield the JSON objects of an answer: the events of a stream, the items of an array, or the one that it is.
+    """Yield the JSON objects of a response: the events of a stream, the items of an array, or its single document.
 
-    Its own beginning says which: servers are found that name another content type, or none, and clients read their
-    answers. What is no JSON, or has too many values, is passed over, since this is for the record and the agent has it
-    already.
+    The body's first character decides which, since some servers send a wrong content type or none, and clients read
+    their responses. Invalid JSON and documents with too many values are skipped: this is for the record, and the agent
+    has the response already.
     """
     data = data.removeprefix(_BYTE_ORDER_MARK)
     for text in [data] if data.lstrip()[:1] in (b"{", b"[") else _events(data):
@@ -55,9 +55,9 @@ def documents(data: bytes) -> Iterator[Document]:
 
 
 def _events(data: bytes) -> Iterator[bytes]:
-    """Yield the data of each event of a stream."""
+    """Yield the data of each event of a stream of server-sent events."""
     said: list[bytes] = []
-    # All lines at once may be as many as bytes.
+    # A list of all lines could have as many items as the body has bytes.
     for found in _LINE.finditer(data):
         line = found.group(1)
         if line.startswith(b"data:"):
@@ -70,16 +70,22 @@ def _events(data: bytes) -> Iterator[bytes]:
 _SPOKEN = frozenset(
     {"text", "content", "delta", "thinking", "reasoning", "reasoning_content", "arguments", "partial_json"}
 )
-"""Members under which the dialects' events have a part of what the model says."""
+"""Members under which the dialects' events have model output."""
 
 _ARGUMENTS = frozenset({"input", "args"})
-"""Members that are arguments of a tool's call as a whole, with names of their own."""
+"""Members that hold the arguments of a tool call as an object, whose keys are the tool's own."""
 
 
 def count_spoken(value: Any, *, is_spoken: bool = False, is_argument: bool = False) -> int:
-    """Return how many characters of a document are what the model says, in any dialect."""
+    """Return the number of characters of model output in a document of any dialect.
+
+    Args:
+        value: The document, or a part of it.
+        is_spoken: Whether a text in the place of `value` is model output.
+        is_argument: Whether `value` is inside a tool call's arguments, where every text is model output.
+    """
     if isinstance(value, str):
-        # Some send blanks to keep a connection open.
+        # Some servers send blanks to keep a connection open.
         return len(value) if is_spoken and not value.isspace() else 0
     if isinstance(value, list):
         return sum(count_spoken(item, is_spoken=is_spoken, is_argument=is_argument) for item in value)
@@ -103,52 +109,53 @@ _ANSWERS = (
     "content_block",
     "item",
 )
-"""Members of which an answer, or an event of one, has one at least, in any dialect."""
+"""Members of which a response, or an event of one, has at least one, in any dialect."""
 
 
 def is_answer(document: Document) -> bool:
-    """Return whether a document has the form of an answer, and is not what a proxy says in the place of one."""
+    """Return whether a document has the form of a model's response, unlike an error page of a proxy."""
     is_streamed_text = isinstance(document.get("delta"), str)
     has_part = any(isinstance(document.get(name), dict | list) for name in _ANSWERS)
     return has_part or is_streamed_text or document.get("type") == "message"
 
 
 def table(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def tables(value: Any) -> list[dict[str, Any]]:
-    """The objects of an array."""
+    """Return the objects in an array; empty if the value is no array."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def is_count(value: Any) -> bool:
-    """Return whether it can be a number of tokens: not negative, and small enough to be multiplied by a price exactly.
+    """Return whether a value can be a number of tokens: absent, or a non-negative integer.
 
-    One that is left out is 0.
+    It must also be small enough that its product with a price is exact.
     """
     return value is None or (type(value) is int and 0 <= value < _MAX_COUNT)
 
 
 def count(value: Any) -> int:
-    """Return a number of tokens; 0 for what can be none."""
+    """Return a number of tokens; 0 if the value cannot be one."""
     return value if is_count(value) and value else 0
 
 
 def word(value: Any) -> str | None:
+    """Return the value if it is a text that is not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content, which is a string or an array of parts."""
+    """Return the text of a message's content, which is a string or an array of parts."""
     if isinstance(content, str):
         return content
     return "\n".join(str(part["text"]) for part in tables(content) if isinstance(part.get("text"), str))
 
 
 def put(body: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
-    """Set a value at a place like `a.b`; what is new, by its place."""
+    """Set a value at a place such as `a.b`. Return it by its place if that changed the body, else an empty dict."""
     *outer, last = place.split(".")
     inner = body
     for name in outer:
@@ -162,5 +169,5 @@ def put(body: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 
 
 def capped(asked: Any, cap: int) -> int:
-    """The smaller of what was asked and the cap."""
+    """Return the smaller of the requested number and the cap; the cap if the number is no positive integer."""
     return min(asked, cap) if isinstance(asked, int) and not isinstance(asked, bool) and asked > 0 else cap

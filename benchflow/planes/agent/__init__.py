@@ -1,4 +1,4 @@
-"""Who acts: agents by their records, which say how each is driven."""
+"""The Agent plane: agents made of their registry records, which state how each is driven."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DRIVEN_BY = {
     "acpx": "benchflow.planes.agent.acpx.agent:AcpxAgent",
     "python": "benchflow.planes.agent.function:make_agent",
 }
-"""What makes the agents of a record's `protocol`, imported when one is made."""
+"""Constructors of agents by the `protocol` of their record, imported when the first one is made."""
 
 
 def agent_in(place: AgentPlace) -> Agent:
-    """Return the agent that a place's record names, there."""
+    """Return the agent of a place's record, for that place."""
     module, _, name = _DRIVEN_BY[place.record.protocol].partition(":")
     with attributed(place.record):
         made: Agent = getattr(importlib.import_module(module), name)(place)
@@ -30,7 +30,10 @@ def agent_in(place: AgentPlace) -> Agent:
 
 @contextmanager
 def attributed(record: AgentRecord) -> Iterator[None]:
-    """Raise `AgentExitError` for an exception that a user's own agent raises and the engine does not know."""
+    """Raise `AgentExitError` for an exception of a user's own agent that is none of the engine's errors.
+
+    Other exceptions are raised as the engine's errors.
+    """
     try:
         yield
     except (BenchFlowError, Unanswered):

@@ -1,7 +1,7 @@
-"""The account that an agent acts as: a non-root user with small directories of its own and the workspace.
+"""The account of an agent in its sandbox: a non-root user with small directories of its own and the workspace.
 
 Nothing is copied and no tool tree is touched: programs live on shared prefixes, so that the cost does not depend on
-what the image holds, only on the workspace.
+the size of the image, only on the workspace.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from benchflow.errors import SandboxError, SandboxSetupTimeoutError
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 AGENT_USER = "agent"
+"""Name of the account."""
 AGENT_UID = 61000
-"""Not a uid of any distribution's own accounts, and above those that `useradd` hands out."""
+"""Uid of the account: none of any distribution's own accounts, and above those that `useradd` assigns."""
 
-# $1 user, $2 uid, $3 workspace. Lines are written directly: `useradd` is not in every image.
+# $1 user, $2 uid, $3 workspace. Entries are written directly: not every image has `useradd`.
 _PREPARE = r"""
 set -eu
 user=$1 uid=$2 workspace=$3
@@ -41,14 +42,14 @@ chown "$uid:$gid" /logs/agent /logs/artifacts
 """
 
 
-# $1: user. Numbers and the home, from the sandbox's own tables.
+# $1: user. Prints uid, gid and home, each on a line.
 _ACCOUNT = """id -u -- "$1" && id -g -- "$1" || exit 1
 { getent passwd "$1" 2>/dev/null || grep "^$1:" /etc/passwd; } | cut -d: -f6"""
 
 
 @dataclass(frozen=True)
 class Account:
-    """Who an agent is in its sandbox."""
+    """An account of a sandbox."""
 
     name: str
     uid: int
@@ -57,7 +58,7 @@ class Account:
 
 
 async def find_account(sandbox: Sandbox, user: str | int) -> Account:
-    """The numbers of a user of the sandbox. Raises `SandboxError` when there is none."""
+    """Return the account of a user of the sandbox. Raise `SandboxError` if there is none."""
     if user in ("root", 0, "0"):
         return Account("root", 0, 0, "/root")
     answer = await sandbox.control(_ACCOUNT, str(user))
@@ -70,9 +71,14 @@ async def find_account(sandbox: Sandbox, user: str | int) -> Account:
 
 
 async def new_session(place: AgentPlace, index: int) -> AgentSession:
-    """Return the session of this number as it opens, for an agent that acts as its place's user in the workspace."""
+    """Return the record of a new session, for an agent that acts as its place's user in the workspace.
+
+    Args:
+        place: Place of the agent.
+        index: Number of the session in its rollout.
+    """
     account = await find_account(place.sandbox, place.user)
-    # What is kept under it is the rollout's own, whichever others the sandbox serves.
+    # The name has the rollout namespace, since a sandbox may serve several rollouts.
     name = f"{place.sandbox.ref.episode}{index}.0"
     return AgentSession(
         index=index,
@@ -90,9 +96,17 @@ async def new_session(place: AgentPlace, index: int) -> AgentSession:
 
 
 async def prepare_account(sandbox: Sandbox, record: AgentRecord, wanted: str | int | None, timeout: float) -> str | int:
-    """Make the agent's account ready and return its user. `wanted`: what the task asks for.
+    """Create the agent's account unless it exists, give it the workspace, and return the user.
 
-    Raises `SandboxSetupTimeoutError` after `timeout` seconds.
+    Args:
+        sandbox: Sandbox of the agent.
+        record: Registry record of the agent, for its default user.
+        wanted: User that the task names; None for the default.
+        timeout: Seconds after which it fails.
+
+    Raises:
+        SandboxSetupTimeoutError: It takes too long.
+        SandboxError: The account cannot be created.
     """
     user = wanted if wanted is not None else AGENT_USER if record.user == "agent" else "root"
     if user in ("root", 0, "0"):

@@ -1,4 +1,4 @@
-"""Answers to what an agent asks of its user: by a policy, or those that the user has given."""
+"""Answers to an agent's questions to its user: by a policy, or as the user has given them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ _ORDER: dict[Permissions, tuple[str, ...]] = {
     "auto": ("allow_once", "allow_always"),
     "deny": ("reject_once", "reject_always"),
 }
+"""Kinds of the permission options that a policy chooses, the preferred one first."""
 
 
 def answering(permissions: Permissions, answers: Sequence[Answer] = ()) -> AskUser:
-    """Return what answers an agent's questions.
+    """Return a callback that answers an agent's questions.
 
     Args:
-        permissions: By which policy; `ask` for none, then each question needs one of `answers`.
-        answers: Those that were given.
+        permissions: Policy of the answers. With `ask`, each question needs one of `answers`; else `Unanswered` is
+            raised.
+        answers: Answers that the user has given.
     """
     given = {answer.question: answer for answer in answers}
 
@@ -34,9 +36,10 @@ def answering(permissions: Permissions, answers: Sequence[Answer] = ()) -> AskUs
 
 
 def by_policy(question: Question, permissions: Permissions) -> Answer:
-    """Return the answer to a question. A permission is given or refused by the kinds of its options, whatever their
-    order. A form is filled in with its defaults, else with the first of what it offers, and declined where a field that
-    is required has neither.
+    """Return the answer of a policy to a question.
+
+    A permission is granted or refused by the kinds of its options, in whatever order they are. A form is filled in with
+    its defaults, else with the first choice of each field, and declined if a required field has neither.
     """
     if question.kind == "permission":
         chosen = (option.id for kind in _ORDER[permissions] for option in question.options if option.kind == kind)
@@ -46,6 +49,7 @@ def by_policy(question: Question, permissions: Permissions) -> Answer:
 
 
 def _filled(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the content of a form; None if a required field has no value."""
     content: dict[str, Any] = {}
     required = schema.get("required") or []
     for name, field in (schema.get("properties") or {}).items():
@@ -58,6 +62,7 @@ def _filled(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _value(field: dict[str, Any]) -> tuple[bool, Any]:
+    """Return whether a field of a form has a default or choices, and its value."""
     if "default" in field:
         return True, field["default"]
     items = field.get("items") if field.get("type") == "array" else field

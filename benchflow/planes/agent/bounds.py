@@ -1,6 +1,6 @@
-"""How much an agent may make its host keep and parse. Real agents stay far below; one that doesn't is ended.
+"""Limits of the data that an agent can make its host store and parse. Real agents stay far below; others are ended.
 
-Bounds of an agent's calls of its model are the gateway's; those of the trajectory are in `trajectories.journal`.
+The limits of model calls are the gateway's; those of the trajectory are in `trajectories.journal`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.errors import AgentOutputError, UnsafePathError
 
 MAX_LINE = 16 * 1024 * 1024
-"""Bytes of one message: a file of 10 MB in base64, or ten times the longest output that real agents pass on."""
+"""Maximum bytes of one message: a file of 10 MB in base64, or ten times the longest output that real agents pass on."""
 
 MAX_VALUES = 250_000
-"""Values in one message, texts aside: `{}` takes three bytes on the wire, and twenty times as many once parsed."""
+"""Maximum values in one message, texts aside: `{}` takes three bytes on the wire, and twenty times as many once parsed.
+"""
 
 MAX_OUTPUT = 1024 * 1024 * 1024
-"""Bytes of the journal `out` of one agent process. The stdio proxy (`pump.mjs`) ends the agent beyond as many."""
+"""Maximum bytes of the journal `out` of one agent process. The stdio proxy (`pump.mjs`) ends the agent beyond it."""
 
 MAX_SENT = 1024 * 1024 * 1024
-"""Bytes of the journal `in`: a request of a hundred bytes can ask for a file of ten megabytes, again and again."""
+"""Maximum bytes of the journal `in`: a request of a hundred bytes can ask for a file of ten megabytes, repeatedly."""
 
 MAX_REQUESTS = 64
-"""Requests of an agent's that are served at the same time; most agents wait for each."""
+"""Maximum requests of an agent that are served at a time; most agents wait for each."""
 
 MAX_SHARED = 2 * 1024 * 1024 * 1024
-"""Bytes on disk of the directory that a sandbox mounts for the journals: its root may write there without the proxy."""
+"""Maximum bytes on disk of the directory that a sandbox mounts for the journals, where its root may write anything."""
 
 MAX_SHARED_FILES = 10_000
-"""Files and directories in it. A session has five."""
+"""Maximum files and directories in it. A session has five."""
 
 POLL_INTERVAL = 1.0
 """Seconds between two measurements of that directory."""
@@ -41,7 +42,7 @@ _SIGNS = (b",", b"{", b"[")
 
 
 def has_too_many_values(line: bytes) -> bool:
-    """Tell whether a line of JSON holds more than `MAX_VALUES` values."""
+    """Return whether a line of JSON holds more than `MAX_VALUES` values."""
     if len(line) <= MAX_VALUES or _count_signs(line) <= MAX_VALUES:
         return False
     return _count_signs(_TEXT.sub(b"", line)) > MAX_VALUES
@@ -52,9 +53,9 @@ def _count_signs(line: bytes) -> int:
 
 
 async def outgrown(shared: Path) -> None:
-    """Raise `AgentOutputError` as soon as the shared directory of a sandbox is too large; never returns.
+    """Poll the shared directory of a sandbox, forever; raise `AgentOutputError` once it is too large.
 
-    A file that was removed while it is open isn't seen: like the sandbox's own disk it is for the provider to bound.
+    A file that was removed while it is open isn't seen: like the sandbox's own disk, the provider must limit it.
     """
     while True:
         await asyncio.to_thread(require_small, shared)
@@ -62,7 +63,7 @@ async def outgrown(shared: Path) -> None:
 
 
 def require_small(shared: Path) -> None:
-    """Raise `AgentOutputError` if the shared directory of a sandbox takes more than `MAX_SHARED` bytes of the disk."""
+    """Raise `AgentOutputError` if the shared directory of a sandbox exceeds `MAX_SHARED` or `MAX_SHARED_FILES`."""
     try:
         with ConfinedDirectory(shared) as directory:
             # Blocks, not sizes: a file may have holes.

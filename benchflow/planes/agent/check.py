@@ -1,7 +1,7 @@
-"""Whether an agent can be had and started here: its toolbox is built, and `initialize` asked of it, on this host.
+"""Check that an agent can be installed and started on this host: build its toolbox, and send it `initialize`.
 
-Nothing is prompted and no key is needed. The agent gets an empty home of its own, and none of this process's
-environment but how the network is reached.
+Nothing is prompted and no key is needed. The agent gets an empty home of its own and, of this process's environment,
+only the variables for the network.
 """
 
 from __future__ import annotations
@@ -35,39 +35,71 @@ _PASSED_ON = ("PATH", "LANG", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ht
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
 _TAIL = 4000
 _GRACE = 3.0
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 class AgentCheck(Model):
-    """What a check found. start_sec: from the start of the process to its answer. problems: empty when all is well.
-
-    reported: what the agent says of itself. capabilities, auth_methods: as it advertises them. size: of the toolbox,
-    in bytes; built: in this check, in build_sec.
-    """
+    """The findings of a check."""
 
     agent: str
+    """Name of the agent."""
+
     version: str | None
+    """Version in its registry record."""
+
     reported: dict[str, Any] | None
+    """Name and version as the agent reports them; None if it does not."""
+
     protocol_version: int
+    """Version of the protocol that it speaks."""
+
     capabilities: dict[str, Any]
+    """Capabilities that it advertises."""
+
     auth_methods: tuple[str, ...]
+    """Ids of the authentication methods that it advertises."""
+
     start_sec: float
+    """Seconds from the start of the process to its answer."""
+
     toolbox: str | None = None
+    """Directory of its toolbox; None if there is none."""
+
     runtime: str | None = None
+    """Runtime in the toolbox, as `node 24.21.0`."""
+
     size: int | None = None
+    """Bytes of the toolbox on disk."""
+
     built: bool = False
+    """Whether this check has built the toolbox."""
+
     build_sec: float | None = None
+    """Seconds that the build of the toolbox took."""
+
     problems: tuple[str, ...] = ()
+    """Differences from the record, a sentence each; empty if there are none."""
 
     @property
     def ok(self) -> bool:
+        """Return whether there are no problems."""
         return not self.problems
 
 
 async def check_agent(record: AgentRecord, *, timeout: float = 90.0, paths: StatePaths | None = None) -> AgentCheck:
-    """Build the agent's toolbox, start it, and compare what it says with its record.
+    """Build the agent's toolbox, start the agent, and compare its `initialize` response with its record.
 
-    Raises `AgentInstallError`, `AgentExitError` for one that ends before it answers, `AgentTimeoutError` after
-    `timeout` seconds without an answer, and `ACPError` for an answer that is none.
+    Args:
+        record: Registry record of the agent.
+        timeout: Seconds for the response.
+        paths: State paths with the toolboxes; None for the default.
+
+    Raises:
+        ConfigError: The agent does not speak ACP, or its program is missing.
+        AgentInstallError: The toolbox cannot be built.
+        AgentExitError: The agent exits before it responds.
+        AgentTimeoutError: It does not respond in time.
+        ACPError: Its response is invalid.
     """
     if record.protocol not in ("acp", "acpx"):
         what = "Python code, and was imported" if record.protocol == "python" else "a part of the engine"
@@ -109,7 +141,7 @@ def _problems(record: AgentRecord, answer: InitializeResponse) -> list[str]:
             f"it speaks version {answer.protocol_version} of the protocol, not {record.session.protocol_version}"
         )
     said = answer.agent_info.version if answer.agent_info else None
-    # Behind acpx it is the agent itself that is asked.
+    # Behind acpx the agent itself is asked, and the record's version begins with that of acpx.
     expected = record.version.partition("-")[2] if record.version and record.protocol == "acpx" else record.version
     if said and expected and said != expected:
         problems.append(f"it says that it is version {said}, the registry says {expected}")
@@ -120,11 +152,12 @@ def _problems(record: AgentRecord, answer: InitializeResponse) -> list[str]:
 
 
 def _plain(value: BaseModel) -> dict[str, Any]:
-    """What the agent sent, without the protocol's own defaults."""
+    """Return the message as the agent sent it, without the protocol's defaults."""
     return value.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
 
 async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout: float) -> InitializeResponse:
+    """Start the agent in an empty home, and return its response to `initialize`."""
     workspace = home / "workspace"
     workspace.mkdir()
     root = str(toolbox.root) if toolbox else None
@@ -161,7 +194,7 @@ async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout
 async def _started(
     argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], errors: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The agent in a process group of its own, which is gone afterwards."""
+    """Yield the agent in a process group of its own, which is killed afterwards."""
     with errors.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -187,6 +220,7 @@ async def _started(
 
 
 async def _initialize(process: asyncio.subprocess.Process, record: AgentRecord) -> InitializeResponse:
+    """Send `initialize` and return the response. Raise `EOFError` if the agent closes its stdout first."""
     assert process.stdin is not None and process.stdout is not None
     needs = record.session.client
     request = InitializeRequest(
@@ -204,7 +238,7 @@ async def _initialize(process: asyncio.subprocess.Process, record: AgentRecord) 
         await process.stdin.drain()
     while line := await process.stdout.readline():
         answer = _message(line, record)
-        # What it sends of its own accord meanwhile is no answer.
+        # Notifications and requests of its own are skipped.
         if "method" in answer or answer.get("id") != 0:
             continue
         if "error" in answer:
@@ -231,4 +265,5 @@ def _message(line: bytes, record: AgentRecord) -> dict[str, Any]:
 
 
 def _tail(file: Path) -> str | None:
+    """Return the end of a log; None if it is empty or missing."""
     return file.read_bytes()[-_TAIL:].decode(errors="replace").strip() or None if file.exists() else None

@@ -1,4 +1,4 @@
-"""Whether what a child in a tree is to do otherwise than its siblings means something to its agent."""
+"""Validation of the settings in which a child of a rollout tree differs from its siblings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from benchflow.planes.agent.settings import credentials_of, settings_for
 
 
 def check_child(agent: AgentSpec, child: ChildSpec, key: str) -> None:
-    """Raises `ConfigError` for what would be ignored, or cannot be. agent: its parent's; key: of the child."""
+    """Raise `ConfigError` if a child's prompt, model or seed would be ignored by its agent, or cannot be used.
+
+    Args:
+        agent: Agent of the parent.
+        child: Settings of the child.
+        key: Path of the child in the configuration, for the error.
+    """
     record = record_for(agent)
     for name in ("prompt", "model", "seed"):
         if getattr(child, name) is not None and record.is_engine:

@@ -1,4 +1,4 @@
-"""Copies of what this host has of agents' sessions, for the results: stdio journals, or the steps of Python agents."""
+"""Copies of the records of agents' sessions for the results: stdio journals, or the steps of Python agents."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from benchflow.planes.agent.function.steps import MEMORY, all_steps
 from benchflow.planes.agent.notes import Notes, SessionFiles
 
 MAX_KEPT_BYTES = 256 * 1024 * 1024
-"""Bytes of one raw journal that are kept with the results."""
+"""Maximum bytes of one journal that are copied to the results."""
 
 _JOURNALS = {"in": "in.jsonl", "out": "out.jsonl", "err": "err.log", "exit": "exit.json"}
 
 
 def copy_journals(files: SessionFiles, episode: str, results: ConfinedDirectory) -> list[str]:
-    """Copy the journals of a rollout's sessions, each into a directory of its own, and return what was left out.
+    """Copy the journals of a rollout's sessions, each to a directory of its own.
 
     Args:
-        files: Of all sessions of the sandbox.
-        episode: The rollout's namespace in the sandbox.
-        results: Where the copies go.
+        files: Files on this host of all sessions of the sandbox.
+        episode: Namespace of the rollout in the sandbox.
+        results: Directory for the copies.
+
+    Returns:
+        Warnings about journals that were truncated or could not be copied.
     """
     warnings: list[str] = []
     found = {path.parent for name in (FILE, f"{MEMORY}.json") for path in files.notes.glob(f"{episode}*/**/{name}")}
@@ -51,7 +54,7 @@ def _copy_steps(notes: Notes, name: str, results: ConfinedDirectory) -> list[str
 
 
 def _copy_stdio(wire: Wire, name: str, results: ConfinedDirectory) -> list[str]:
-    # Of a session of several processes, each has a directory of its own.
+    # A session of several processes has a directory for each.
     warnings = []
     for journal, kept in _JOURNALS.items():
         try:

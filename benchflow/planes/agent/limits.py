@@ -1,5 +1,6 @@
-"""How long a turn may take, what an agent is given beside that, and the note of why we ended a turn: whoever takes it
-over must not believe that the agent ended it by itself.
+"""Time limits of a turn, further timeouts of agents, and the note that the engine has ended a turn.
+
+A worker that takes over the turn must not believe that the agent ended it by itself.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from benchflow.planes.agent.notes import Notes
 from benchflow.planes.sandbox.timeouts import Attendance
 
 ASK_EVERY_SEC = 1.0
-"""Seconds between two times that it is asked for what a turn waits, while one of its limits seems reached."""
+"""Seconds between two requests for the intervals in which model calls waited, while a limit seems reached."""
 
 _STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
 
 
 class LimitClock:
-    """The clock of a turn's limits, which stands still while the agent cannot but wait for the engine.
+    """The clock of a turn's limits, which stands still while the agent waits for the engine.
 
-    To ask for that costs a connection, and most turns reach no limit: it is asked for only when one seems reached.
+    To ask for that costs a connection, and most turns reach no limit: so it is asked only when a limit seems reached.
     """
 
     def __init__(self, limits: Limits, notes: Notes, stop_note: str) -> None:
-        """Begin or resume.
+        """Make it.
 
         Args:
-            limits: Of the turn.
-            notes: Of the turn's process.
-            stop_note: Name of the note of why the turn is ended.
+            limits: Limits of the turn.
+            notes: Notes of the turn's process.
+            stop_note: Name of the note that says why the turn is ended.
         """
         self._limits = limits
         self._notes = notes
@@ -41,12 +42,12 @@ class LimitClock:
         self._is_unanswered = False
 
     async def reached(self, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
-        """Return the limit that is reached, and note it.
+        """Return the limit that is reached, and note it; None if none is.
 
         Args:
-            started: When the turn's prompt was sent, as the monotonic clock has it.
-            attendance: Of the turn.
-            heard_at: When the agent was last known not to be idle.
+            started: When the turn's prompt was sent, by the monotonic clock.
+            attendance: Seconds in which a worker waited for the turn.
+            heard_at: When the agent was last known to be active.
         """
         now = time.monotonic()
         why = self._passed(now, started, attendance, heard_at)
@@ -59,8 +60,9 @@ class LimitClock:
         return why
 
     def _passed(self, now: float, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
+        """Return the limit that is exceeded, by the intervals that are known now."""
         blocked = [*self._blocked, *self._unanswered]
-        # While nobody attends, calls may wait, too: a stack may be away as a whole. That counts once.
+        # Calls may wait while no worker runs, too, if the whole stack is down. Such time counts once.
         missed_sec = _length(attendance.missed, started, now)
         blocked_sec = _length([*blocked, *attendance.missed], started, now) - missed_sec
         unblocked_at = max((ended for _, ended in blocked), default=-math.inf)
@@ -68,10 +70,10 @@ class LimitClock:
         return self._limits.reached(elapsed, now - max(heard_at, unblocked_at))
 
     async def _is_blocked(self, ask: AskBlocked) -> bool:
-        """Ask. Return whether a call waits for the engine now, for all that is known."""
+        """Ask for the intervals. Return whether a call waits for the gateway now, or the gateway does not answer."""
         self._asked_at = time.monotonic()
         if self._is_unanswered:
-            # Whoever was away may not know of it.
+            # A gateway that was down may not know of that time.
             self._unanswered[-1] = (self._unanswered[-1][0], self._asked_at)
         blocked = await ask()
         if blocked is None:
@@ -81,12 +83,12 @@ class LimitClock:
             return True
         self._is_unanswered = False
         self._blocked = blocked
-        # A wait is told after each of its pieces.
+        # The gateway reports a wait in pieces, after each one.
         return any(self._asked_at - ended < ASK_EVERY_SEC for _, ended in blocked)
 
 
 def _length(intervals: Intervals, since: float, until: float) -> float:
-    """Return the seconds between two moments that are in at least one of some intervals."""
+    """Return the seconds between two times that lie in at least one of the intervals."""
     length, counted_to = 0.0, since
     for began, ended in sorted(intervals):
         ended = min(ended, until)
@@ -98,30 +100,33 @@ def _length(intervals: Intervals, since: float, until: float) -> float:
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds that an agent is given beside its turns' limits.
-
-    silence: without output, after which a turn that has its answer is over. last_words: after its answer, when a turn
-    is over however much the agent goes on to say. last_log: for an agent's log, as long as it is empty, to say why the
-    agent wrote what it should not. cancel: to answer that it has stopped. progress_every: between two notes of how far
-    a turn has been taken in.
-    """
+    """Timeouts of agents besides the limits of their turns, in seconds."""
 
     silence: float = 0.25
+    """Time without output after which a turn that has its answer is over."""
+
     last_words: float = 5.0
+    """Time after its answer at which a turn is over, even if the agent writes on."""
+
     last_log: float = 2.0
+    """Wait for an empty log of an agent to explain an invalid message."""
+
     cancel: float = 10.0
+    """Time in which an agent must stop when asked to."""
+
     progress_every: float = 2.0
+    """Interval between two notes of a turn's progress."""
 
 
 PATIENCE = Patience()
 
 
 def note_stop(notes: Notes, name: str, why: Stop) -> None:
-    """Write down why a turn is ended. name: of the note; the first one stays."""
+    """Note why a turn is ended, unless that was noted. name: of the note."""
     notes.note(name, {"why": why})
 
 
 def noted_stop(notes: Notes, name: str) -> Stop | None:
-    """Why somebody ended the turn, if somebody did."""
+    """Return why a turn is ended, as noted by any process; None if it is not."""
     noted = notes.noted(name)
     return next((why for why in _STOPS if why == noted["why"]), None) if noted else None

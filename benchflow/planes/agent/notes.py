@@ -1,4 +1,4 @@
-"""What the workers of this host write down about an agent's process, in a directory that no sandbox mounts."""
+"""Notes of this host's workers about an agent's process, in a directory that no sandbox mounts."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from typing import Any
 from benchflow.store import storage_errors
 
 Message = dict[str, Any]
+"""A JSON object."""
 
 
 @dataclass(frozen=True)
 class SessionFiles:
-    """Where this host has the files of a sandbox's agent processes: of all of them, or of one."""
+    """The directories on this host for the files of a sandbox's agent processes: for all of them, or for one."""
 
     notes: Path
-    """The workers' own notes, and what was sent. No sandbox sees this directory."""
+    """Directory of the workers' notes, and of the sent messages. No sandbox sees it."""
     shared: Path
-    """The directory that the sandbox mounts for the stdio journals, and may write. Opened by `ConfinedDirectory`."""
+    """Directory that the sandbox mounts for the stdio journals, and may write. Opened by `ConfinedDirectory`."""
     name: str = "."
-    """Of the process's directory in both of them; the sandbox may have put anything in its place in `shared`."""
+    """Path of the process's directory, relative to both of them. In `shared`, the sandbox may have replaced it by
+    anything.
+    """
 
     @classmethod
     def below(cls, directory: Path) -> SessionFiles:
-        """Return the files of all processes of a sandbox, whose directory on this host is given."""
+        """Return the files of all processes of a sandbox. directory: the sandbox's directory on this host."""
         return cls(directory / "notes", directory / "shared")
 
     def of(self, name: str) -> SessionFiles:
-        """Return the files of the process, or of the group of processes, that has a name below this one."""
+        """Return the files of the process, or of the group of processes, with a name below this one."""
         return SessionFiles(self.notes, self.shared, f"{self.name}/{name}".removeprefix("./"))
 
     @property
@@ -44,6 +47,7 @@ class Notes:
     """The notes in a directory, each a JSON object under a name."""
 
     def __init__(self, directory: Path) -> None:
+        """Make it. The directory need not exist."""
         self.directory = directory
 
     def make(self) -> None:
@@ -52,7 +56,7 @@ class Notes:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def note(self, name: str, content: Message) -> Message:
-        """Write a note unless it exists, and return what it holds: of several writers the first one counts."""
+        """Write a note unless it exists, and return its content: of several writers the first one counts."""
         place = self.file(name)
         part = self.directory / f".{name}.{os.getpid()}"
         with storage_errors(place):
@@ -72,11 +76,11 @@ class Notes:
             part.replace(self.file(name))
 
     def file(self, name: str) -> Path:
-        """Return the file of the note of a name."""
+        """Return the file of the note with a name."""
         return self.directory / f"{name}.json"
 
     def noted(self, name: str) -> Message | None:
-        """Return the note of a name, None if there is none."""
+        """Return the note with a name; None if there is none."""
         try:
             content: Message = json.loads(self.file(name).read_text())
         except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Reading one agent's record: from the text of a TOML file, or from an object that a user's package has.
+"""Validation of an agent's record: from the text of a TOML file, or from an object of a user's package.
 
-Whatever is wrong becomes a `ConfigError` that names the file, the key and the remedy.
+All faults become a `ConfigError` that names the file, the key and the remedy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchflow.foreign_text import load_toml
 from benchflow.user_code import import_anew
 
 _CHAT = {"api": "openai-chat", "providers": ["openai"], "credentials": ["OPENAI_API_KEY"]}
-"""The endpoint of agents that are code of the worker's own."""
+"""Endpoint of agents that are Python code of the worker."""
 
 _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "install": (contract.NodeInstall, contract.PythonInstall),
@@ -31,14 +31,20 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "effort": (contract.Choice,),
     "session": (contract.SessionTraits,),
 }
+"""Models of a record's tables, for suggestions of known keys."""
 
 
 def parse_record(text: str, source: str) -> AgentRecord:
-    """The agent that a TOML file declares. source: the file, for errors and for `bench agent show`."""
+    """Return the record of a TOML file. Raise `ConfigError` if it is invalid.
+
+    Args:
+        text: Content of the file.
+        source: Name of the file, for errors and for `bench agent show`.
+    """
     try:
         table = load_toml(text)
     except ValueError as error:
-        # Not only TOML's own: Python refuses integers of more digits than it converts.
+        # Not only errors of TOML: Python refuses integers of more digits than it converts.
         raise ConfigError(f"is not TOML: {error}", file=source, remedy="mend the line that it names") from error
     if "source" in table:
         raise ConfigError("is not a known key", file=source, key="source", remedy="remove it")
@@ -46,15 +52,19 @@ def parse_record(text: str, source: str) -> AgentRecord:
 
 
 def load_record(path: str, root: str = "", *, name: str | None = None) -> AgentRecord:
-    """The agent at `module:attribute`: a record, a table of one, what makes one when called, or code that is an agent.
+    """Return the record of the object at `module:attribute`.
 
-    A class or object may have a method `agent_record()`; without it, it is called with no arguments. An `async`
-    function and a subclass of `Agent` are agents themselves.
+    The object is an `AgentRecord`, a table of one, or a function or class that returns one: by its method
+    `agent_record()` or, without it, by a call without arguments. An `async` function and a subclass of `Agent` are
+    agents themselves.
 
     Args:
         path: `module:attribute`.
         root: Directory in which the module is looked for after the installed ones; empty for none.
-        name: What code is called that has no name of its own.
+        name: Name of an agent in code that has none itself.
+
+    Raises:
+        ConfigError: The object cannot be imported, or gives no valid record.
     """
     module, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
@@ -78,7 +88,7 @@ def load_record(path: str, root: str = "", *, name: str | None = None) -> AgentR
 
 
 def _python_record(found: Any, path: str, root: str, name: str | None) -> AgentRecord:
-    """The record of code that is an agent. It may have an attribute `name`."""
+    """Return the record of code that is an agent, which may have an attribute `name`."""
     own = getattr(found, "name", None)
     plain = re.sub(r"[^a-z0-9._-]+", ".", path.lower())[-64:].lstrip("._-")
     return _record(
@@ -89,7 +99,7 @@ def _python_record(found: Any, path: str, root: str, name: str | None) -> AgentR
             "code": path,
             "code_root": root,
             "runs_inside": getattr(found, "runs_inside", False),
-            # Functions go on with their memory.
+            # Functions resume by their memory.
             "session": {"rung": getattr(found, "resume_mode", "load")},
             "endpoints": [_CHAT],
             "model": {"by": "env"},
@@ -100,6 +110,7 @@ def _python_record(found: Any, path: str, root: str, name: str | None) -> AgentR
 
 
 def _made(found: Any, path: str) -> AgentRecord:
+    """Return the record that an object is or returns."""
     if callable(getattr(found, "agent_record", None)):
         found = (found() if isinstance(found, type) else found).agent_record()
     elif callable(found):
@@ -120,13 +131,13 @@ def _record(table: dict[str, Any], source: str) -> AgentRecord:
     try:
         return AgentRecord.model_validate(table)
     except ValidationError as error:
-        # A key that is missing is often one that is misspelled.
+        # A missing key is often a misspelled one, whose error says more.
         first = min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
         raise _config_error(first, source) from error
 
 
 def _config_error(details: ErrorDetails, source: str) -> ConfigError:
-    # A union puts the name of its branch between a field and its own keys.
+    # A union inserts the name of its branch between a field and its own keys.
     at = [part for part in details["loc"] if part not in ("node", "python", "str", "dict[str,any]")]
     key = ".".join(str(part) for part in at) or None
     if details["type"] == "extra_forbidden":
@@ -140,6 +151,7 @@ def _config_error(details: ErrorDetails, source: str) -> ConfigError:
 
 
 def _nearest(at: list[int | str]) -> str:
+    """Return the remedy for an unknown key: the most similar known one, or all."""
     tables = [part for part in at[:-1] if isinstance(part, str)]
     kinds = _TABLES.get(tables[-1], ()) if tables else (AgentRecord,)
     known = [name for kind in kinds for name in kind.model_fields]

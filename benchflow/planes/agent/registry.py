@@ -1,13 +1,13 @@
-"""The registry of agents: one TOML file an agent, ours and the user's own, and objects of the user's packages.
+"""The registry of agents: one TOML file for each, the engine's and the user's own, and objects of the user's packages.
 
-Where an agent comes from, the first that has the name counts:
-1. `module:attribute`, an import path: code that is an agent, an `AgentRecord`, or something that gives one
-   (`agent_record()`, or a call);
+Sources of an agent; the first one that has the name counts:
+1. `module:attribute`, an import path: code that is an agent, an `AgentRecord`, or an object that returns one
+   (by `agent_record()`, or a call);
 2. `*.toml` in the directories of `$BENCHFLOW_AGENTS_DIR` (separated as in PATH), then in `~/.config/benchflow/agents`;
-3. entry points of the group `benchflow.agents`, which give what an import path gives;
+3. entry points of the group `benchflow.agents`, which name what an import path names;
 4. the files in this package.
-Whatever is not ours speaks ACP or is Python code, and a name of the engine's own (`oracle`, `nop`, `acpx`) cannot be
-taken over. Before any of these names `acpx/` puts acpx.
+Agents of users speak ACP or are Python code, and cannot take over a name of the engine's own (`oracle`, `nop`, `acpx`).
+The prefix `acpx/` before any of these names puts acpx before the agent.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from benchflow.planes.agent.acpx import PREFIX, acpx_record
 from benchflow.planes.agent.records import load_record, parse_record
 
 GROUP = "benchflow.agents"
+"""Group of the entry points of agents."""
 _ACPX = PREFIX.rstrip("/")
 
 
 def agent_dirs() -> list[Path]:
-    """Where a user's own agents lie, the first directory counts first."""
+    """Return the directories of the user's own agents, in their order of precedence."""
     named = [Path(part).expanduser() for part in os.environ.get("BENCHFLOW_AGENTS_DIR", "").split(os.pathsep) if part]
     config = os.environ.get("XDG_CONFIG_HOME")
     base = Path(config) if config else Path("~/.config").expanduser()
@@ -41,18 +42,18 @@ def agent_dirs() -> list[Path]:
 
 
 def all_agents() -> dict[str, AgentRecord]:
-    """Every agent by its name, sorted. Raises `ConfigError` for a file or an object that is none."""
+    """Return every agent by its name, sorted. Raise `ConfigError` for an invalid file or object."""
     ours = _ours()
     found: dict[str, AgentRecord] = {}
     for record in (*_users(), *_installed(), *ours.values()):
         found.setdefault(record.name, record)
-    # Nothing by itself.
+    # acpx is no agent by itself.
     del found[_ACPX]
     return dict(sorted(found.items()))
 
 
 def _require_guest(record: AgentRecord) -> AgentRecord:
-    """The record, if somebody who is not the engine may declare it."""
+    """Return a user's record. Raise `ConfigError` if only the engine may declare it."""
     if record.protocol not in ("acp", "python"):
         raise ConfigError(
             f"{record.protocol!r} is what the engine does itself",
@@ -69,9 +70,11 @@ def _require_guest(record: AgentRecord) -> AgentRecord:
 
 
 def find_agent(name: str) -> AgentRecord:
-    """The agent of this name, alias or import path, or of one behind `acpx/`.
+    """Return the agent with this name, alias or import path, or the one behind acpx for `acpx/NAME`.
 
-    Raises `ConfigError` with the nearest name, `UnsupportedFeatureError` for what cannot be behind acpx.
+    Raises:
+        ConfigError: There is no such agent; the nearest name is the remedy.
+        UnsupportedFeatureError: The agent cannot be driven by acpx.
     """
     if name.startswith(PREFIX):
         return acpx_record(_ours()[_ACPX], _find(name.removeprefix(PREFIX), PREFIX))
@@ -79,7 +82,7 @@ def find_agent(name: str) -> AgentRecord:
 
 
 def _find(name: str, prefix: str) -> AgentRecord:
-    """prefix: what the user has written before the name."""
+    """Return the agent with a name. prefix: text before the name as the user wrote it, for the error."""
     if ":" in name:
         return _require_guest(load_record(name, str(Path.cwd())))
     agents = all_agents()
@@ -96,7 +99,7 @@ def _find(name: str, prefix: str) -> AgentRecord:
 
 
 def record_for(spec: AgentSpec) -> AgentRecord:
-    """What is known of a job's agent: as it was when the job was submitted, where that was kept."""
+    """Return the record of a job's agent: as of the submit if the job stores it, else from the registry."""
     return spec.record or find_agent(spec.name)
 
 
@@ -109,7 +112,7 @@ def _ours() -> dict[str, AgentRecord]:
 
 
 def _users() -> Iterator[AgentRecord]:
-    """The user's files. Two of one name in one directory are an error: neither could be said to come first."""
+    """Yield the user's files. Two of one name in one directory are an error, since none has precedence."""
     for directory in agent_dirs():
         yield from _distinct(
             _require_guest(parse_record(_read(file), str(file)))
@@ -119,6 +122,7 @@ def _users() -> Iterator[AgentRecord]:
 
 
 def _distinct(records: Iterable[AgentRecord]) -> Iterator[AgentRecord]:
+    """Yield the records. Raise `ConfigError` for a name that occurs twice."""
     seen: dict[str, str] = {}
     for record in records:
         if record.name in seen:
@@ -146,12 +150,12 @@ def _installed() -> Iterator[AgentRecord]:
 
 @functools.lru_cache(maxsize=1)
 def _declared(_: tuple[tuple[str, int], ...]) -> list[tuple[str, str]]:
-    """Names and objects that all installed packages declare. Reading that takes longer than all else of a record."""
+    """Return names and objects of the entry points of all installed packages, cached: reading them takes long."""
     return sorted((point.name, point.value) for point in entry_points(group=GROUP))
 
 
 def _installations() -> tuple[tuple[str, int], ...]:
-    """Where packages lie, and when one came or went there last."""
+    """Return the directories of packages and their modification times, as key of the cache."""
     found = []
     for place in sys.path:
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""What an agent is told when it starts: its variables, files, arguments and model, from its record and the request.
+"""Settings of an agent's start: variables, files, arguments and model, from its record and the request.
 
-Pure: nothing is written here, and nothing but the agent's own process may see the result, since it holds the key.
+Pure: nothing is written here, and no process but the agent's own may see the result, since it holds the key.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from benchflow.errors import ConfigError
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """env: variables of its process. files: content by path below its home. argv: added to its launch.
-
-    model: as the agent spells it, to be sent where its record says so. skills: absolute directories.
-    """
+    """Settings of one start of an agent."""
 
     env: dict[str, str] = field(repr=False)
+    """Variables of its process, the key included."""
+
     files: dict[str, str]
+    """Content of files, by path below its home."""
+
     argv: tuple[str, ...]
+    """Arguments that are appended to its command."""
+
     model: str | None
+    """Model as the agent spells it, to be sent where its record says so; None for the agent's own choice."""
+
     skills: tuple[str, ...]
+    """Absolute directories in which it looks for skills."""
 
 
 def settings_for(
@@ -41,9 +47,20 @@ def settings_for(
     api_key: str | None = None,
     effort: str | None = None,
 ) -> AgentSettings:
-    """The settings for one start. toolbox: where it is, when not at its mount path. Absolute paths in the sandbox.
+    """Return the settings of one start.
 
-    Raises `ConfigError` for a model, an endpoint or an effort that this agent cannot be given.
+    Args:
+        record: Registry record of the agent.
+        home: Absolute path of its home in the sandbox.
+        workspace: Absolute path of the workspace.
+        toolbox: Absolute path of its toolbox, if that is not at its mount path.
+        model: Model as the user spells it; None for the agent's own choice.
+        base_url: Base URL of the endpoint; None for the provider's.
+        api_key: Key of the endpoint; None for none.
+        effort: Reasoning effort; None for the agent's default.
+
+    Raises:
+        ConfigError: The agent does not take this model, provider or effort.
     """
     _check_effort(record, effort)
     endpoint, spelled = endpoint_of(record, model, base_url)
@@ -70,22 +87,28 @@ def settings_for(
 
 
 def credentials_of(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[str, ...]:
-    """The names under which the user may have the key for this model, the first one set counts."""
+    """Return the variables in which the user may have the key for this model; the first one that is set counts."""
     endpoint, _ = endpoint_of(record, model, base_url)
     return endpoint.credentials if endpoint else ()
 
 
 def credential_names(endpoint: Endpoint, given: Sequence[str]) -> tuple[str, ...]:
-    """Return the names by which a user knows an endpoint's key.
+    """Return the names of secrets that may hold an endpoint's key.
 
-    given: names of the secrets of a job: a key that was given by its value has a name of its own there.
+    Args:
+        endpoint: The endpoint.
+        given: Names of the job's secrets. A key that was given by value has a name of its own there.
     """
     known = tuple(name for name in endpoint.credentials if any(name in one for one in given))
     return known or tuple(given) or endpoint.credentials
 
 
 def endpoint_of(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[Endpoint | None, str | None]:
-    """Who answers for the model, and the model as that one spells it."""
+    """Return the endpoint for a model (None if the agent has none), and the model as the endpoint spells it.
+
+    Raises:
+        ConfigError: The agent uses no model, or does not know the provider.
+    """
     if model and not record.takes_model:
         raise ConfigError(f"agent {record.name!r} uses no model", key="model", remedy=f"leave {model!r} away")
     if not record.endpoints:
@@ -118,11 +141,14 @@ def _check_effort(record: AgentRecord, effort: str | None) -> None:
 
 
 class _Left(Exception):
-    """An entry names something that was not given."""
+    """A placeholder has no value, so that its entry is left out."""
 
 
 def _filled(value: Any, values: Mapping[str, str]) -> Any:
-    """The same with every placeholder replaced; entries that cannot be are left out, and tables left empty by it."""
+    """Return a value with its placeholders replaced.
+
+    Entries with a placeholder that has no value are left out, and so are tables that are empty without them.
+    """
     if isinstance(value, str):
         return PLACEHOLDER.sub(lambda match: _given(match.group(1), values), value)
     if isinstance(value, dict):
@@ -153,8 +179,10 @@ def _given(name: str, values: Mapping[str, str]) -> str:
 
 
 def _one_line(value: Any) -> str:
+    """Return the value of a variable: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _written(kind: str, content: dict[str, Any]) -> str:
+    """Return the text of a file with this content, as JSON or TOML."""
     return json.dumps(content, indent=2) + "\n" if kind == "json" else tomlkit.dumps(content)

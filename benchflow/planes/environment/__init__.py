@@ -1,7 +1,7 @@
 """The Environment plane: the stateful world that an agent acts in, on any sandbox.
 
-This is the plane's door: what it exports is all that hosting and activities know of it. An environment is a manifest,
-whose implementation is `ManifestEnvironment`, or a class of somebody's own (`environment_code`).
+Hosting and activities import nothing of the plane but the names exported here. An environment is described by a
+manifest, which `ManifestEnvironment` implements, or is a class in the user's code (`environment_code`).
 """
 
 from benchflow.planes.environment.context import WorldContext

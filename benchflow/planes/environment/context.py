@@ -1,4 +1,4 @@
-"""What an environment is made with: its sandbox, and what is kept of its world on this host and in the sandbox."""
+"""The context that an environment is constructed with: sandbox, services, snapshots, and records on this host."""
 
 from __future__ import annotations
 
@@ -21,43 +21,59 @@ from benchflow.store import write_atomic
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
-# $1: the directory of a snapshot; nothing in it is another user's.
+# $1: the directory of a snapshot, which is made anew, for root alone.
 _MAKE = 'umask 077; rm -rf -- "$1" && mkdir -p -- "$1"'
 
 
 async def _is_healthy() -> None:
-    """Wait for nothing."""
+    """Return at once: there is no healthcheck to wait for."""
 
 
 @dataclass(frozen=True)
 class WorldContext:
-    """The contract's `EnvironmentContext`."""
+    """Implementation of the contract's `EnvironmentContext`."""
 
     sandbox: Sandbox
     task: str
+    """Id of the task."""
+
     records: Path
+    """Directory on this host for the environment's records."""
+
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the world's processes."""
+
     namespace: str = ""
+    """Prefix of this rollout's names in a sandbox that rollouts share; else empty."""
 
     wait_healthy: Callable[[], Awaitable[None]] = _is_healthy
-    """Waits for what the task wants to be healthy before its agent begins."""
+    """Waits for the task's healthcheck, which must succeed before its agent begins."""
 
     async def start_service(self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-        """Start a command of the world, unless it was started and not stopped since, and leave it running."""
+        """Start a command of the world, unless it was started and not stopped since, and leave it running.
+
+        Args:
+            name: Name of the service in this sandbox.
+            command: Argv of the service.
+            env: Variables besides those of the context.
+        """
         key = self._service_key(name)
         await start_once(self.sandbox, key, command, {**self.env, **(env or {})})
         await self.sandbox.mark_baseline(key)
 
     async def stop_service(self, name: str) -> None:
-        """Kill a service with all that it started."""
+        """Kill a service and all its descendants. Success if it was not started."""
         key = self._service_key(name)
         if await self.sandbox.was_started(key):
             await self.sandbox.kill_once(key)
-            # What was started once under a key is not started under it again.
+            # A key starts a command once only: this record lets the next start use another key.
             write_atomic(self.records / f"stopped-{key}", b"")
 
     def _service_key(self, name: str) -> str:
-        """Return the key under which a service runs, or is to be started. It is the sandbox's, and no episode's."""
+        """Return the `exec_once` key of a service that runs or is to be started.
+
+        It has no rollout's namespace: services belong to the sandbox. Raise `StateError` for an unusable name.
+        """
         number = 1
         while (self.records / f"stopped-service-{_checked(name)}-{number}").exists():
             number += 1
@@ -66,11 +82,19 @@ class WorldContext:
     # --- snapshots -------------------------------------------------------------------------------------------
 
     async def save_snapshot(self, name: str, files: Mapping[str, bytes]) -> StateSnapshot:
-        """Keep files in the sandbox as a snapshot, unless it is there."""
+        """Save files in the sandbox as a snapshot; return one of this name that exists as it is.
+
+        Args:
+            name: Name of the snapshot.
+            files: Contents of the files, by name without `/`.
+
+        Raises:
+            StateError: A name is unusable, or the snapshot's directory cannot be made.
+        """
         found = await self.find_snapshot(name)
         if found is not None:
             return found
-        # Of a name that no other attempt uses: one that was given up as lost may still be writing.
+        # A directory that no other attempt uses: an attempt that was given up as lost may still be writing.
         fence = token_hex(16)
         began, directory = time.time(), f"{SNAPSHOTS}/{name}-{fence[:8]}"
         made = await self.sandbox.control(_MAKE, directory)
@@ -100,11 +124,11 @@ class WorldContext:
         return self._record(f"snapshot-{name}", snapshot)
 
     async def find_snapshot(self, name: str) -> StateSnapshot | None:
-        """Return what was saved under a name in this sandbox."""
+        """Return the snapshot that was saved under a name in this sandbox; None if there is none."""
         return self._read(f"snapshot-{_checked(name)}")
 
     async def load_snapshot(self, snapshot: StateSnapshot) -> dict[str, bytes]:
-        """Return the files of a snapshot. Raises `StateError` for one that is not what it was."""
+        """Return the contents of a snapshot's files. Raise `StateError` if one is missing or has changed."""
         found = {}
         for file in snapshot.files:
             try:
@@ -123,7 +147,11 @@ class WorldContext:
     # --- the baseline ----------------------------------------------------------------------------------------
 
     async def keep_baseline(self, capture: Callable[[str], Awaitable[StateSnapshot]]) -> StateSnapshot:
-        """Return the episode's baseline, captured the first time."""
+        """Return the rollout's baseline. The first time, wait for the task's healthcheck and capture it.
+
+        Args:
+            capture: Takes a snapshot of the name that it is called with.
+        """
         found = self._read(self._baseline)
         if found is not None:
             return found
@@ -131,7 +159,7 @@ class WorldContext:
         return self.inherit_baseline(await capture(self._baseline))
 
     def baseline(self) -> StateSnapshot:
-        """Return the episode's baseline."""
+        """Return the rollout's baseline. Raise `StateError` if none was captured."""
         found = self._read(self._baseline)
         if found is None:
             raise StateError(
@@ -140,7 +168,10 @@ class WorldContext:
         return found
 
     def inherit_baseline(self, baseline: StateSnapshot) -> StateSnapshot:
-        """Record the episode's baseline unless it has one: in a copy of a sandbox, its original's. Return it."""
+        """Record the rollout's baseline, unless it has one, and return the recorded one.
+
+        A copy of a sandbox gets the baseline of its original so.
+        """
         return self._record(self._baseline, baseline)
 
     @property
@@ -148,7 +179,7 @@ class WorldContext:
         return f"{self.namespace}{BASELINE}"
 
     def _record(self, name: str, snapshot: StateSnapshot) -> StateSnapshot:
-        """Record a snapshot under a name that has none, and return the one that the name has now."""
+        """Record a snapshot under a name, unless the name has one, and return the recorded one."""
         write_atomic(self.records / f"{name}.json", snapshot.model_dump_json().encode(), replaces=False)
         found = self._read(name)
         assert found is not None
@@ -164,7 +195,7 @@ class WorldContext:
 
 
 def _checked(name: str) -> str:
-    """Return a name that is a file's. Raises `StateError`."""
+    """Return the name unchanged. Raise `StateError` if it cannot be a file's name."""
     if not _FILE_NAME.fullmatch(name):
         raise StateError(
             f"{name!r} can't be a name here",

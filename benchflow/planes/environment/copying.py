@@ -1,7 +1,7 @@
-"""A copy of a world, as a child of a branch begins in one, held against the world itself by the answers of services.
+"""Comparison of a world with a copy, in which a branch's child would start, by the answers of their services.
 
-The comparison counts only where it could have failed: something is done in the world first, by the task's oracle or by
-requests that the user gives, and a URL whose answer has not changed by that proves nothing.
+The comparison counts only where it could have failed: the world is changed first, by the task's oracle or by requests
+that the user gives, and a URL whose answer has not changed by that proves nothing.
 """
 
 from __future__ import annotations
@@ -21,29 +21,40 @@ from benchflow.planes.environment.verifier_urls import OPEN_END
 from benchflow.planes.sandbox.cancellation import see_through
 
 StartCopy = Callable[[ImageRef], AbstractAsyncContextManager[tuple[ManifestEnvironment, Place]]]
-"""Starts a sandbox from a snapshot, with its world not started yet, and removes it in the end."""
+"""Starts a sandbox from a snapshot for a block, with its world not started yet, and removes it at the end."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compares a world with a copy of it.
-
-    world, place: of the sandbox that is copied; it is ready. provider: of the sandboxes. urls: to ask. act: changes the
-    state by way of the services, and says what was done. name: of the snapshot. image: that the sandbox was started
-    from.
-    """
+    """Comparison of a world with a copy of it."""
 
     world: ManifestEnvironment
+    """The world to copy. It is ready."""
+
     place: Place
+    """Sandbox of the world."""
+
     provider: SandboxProvider
     urls: Sequence[str]
+    """URLs whose answers are compared; those with an `OPEN_END` cannot be requested, and stay unproven."""
+
     act: Callable[[], Awaitable[str]]
+    """Changes the state by way of the services, and returns a phrase about it."""
+
     start_copy: StartCopy
     name: str
+    """Name of the snapshot."""
+
     image: str
+    """Reference of the image from which the world's sandbox was started."""
 
     async def run(self) -> tuple[str, list[UrlProof]]:
-        """Return what was done in the world, and what was seen of each URL. Raises what sandboxes and worlds do."""
+        """Change the world, copy it, and return the phrase of `act` and the findings about each URL.
+
+        Raises:
+            SandboxError: The sandbox cannot be copied, or the copy does not become ready.
+            WorldError: The state cannot be restored in the copy, or a service died.
+        """
         urls = [url for url in self.urls if OPEN_END not in url]
         first = await observe(self.place.keeper, urls, with_bodies=True)
         done = await self.act()
@@ -67,7 +78,7 @@ class Comparison:
 
     @asynccontextmanager
     async def _copied(self) -> AsyncIterator[Place]:
-        """Start a copy, with the databases put back as in a child, and its services ready."""
+        """Start a copy for a block, with restored databases, as in a branch's child, and its services ready."""
         is_stateful = self.world.manifest.is_stateful
         state = await self.world.snapshot(self.name) if is_stateful else None
         try:
@@ -84,14 +95,14 @@ class Comparison:
 
 
 def judge(first: Observation, before: Observation, again: Observation, after: Observation, done: str) -> UrlProof:
-    """Return what the answers of one URL show.
+    """Return the finding about one URL.
 
     Args:
-        first: Before anything was done.
-        before: After it, in the world itself.
-        again: The same, at once.
-        after: In the copy.
-        done: What was done, in words.
+        first: Answer before the world was changed.
+        before: Answer after it, in the world itself.
+        again: The same, once more, with no change in between.
+        after: Answer in the copy.
+        done: Phrase about the change.
     """
     url = before.url
     if not before.is_comparable:

@@ -1,6 +1,6 @@
-"""What differs between two states of the world, row by row.
+"""Difference of two states of the world, row by row.
 
-Both sides are read in one order and merged, so that a table of any size needs no more memory than its differences.
+Both sides are read in the same order and merged, so that a table of any size needs no more memory than its differences.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ from benchflow.planes.environment.rows import (
 )
 
 _Placed: TypeAlias = tuple[tuple[Any, ...], Row]
-"""A row behind what it is sorted by."""
+"""A sort key, and its row."""
 
 
 def diff_snapshots(before: Path, after: Path, *, limit: int = 1000) -> StateDiff:
-    """What differs between two fetched snapshots. before, after: directories as `SqliteStore.fetch` has made them.
+    """Return the difference of two fetched snapshots.
 
-    Rows are matched by the primary key; those of a table without one, or with NULL in it, as a whole, so that none of
-    them is `changed`. A table whose columns have other names, types or another key is told with the change `columns`.
-    limit: the most rows that are listed, a table. Values are as in `read_state`. Raises `StateError`.
+    Rows are matched by primary key; without a key, or with NULL in it, as whole rows, so that none of them is
+    `changed`. A table with other column names, types or another key has the change `columns`. Values are as in
+    `read_state`.
+
+    Args:
+        before: Directory of the older snapshot, as `SqliteStore.fetch` has made it.
+        after: Directory of the newer one.
+        limit: Maximum number of rows that are listed of a table; all are counted.
+
+    Raises:
+        StateError: A snapshot or a database cannot be read.
     """
     old = {file.path: file for file in snapshot_at(before).files}
     new = {file.path: file for file in snapshot_at(after).files}
@@ -47,15 +55,21 @@ def diff_snapshots(before: Path, after: Path, *, limit: int = 1000) -> StateDiff
 
 @dataclass(frozen=True)
 class _Side:
-    """One database at one of the two times. database: None where it was not there."""
+    """A database in one of the two snapshots."""
 
     database: sqlite3.Connection | None
+    """Connection to it; None if the snapshot does not have it."""
+
     tables: dict[str, Table]
 
     def rows(self, table: Table, columns: tuple[str, ...], key: tuple[str, ...], where: str = "") -> Iterator[_Placed]:
-        """The rows of a table in the order of the key; without one, of all their values and these values' types.
+        """Yield the rows of a table, sorted by the key; without one, by all values and their types.
 
-        where: a condition on them.
+        Args:
+            table: The table.
+            columns: Columns to read, in this order.
+            key: Columns of the key; may be empty.
+            where: An SQL condition on the rows, with `WHERE`.
         """
         assert self.database is not None
         places = [columns.index(name) for name in key]
@@ -74,7 +88,7 @@ class _Side:
         if self.database.execute("PRAGMA encoding").fetchone()[0] == "UTF-8":
             yield from map(placed, self.database.execute(f"{sql} ORDER BY {order}"))
         else:
-            # In another encoding the bytes of text, by which SQLite sorts, have another order.
+            # SQLite sorts text by its bytes, whose order is another one in UTF-16.
             yield from sorted(map(placed, self.database.execute(sql)), key=lambda each: each[0])
 
 
@@ -88,6 +102,7 @@ def _reading(directory: Path, file: StateFile | None) -> Iterator[_Side]:
 
 
 def _compare(path: str, old: _Side, new: _Side, limit: int) -> DatabaseDiff:
+    """Return the difference of one database, table by table; empty if there is none."""
     change: Literal["appeared", "disappeared"] | None = None
     if (old.database is None) != (new.database is None):
         change = "appeared" if old.database is None else "disappeared"
@@ -96,7 +111,7 @@ def _compare(path: str, old: _Side, new: _Side, limit: int) -> DatabaseDiff:
 
 
 class _TableComparison:
-    """Counts the differences of a table, and lists as many as may be listed."""
+    """Comparison of the table `name` on both sides: counts all differences, and lists at most `limit`."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
@@ -107,7 +122,7 @@ class _TableComparison:
         self._changed: list[RowChange] = []
 
     def run(self, old: _Side, new: _Side) -> TableDiff | None:
-        """The difference; None where there is none."""
+        """Return the difference; None if there is none."""
         one, other = old.tables.get(self._name), new.tables.get(self._name)
         sides = (old, one), (new, other)
         change: Literal["added", "removed", "columns"] | None = None
@@ -135,11 +150,12 @@ class _TableComparison:
         )
 
     def _both(self, old: _Side, one: Table, new: _Side, other: Table) -> None:
+        """Compare the rows of a table that both sides have, by key where the keys are the same."""
         same = set(one.columns) == set(other.columns)
         columns = one.columns, one.columns if same else other.columns
         key = one.key if one.key == other.key else ()
         null = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
-        # SQLite lets a key be NULL, in any number of rows.
+        # SQLite allows NULL in a key, in any number of rows: such rows are compared as a whole.
         parts = [(f"WHERE NOT ({null})", key), (f"WHERE {null}", ())] if key else [("", ())]
         for where, by in parts:
             rows = old.rows(one, columns[0], by, where), new.rows(other, columns[1], by, where)
@@ -150,6 +166,7 @@ class _TableComparison:
                 self._merge(columns, iter(()), rows[1])
 
     def _merge(self, columns: tuple[tuple[str, ...], ...], old: Iterator[_Placed], new: Iterator[_Placed]) -> None:
+        """Note the differences of two streams of rows in the same order; `columns` are those of either."""
         one, other = next(old, None), next(new, None)
         while one is not None or other is not None:
             if other is None or (one is not None and one[0] < other[0]):
@@ -165,6 +182,7 @@ class _TableComparison:
                 one, other = next(old, None), next(new, None)
 
     def _note(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        """Count a difference, and list it unless the limit is reached."""
         self._counts[kind] += 1
         if not self._room:
             return
@@ -183,7 +201,7 @@ def _named(columns: tuple[str, ...], row: Row) -> dict[str, Any]:
 
 
 def _shape(table: Table) -> tuple[Any, ...]:
-    """What makes two tables of a name the same table; the order of their columns does not."""
+    """Return the schema to compare: the columns with their types, whatever their order, and the key."""
     return sorted(zip(table.columns, table.types, strict=True)), table.key
 
 

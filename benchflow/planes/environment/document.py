@@ -1,7 +1,7 @@
-"""A manifest's file as plain data, and the line that each key is in: TOML and YAML, told apart by the file's name.
+"""A manifest's file as plain data, with the line of each key: TOML or YAML, by the file's name.
 
-Nothing here knows what a key means. TOML's reader tells no lines, so a key is looked for with it: in the shortest
-beginning of the file that has it.
+The meaning of keys is not known here. Python's TOML parser reports no lines, so the line of a key is found by a binary
+search for the shortest beginning of the file that parses and has the key.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from benchflow.foreign_text import load_toml, open_yaml
 KeyPath = tuple[str | int, ...]
 
 MAX_BYTES = 256 * 1024
-"""More than any manifest needs."""
+"""Maximum size of a manifest's file, in bytes: more than any needs."""
 MAX_VALUES = 10_000
-"""A few lines of YAML aliases can stand for billions."""
+"""Maximum number of YAML nodes, counting aliases: a few lines of aliases can stand for billions."""
 
 _YAML = (".yaml", ".yml")
 
 
 def dotted(at: KeyPath) -> str:
-    """`("services", 0, "port")` as `services[0].port`."""
+    """Return a key path as text: `("services", 0, "port")` is `services[0].port`."""
     text = ""
     for part in at:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -37,9 +37,10 @@ def dotted(at: KeyPath) -> str:
 
 
 class Document:
-    """What a file says, as JSON-like data, and where. Raises `ManifestError` for a file that cannot be read so."""
+    """A file's content as JSON-like data, in `data`, with the line of each key."""
 
     def __init__(self, file: Path) -> None:
+        """Read and parse a file. Raise `ManifestError` if it is unreadable, invalid or too large."""
         self.file = file
         self._text = _read(file)
         self._node: yaml.Node | None = None
@@ -50,19 +51,19 @@ class Document:
             raise self._unreadable("is nested too deeply") from error
 
     def error(self, at: KeyPath, message: str, remedy: str) -> ManifestError:
-        """The error about the value at a key; its file is `FILE:LINE`."""
+        """Return an error about the value at a key; it names the file as `FILE:LINE`."""
         line = self.line(at)
         where = f"{self.file}:{line}" if line else str(self.file)
         return ManifestError(message, file=where, key=dotted(at) or None, remedy=remedy)
 
     def table(self, at: KeyPath) -> str:
-        """How a table's place is written in this format."""
+        """Return the header of a table, as it is written in the file's format."""
         if self.file.suffix.lower() in _YAML:
             return f"`{dotted(at)}`"
         return f"[[{dotted(at[:-1])}]]" if isinstance(at[-1], int) else f"[{dotted(at)}]"
 
     def line(self, at: KeyPath) -> int | None:
-        """The line, from 1, of a key, or of the innermost table around it that is there."""
+        """Return the line, from 1, of a key, or of the innermost existing table around it; None if there is none."""
         while at and not _holds(self.data, at):
             at = at[:-1]
         if not at:
@@ -75,14 +76,14 @@ class Document:
         try:
             return load_toml(self._text)
         except ValueError as error:
-            # Not only TOML's own: Python refuses integers of more digits than it converts.
+            # Not `TOMLDecodeError` alone: Python refuses integers of more digits than it converts (4,300).
             raise self._unreadable(f"is not valid TOML: {error}") from error
 
     def _toml_line(self, at: KeyPath) -> int:
         lines = self._text.split("\n")
 
         def beginning(count: int) -> tuple[int, dict[str, Any]]:
-            """The longest beginning of at most `count` lines that is TOML itself: values may take several lines."""
+            """Return the longest beginning of at most `count` lines that parses: values may span several lines."""
             while True:
                 try:
                     return count, tomllib.loads("\n".join(lines[:count]))
@@ -121,7 +122,10 @@ class Document:
                 loader.dispose()
 
     def _check_node(self, node: yaml.Node, at: KeyPath, budget: Iterator[int]) -> None:
-        """Refuse keys that are given twice, of which YAML would take the last, and more values than there may be."""
+        """Raise `ManifestError` for a duplicate key, of which YAML would take the last, and for too many values.
+
+        Keys become strings. `budget` has an item for each value that is still allowed.
+        """
         if next(budget, None) is None:
             raise self._unreadable(f"stands for more than {MAX_VALUES} values, counting aliases")
         if isinstance(node, yaml.SequenceNode):
@@ -150,7 +154,7 @@ class Document:
         return ManifestError(message, file=str(self.file), remedy="mend the file")
 
     def _check_values(self, value: Any, at: KeyPath) -> None:
-        """Refuse what JSON does not have: dates, numbers that are none, keys that are no text."""
+        """Raise `ManifestError` for values that JSON does not have: dates, NaN, infinity, keys that are no string."""
         if isinstance(value, dict):
             for key, item in value.items():
                 if not isinstance(key, str):
@@ -166,6 +170,7 @@ class Document:
 
 
 def _read(file: Path) -> str:
+    """Return the text of a manifest's file. Raise `ManifestError` if it is no readable regular UTF-8 file."""
     if file.is_dir():
         raise ManifestError(
             "is a directory, not a manifest", file=str(file), remedy=f"give the file: {file / 'environment.toml'}"
@@ -188,6 +193,7 @@ def _read(file: Path) -> str:
 
 
 def _holds(data: Any, at: KeyPath) -> bool:
+    """Return whether the data has a value at a key path."""
     for part in at:
         inside = part < len(data) if isinstance(data, list) and isinstance(part, int) else False
         if not inside and not (isinstance(data, dict) and part in data):
@@ -203,13 +209,14 @@ def _yaml_line(node: yaml.Node, at: KeyPath) -> int:
             node = node.value[part]
             line = node.start_mark.line + 1
             continue
-        # Behind a merge the same key may stand several times; the last one counts.
+        # A YAML merge (`<<`) may yield the same key several times; the last one counts.
         key, node = next(pair for pair in reversed(node.value) if pair[0].value == part)
         line = key.start_mark.line + 1
     return line
 
 
 def _yaml_words(error: Exception) -> str:
+    """Return a YAML error as one line, with its line and column if it has them."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return str(error).replace("\n", " ")

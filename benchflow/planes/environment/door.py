@@ -1,4 +1,4 @@
-"""An environment by its reference: the sandbox that it needs, and its object in any process."""
+"""Environments by reference, a manifest or a class alike: check, preparation of the sandbox, construction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from benchflow.planes.environment.outfit import Outfit, fit_out_world, with_port
 
 
 def check_environment(ref: EnvironmentRef, job: str) -> None:
-    """Raise `ConfigError` for an environment in code that this host can't import. job: its id."""
+    """Raise `ConfigError` for an environment in code that this host cannot import.
+
+    Args:
+        ref: Reference to the environment.
+        job: Id of the job, for which the class is imported once.
+    """
     code_of(ref, job)
 
 
@@ -32,16 +37,16 @@ async def prepare_sandbox(
     known: MutableMapping[tuple[str, str], Kind] | None = None,
     log: Path | None = None,
 ) -> tuple[SandboxSpec, Outfit | None]:
-    """Return the sandbox to start for a world, and how it is prepared: None for an environment in code.
+    """Return the specification of a world's sandbox, and the setup of its helper; None for an environment in code.
 
     Args:
-        ref: The environment.
-        wanted: The sandbox without it, with its image ready.
-        provider: The sandbox's.
-        task: Its id, for the world.
-        paths: The state directory.
-        known: Interpreters in images, by provider and identity; is added to.
-        log: File for what a build prints.
+        ref: Reference to the environment.
+        wanted: Specification of the sandbox without the world's additions. Its image is ready.
+        provider: Provider of the sandbox.
+        task: Id of the task, which the world is told.
+        paths: State directory; None for the default one.
+        known: Cache of interpreters in images, by provider and image; it is extended.
+        log: File for the output of a build.
     """
     if ref.code is not None:
         return with_ports(ref.manifest, wanted, task), None
@@ -58,16 +63,16 @@ def open_environment(
     foreign: tuple[str, ...] = (),
     probed: Mapping[str, bool] | None = None,
 ) -> Environment:
-    """Return the environment of a sandbox that was prepared for it.
+    """Construct the environment of a sandbox that was prepared for it.
 
     Args:
-        ref: The environment.
-        context: Its sandbox, and what else it is given.
-        provider: The sandbox's.
-        outfit: As `prepare_sandbox` has returned it.
+        ref: Reference to the environment.
+        context: Context of the environment, with its sandbox.
+        provider: Provider of the sandbox.
+        outfit: Setup that `prepare_sandbox` returned.
         job: Id of the job.
         foreign: Directories of the sandbox whose files are not the world's (mounts).
-        probed: Of services whose `--help` probe is known for this image, whether it has succeeded.
+        probed: Known results of `--help` probes in this image, by the services' names: whether each succeeded.
     """
     found = code_of(ref, job)
     if found is not None:

@@ -1,8 +1,8 @@
-"""A manifest's world in one sandbox: started, healthy, watched, rolled back, ended.
+"""A manifest's world in one sandbox: start, readiness, health checks, snapshot and restore of its state, teardown.
 
-There are two kinds. Services that the framework starts are ended and started again around whatever needs nobody at the
-files. A world that the image's entrypoint has started is never touched but through what it has open; only its sandbox
-as a whole can be begun anew.
+There are two kinds. Services that the framework starts are stopped and restarted around a restore, which needs the
+database files closed. Where the image's entrypoint starts the services, a restore writes into the database files that
+they have open; only the sandbox as a whole can be replaced.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from benchflow.planes.environment.state import SqliteStore, diff_snapshots, read
 from benchflow.planes.sandbox.timeouts import awake_clock
 
 ENTRYPOINT = "entrypoint"
-"""What logs and errors call the image's entrypoint, where services have their names."""
+"""Name of the image's entrypoint in logs and errors, where services have their own names."""
 
 QUERY_BYTES = 8 * 2**30
-"""A state of more is not brought to this host to be read."""
+"""Maximum size, in bytes, of a state that `query` downloads to this host."""
 
 MAX_ROWS = 10_000
-"""Rows of a table whose values a verifier is shown."""
+"""Maximum number of rows of a table up to which a verifier gets their values; of a larger one it gets the digest."""
 
 _TAIL = 4000
 _GLANCE_SEC = 3.0
@@ -61,7 +61,7 @@ _LATE_SEC, _LOOK_EVERY = 60.0, 0.05
 
 @dataclass(frozen=True)
 class Place:
-    """A sandbox and what works inside it."""
+    """A sandbox, and the client of the helper inside it."""
 
     sandbox: Sandbox
     keeper: Keeper
@@ -85,17 +85,17 @@ class ManifestEnvironment(Environment):
         foreign: tuple[str, ...] = (),
         recycle: Recycle | None = None,
     ) -> None:
-        """Make it of its manifest.
+        """Make it.
 
         Args:
-            manifest: What it is.
-            context: As any environment is given.
-            provider: The sandbox's.
-            keeper: What works inside the sandbox.
-            source: The manifest's file, for errors.
-            probed: Whether services have succeeded whose `--help` probe is known for this image.
+            manifest: Declaration of the world.
+            context: Context of the environment: sandbox, task, variables, records.
+            provider: Provider of the sandbox.
+            keeper: Client of the helper in the sandbox.
+            source: Path of the manifest's file, for errors.
+            probed: Known results of `--help` probes in this image, by the services' names: whether each succeeded.
             foreign: Directories of the sandbox whose files are not the world's (mounts).
-            recycle: Ends this sandbox and starts one of the same image in its place.
+            recycle: Removes this sandbox and starts one of the same image in its place.
         """
         super().__init__(context)
         self.name, self.is_stateful, self.keep_alive = manifest.name, manifest.is_stateful, manifest.keep_alive
@@ -112,20 +112,21 @@ class ManifestEnvironment(Environment):
 
     @property
     def manifest(self) -> Manifest:
-        """What it is."""
+        """Return the declaration of the world."""
         return self._manifest
 
     @property
     def sandbox(self) -> Sandbox:
-        """Where it is now: `reset` may have begun it anew."""
+        """Return the sandbox that the world is in now: `recycle` replaces it."""
         return self._place.sandbox
 
-    # --- its life ------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------
 
     async def provision(self) -> ReadyWorld:
-        """Start the services, wait until they are healthy, and capture the baseline; all of it unless it was done.
+        """Start the services, wait until they are healthy, and capture the baseline. May be called again.
 
-        Raises `NoServiceError`, `PortInUseError`, and what `readiness` raises.
+        Services that run, and a baseline that was captured, are left as they are. Raise the errors of `readiness`,
+        `NoServiceError` if the image has none of the services, and `PortInUseError` for a port that was taken before.
         """
         await self.start()
         ready = await self.readiness()
@@ -133,13 +134,16 @@ class ManifestEnvironment(Environment):
         return ready
 
     async def start(self) -> tuple[ServiceStatus, ...]:
-        """Start the services that this image has, unless they were; those that the entrypoint starts have begun."""
+        """Start the services that this image has, unless they run; return the statuses, none with an entrypoint."""
         if self._manifest.owns_lifecycle:
             return ()
         return await (await self._services()).start()
 
     async def readiness(self) -> ReadyWorld:
-        """Return when all probes are healthy. Raises `ReadinessError` at the deadline, `ServiceDiedError` at once."""
+        """Wait until all probes are healthy; return their answers, the services' statuses and their addresses.
+
+        Raise `ReadinessError` at the deadline, or `ServiceDiedError` once a service or the entrypoint has ended.
+        """
         async with self._explaining_loss(), awake_clock() as clock:
             statuses = await self._statuses()
             probes = await wait_until_healthy(
@@ -164,34 +168,45 @@ class ManifestEnvironment(Environment):
         async with self._explaining_loss():
             if self._manifest.owns_lifecycle:
                 await self._check_entrypoint(starting=False)
-                # Who runs it may not yet know that it has ended, and its sandbox with it: the sandbox itself does.
+                # The provider may learn late that entrypoint and sandbox have ended. A command there fails at once.
                 await self._place.sandbox.control(":")
             else:
                 await (await self._services()).require_running()
 
     async def logs(self, *, tail: int | None = None) -> dict[str, str]:
-        """What each service has printed, its last `tail` characters; of an entrypoint, the end of it."""
+        """Return the output of each service, or the end of the entrypoint's under the name `ENTRYPOINT`.
+
+        Args:
+            tail: Limit of each text, which keeps its end, in bytes; of the entrypoint's in characters.
+        """
         if not self._manifest.owns_lifecycle:
             return await (await self._services()).logs(tail=tail)
         log = (await self._entrypoint()).log
         return {ENTRYPOINT: log if tail is None else log[-tail:] if tail else ""}
 
     async def teardown(self) -> None:
-        """End what was started; the sandbox stays."""
+        """Stop the services, or the image's entrypoint. The sandbox stays."""
         if self._manifest.owns_lifecycle:
             await self._provider.end_entrypoint(self._place.sandbox.ref.name)
         else:
             await (await self._services()).stop()
 
-    # --- its state -----------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------
 
     async def snapshot(self, name: str) -> StateSnapshot:
-        """Keep the state as of one moment; a snapshot of this name that is there already is the one meant."""
+        """Take a snapshot of the state as of one moment, or return the one of this name that exists already.
+
+        Raise `StatelessError` if the manifest declares no state, and the errors of `SqliteStore.snapshot`.
+        """
         paths = self._state_paths("snapshot")
         return await self._store().snapshot(name, paths)
 
     async def restore(self, snapshot: StateSnapshot) -> None:
-        """Put the state back, and prove it. Services are ready again when it returns."""
+        """Restore the state, verify it, and return when the services are ready again.
+
+        Raise `StatelessError` if the manifest declares no state, and the errors of `SqliteStore.restore` and
+        `readiness`.
+        """
         self._state_paths("restore")
         if self._manifest.owns_lifecycle:
             await self._store().restore(snapshot, live=True)
@@ -203,13 +218,16 @@ class ManifestEnvironment(Environment):
         await self.readiness()
 
     async def reset(self) -> None:
-        """Go back to the baseline. A world that the entrypoint owns is left as it is: see `recycle`."""
+        """Restore the baseline. A no-op where the entrypoint starts the services: see `recycle`."""
         self._state_paths("reset")
         if not self._manifest.owns_lifecycle:
             await self.restore(self.context.baseline())
 
     async def recycle(self) -> None:
-        """Begin the sandbox anew, from its image. Raises `UnsupportedFeatureError` where that can't be done."""
+        """Replace the sandbox by a fresh one of its image, and return when the world is ready.
+
+        Raise `UnsupportedFeatureError` if no callback for that was given.
+        """
         if self._recycle is None:
             raise UnsupportedFeatureError(
                 "the image's entrypoint cannot be started a second time in its sandbox",
@@ -224,7 +242,14 @@ class ManifestEnvironment(Environment):
     async def collect_evidence(
         self, label: str, baseline: StateSnapshot | None, snapshots: Path, limit_bytes: int
     ) -> StateEvidence:
-        """Return the rows of the state and what differs from the baseline; keep copies of both in `snapshots`."""
+        """Return the rows of the state and their difference from the baseline; store copies of both snapshots.
+
+        Args:
+            label: Name of the step, for the snapshot and its copy.
+            baseline: Snapshot to compare with; None for no comparison.
+            snapshots: Directory of this host for the copies.
+            limit_bytes: Maximum size of either snapshot. For a larger one the evidence is a warning alone.
+        """
         snapshot = await self.snapshot(f"{self.context.namespace}{label}")
         for name, one in ((BASELINE, baseline), (label, snapshot)):
             if one is not None and not await self._store().fetch(one, snapshots / name, limit_bytes):
@@ -239,7 +264,14 @@ class ManifestEnvironment(Environment):
         return await asyncio.to_thread(read)
 
     async def query(self, *, rows: int | None = None) -> WorldState:
-        """The state now. rows: the most whose values are given, a table; None for none."""
+        """Return the current state.
+
+        Args:
+            rows: Maximum number of rows of a table up to which their values are included; None for no values.
+
+        Raises:
+            StateError: The state is larger than `QUERY_BYTES`, or cannot be read. `StatelessError` if there is none.
+        """
         name = f"query-{secrets.token_hex(8)}"
         snapshot = await self._store().snapshot(name, self._state_paths("query"))
         try:
@@ -256,6 +288,7 @@ class ManifestEnvironment(Environment):
             await self._place.sandbox.control('rm -rf -- "$1"', snapshot.directory)
 
     def _state_paths(self, what: str) -> tuple[str, ...]:
+        """Return the declared databases; raise `StatelessError`, naming the operation `what`, if there are none."""
         state = self._manifest.state
         if state is None:
             raise StatelessError(
@@ -270,14 +303,14 @@ class ManifestEnvironment(Environment):
         return SqliteStore(self._place.keeper, foreign=self._foreign)
 
     async def observe(self) -> tuple[Observation, ...]:
-        """Ask the URLs that the manifest declares for this, and return their answers without the bodies."""
+        """Send a GET to each URL of `state.observe` and return the responses, without bodies."""
         state = self._manifest.state
         return await observe(self._place.keeper, state.observe if state is not None else ())
 
-    # --- who serves it -------------------------------------------------------------------------------
+    # --- services and entrypoint ---------------------------------------------------------------------
 
     async def _services(self) -> Services:
-        """They are the sandbox's, not an episode's: whoever comes next in this sandbox finds them."""
+        """Return the services. They belong to the sandbox, not to a rollout: the next rollout in it finds them."""
         if self._held is None:
             sandbox = self._place.sandbox
             if sandbox.ref.episode:
@@ -296,13 +329,18 @@ class ManifestEnvironment(Environment):
         return () if self._manifest.owns_lifecycle else await (await self._services()).statuses()
 
     async def _look_while_starting(self) -> None:
+        """Raise `ServiceDiedError` if a part of the world has ended before it was healthy."""
         if self._manifest.owns_lifecycle:
             await self._check_entrypoint(starting=True)
         else:
             await (await self._services()).require_running(starting=True)
 
     async def _check_entrypoint(self, *, starting: bool) -> None:
-        """One that ends with status 0 may have left its services in the background: then they tell."""
+        """Raise `ServiceDiedError` if the entrypoint has ended, and its services with it.
+
+        After exit status 0 they may run in the background. `starting`: leave it to the readiness probes; else probe
+        them, if the manifest declares any.
+        """
         state = await self._entrypoint()
         if state.running:
             return
@@ -320,7 +358,10 @@ class ManifestEnvironment(Environment):
 
     @asynccontextmanager
     async def _explaining_loss(self) -> AsyncIterator[None]:
-        """Raise that the entrypoint ended, if the sandbox ended with it; who runs it may know a bit later."""
+        """Turn the loss of the sandbox in a block into `ServiceDiedError`, if the entrypoint's end caused it.
+
+        The provider may report that end some time after the loss: poll for `_LATE_SEC`.
+        """
         try:
             yield
         except SandboxLostError:
@@ -347,20 +388,21 @@ class ManifestEnvironment(Environment):
             log_tail=state.log[-_TAIL:] or "(its log is empty)",
         )
 
-    # --- how it is reached ---------------------------------------------------------------------------
+    # --- addresses -----------------------------------------------------------------------------------
 
     def _started(self, statuses: tuple[ServiceStatus, ...]) -> list[Service]:
+        """Return the declared services that this image has."""
         here = {status.name for status in statuses if status.state != "left_out"}
         return [service for service in self._manifest.services if service.name in here]
 
     async def _age(self) -> float:
-        """Seconds since the services, or the sandbox, were started."""
+        """Return the seconds since the services were started, or the sandbox with its entrypoint."""
         if self._manifest.owns_lifecycle:
             return await incarnation.seconds_up(self._place.sandbox)
         return await (await self._services()).age()
 
     async def _reachable(self, statuses: tuple[ServiceStatus, ...]) -> dict[int, str]:
-        """Where this host reaches each port; nowhere if the sandbox has no network."""
+        """Return `host:port` of this host for each port; empty if one cannot be exposed, as without a network."""
         ports = [*self._manifest.ports, *(service.port for service in self._started(statuses))]
         found = {}
         for port in dict.fromkeys(ports):

@@ -1,4 +1,4 @@
-"""Environments in code: classes of installed packages by entry point, and of the user's own by import path."""
+"""Environments in code: classes of installed packages, by entry point, and in the user's modules, by import path."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def load_environment(code: str, root: str = ".", *, job: str | None = None) -> t
     Args:
         code: `module:Class`, or the name of an entry point.
         root: Directory in which the module is looked for after the installed ones.
-        job: Id of the job for which it is imported once; None to import it as its file is now.
+        job: Id of the job, for which it is imported once; None to import the module's file as it is now.
 
     Raises:
-        ConfigError: It can't be imported, or is no environment.
+        ConfigError: It cannot be imported, is no subclass of `Environment`, or leaves methods abstract.
     """
     if ":" not in code:
         key, found = NAME_KEY, _installed(code)
@@ -57,7 +57,7 @@ def load_environment(code: str, root: str = ".", *, job: str | None = None) -> t
 
 
 def _installed(name: str) -> object:
-    """Return what an entry point names. Raises `ConfigError`."""
+    """Load and return the object of an entry point. Raise `ConfigError` if it is unknown or cannot be loaded."""
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
         known = ", ".join(sorted(points)) or "none is installed"
@@ -78,7 +78,15 @@ def _installed(name: str) -> object:
 
 
 def describe_environment(environment: type[Environment], code: str) -> Manifest:
-    """Return what a class declares, in the fields of a manifest. Raises `ConfigError` for a value that can't be."""
+    """Return the declarations of a class as a manifest.
+
+    Args:
+        environment: The class.
+        code: Its import path or entry point, as the configuration has it, for errors.
+
+    Raises:
+        ConfigError: An attribute has an invalid value.
+    """
     key = PATH_KEY if ":" in code else NAME_KEY
     values = {
         "name": getattr(environment, "name", None),
@@ -92,7 +100,7 @@ def describe_environment(environment: type[Environment], code: str) -> Manifest:
         declared = Manifest.model_validate(values)
         declared = declared.model_copy(
             update={
-                # Of a shared sandbox, each episode has its own task.
+                # Rollouts that share a sandbox have different tasks: the id goes into each command's environment.
                 "task_selection": TaskSelection(inject_into="exec"),
                 "readiness": Readiness(timeout_sec=environment.readiness_timeout_sec),
                 "forward_env": ForwardEnv(keys=tuple(environment.forward_env)),
@@ -105,7 +113,7 @@ def describe_environment(environment: type[Environment], code: str) -> Manifest:
             first = error.errors()[0]
             text = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
         raise ConfigError(f"{code} has a wrong attribute: {text}", key=key, remedy="correct the class") from error
-    # A class need name no image, and starts its services itself.
+    # The rules require an image, and services if the entrypoint does not start them; a class need declare neither.
     as_manifest = declared.model_copy(update={"owns_lifecycle": True, "image": declared.image or "task"})
     for at, message, remedy in problems_of(as_manifest, {}):
         raise ConfigError(f"{code}: {'.'.join(str(part) for part in at)} {message}", key=key, remedy=remedy)
@@ -113,7 +121,7 @@ def describe_environment(environment: type[Environment], code: str) -> Manifest:
 
 
 def environment_digest(environment: type[Environment], declared: Manifest) -> str:
-    """Return the SHA-256, in hex, of what a class declares, and of the file that it is in."""
+    """Return the SHA-256, in hex, of a class's name, its declarations, and the content of its file."""
     try:
         file = hashlib.sha256(Path(inspect.getfile(environment)).read_bytes()).hexdigest()
     except (OSError, TypeError):
@@ -127,5 +135,13 @@ def environment_digest(environment: type[Environment], declared: Manifest) -> st
 
 
 def code_of(ref: EnvironmentRef, job: str) -> type[Environment] | None:
-    """Return the class of an environment in code, as its job began with it; None for a manifest."""
+    """Return the class of an environment in code, imported once for the job; None for a manifest.
+
+    Args:
+        ref: Reference to the environment.
+        job: Id of the job.
+
+    Raises:
+        ConfigError: It cannot be imported, or is no environment.
+    """
     return load_environment(ref.code, ref.code_root or ".", job=job) if ref.code is not None else None

@@ -1,4 +1,4 @@
-"""Whether a task fits a manifest: a `base_image` must be what the task's own Dockerfile builds FROM."""
+"""Check that a task fits a manifest: the task's own Dockerfile must build FROM the manifest's `base_image`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,16 @@ from benchflow.planes.sandbox.local.build.syntax import (
 
 
 def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: Path) -> str | None:
-    """The name that the task's Dockerfile has for the manifest's `base_image`; None where the manifest has an `image`.
+    """Return the base image as the task's Dockerfile names it; None if the manifest has no `base_image`.
 
-    source: the manifest's file. directory: the task's. Raises `ManifestError`, naming both files.
+    Args:
+        manifest: The manifest.
+        task: The task.
+        source: Path of the manifest's file.
+        directory: Directory of the task.
+
+    Raises:
+        ManifestError: The task has no Dockerfile, or builds FROM another image. It names both files.
     """
     wanted = manifest.base_image
     if wanted is None:
@@ -64,9 +71,11 @@ def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: 
 
 
 def base_of(dockerfile: str) -> str:
-    """The image that a Dockerfile's last stage comes from, through stages that have names, as it is written there.
+    """Return the base image of a Dockerfile's last stage, as written there, followed through named stages.
 
-    Raises `Mistake` or `Unsupported` (of the Dockerfile reader) where that cannot be told.
+    Raises:
+        Mistake: The Dockerfile has no FROM, or one that cannot be expanded.
+        Unsupported: The Dockerfile reader does not support an instruction.
     """
     check_directives(dockerfile)
     stages: dict[str, str] = {}
@@ -92,4 +101,5 @@ def base_of(dockerfile: str) -> str:
 
 
 def _unset(name: str) -> None:
+    """Raise `Mistake` for a variable of FROM that has no default, as `expand` calls it for an unset one."""
     raise Mistake(f"${name} has no default")

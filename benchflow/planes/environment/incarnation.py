@@ -1,8 +1,8 @@
-"""What a sandbox tells of its world: which incarnation of the services is the last, and how each service fares.
+"""Records of a world's services in its sandbox: the latest incarnation, and the status of each service in it.
 
 An incarnation is one run of the supervisor. They are numbered within one boot of the sandbox, so that a sandbox that
-was restored or forked, which has the files of its parent but not its processes, begins anew. All of it is read and
-changed by small scripts, because any process may come and go on with it.
+was restored or forked, which has the files of its parent but not its processes, starts with none. The records are read
+and changed by small scripts in the sandbox and nothing is held in memory, so that another process can continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchflow.errors import WorldError
 from benchflow.planes.sandbox.outcome import LEFT_OUT
 
 WORLD = "/run/benchflow/world"
-"""Where the files of the services lie in the sandbox. Root alone may enter it."""
+"""Directory of the services' files in the sandbox. Only root may enter it."""
 
 _LEFT_OUT = LEFT_OUT.replace("\n", "\\n")
 
@@ -64,7 +64,7 @@ _UP = f"""{_FIND}
 read -r up _ </proc/uptime; echo "${{boot##*/}} $up"
 """
 
-# A second, as the kernel counts time for everybody but itself.
+# Clock ticks per second in /proc/PID/stat: USER_HZ, which is 100 whatever the kernel's own tick rate is.
 _TICKS = 100
 
 _CLAIM = f"""{_FIND}
@@ -75,7 +75,7 @@ fi
 echo $n
 """
 
-# $1: number. Prints `pid start-time` of each process that was told to end.
+# $1: number. Prints `pid start-time` of each process to which it sent SIGTERM.
 _TELL = f"""{_FIND}
 d=$boot/$1
 : >"$d/stopping" || exit 1
@@ -134,31 +134,47 @@ done
 
 @dataclass(frozen=True)
 class Fate:
-    """How a service fares. ran: seconds, of one that was started."""
+    """Status of a service in an incarnation."""
 
     state: State
+    """`waiting` for its start; `left_out`: not in this image; `taken`: its port was; `lost`: it is gone, and its exit
+    status is not recorded.
+    """
+
     code: int | None = None
+    """Exit status of the service, or of its probe where it was left out."""
+
     ran: float | None = None
+    """Seconds that it has run; None if it was not started."""
+
     ended_ago: float | None = None
+    """Seconds since its exit status was recorded."""
 
 
 @dataclass(frozen=True)
 class Incarnation:
-    """The last one. number: 0 when there was none. supervised: None when its supervisor has not yet begun."""
+    """The latest incarnation of the services in a sandbox."""
 
     boot: str
+    """Directory of this boot of the sandbox."""
+
     number: int
+    """Number of the incarnation in this boot; 0 if there is none."""
+
     stage: Literal["none", "open", "stopping", "stopped"]
     supervised: bool | None
+    """Whether its supervisor runs; None if it has not started yet."""
+
     fates: tuple[Fate, ...]
+    """Statuses of the services, in the order in which they were asked for."""
 
     def key(self, number: int) -> str:
-        """Of `exec_once`, for an incarnation of this boot."""
+        """Return the `exec_once` key of the incarnation `number` of this boot."""
         return f"world-{self.boot.rpartition('/')[2]}-{number}"
 
 
 async def look(sandbox: Sandbox, names: Sequence[str]) -> Incarnation:
-    """The last incarnation, and the fate of each of these services in it."""
+    """Return the latest incarnation, with the status of each of the services `names` in it."""
     said = await _control(sandbox, _LOOK, *names)
     first, *rows = said.stdout.splitlines()
     boot, number, stage, alive, up = first.split()
@@ -179,31 +195,33 @@ async def look(sandbox: Sandbox, names: Sequence[str]) -> Incarnation:
 
 
 async def seconds_up(sandbox: Sandbox) -> float:
-    """How long the sandbox has been running."""
+    """Return how long the sandbox has been running, in seconds: the age of its first process."""
     born, up = (await _control(sandbox, _UP)).stdout.split()
     return max(0.0, float(up) - int(born) / _TICKS)
 
 
 async def claim(sandbox: Sandbox) -> int:
-    """The number of the incarnation that runs, or that is to: a new one if the last was stopped."""
+    """Return the number of the current incarnation; if there is none, or it was stopped, create the next one."""
     return int((await _control(sandbox, _CLAIM)).stdout)
 
 
 async def tell_to_end(sandbox: Sandbox, number: int) -> str:
-    """Send SIGTERM to all that descends from an incarnation's supervisor; who they are, for `any_left`."""
+    """Send SIGTERM to all descendants of an incarnation's supervisor and return them, in a form for `any_left`."""
     return (await _control(sandbox, _TELL, str(number))).stdout
 
 
 async def any_left(sandbox: Sandbox, told: str) -> bool:
+    """Return whether one of the processes that `tell_to_end` has returned still runs."""
     return bool(told.strip()) and (await sandbox.control(_ANY, told)).return_code == 0
 
 
 async def mark_stopped(sandbox: Sandbox, number: int) -> None:
+    """Record that an incarnation is stopped."""
     await _control(sandbox, _STOPPED, str(number))
 
 
 async def read_logs(sandbox: Sandbox, files: Sequence[str], tail: int | None) -> list[str]:
-    """Files of the log directory, whole or their last `tail` bytes; one that is not there is empty."""
+    """Return the texts of files of the log directory, whole or their last `tail` bytes; empty for a missing one."""
     if not files:
         return []
     said = await _control(sandbox, _LOGS, "all" if tail is None else str(tail), *files)
@@ -211,6 +229,7 @@ async def read_logs(sandbox: Sandbox, files: Sequence[str], tail: int | None) ->
 
 
 async def _control(sandbox: Sandbox, script: str, *args: str) -> SandboxExecResult:
+    """Run a script in the sandbox. Raise `WorldError` if it fails."""
     said = await sandbox.control(script, *args)
     if said.return_code != 0:
         raise WorldError(

@@ -1,4 +1,4 @@
-"""What runs the engine's helper in a sandbox: the image's own Python with SQLite, else a mounted Node."""
+"""The interpreter of the engine's helper in a sandbox: the image's own Python with SQLite, else a mounted Node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.planes.sandbox.image_facts import image_fact
 
 Kind = Literal["python3", "node"]
-"""Which of its two forms of the helper an image can run."""
+"""Interpreter in an image, by which one of the two forms of the helper is run."""
 
 _LOOK = (
     "python3 -I -S -c 'import sys, sqlite3, hashlib, json, socket, ssl, threading\n"
@@ -30,12 +30,20 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 async def interpreter_of(
     provider: SandboxProvider, image: ImageRef, paths: StatePaths | None = None, *, labels: Mapping[str, str]
 ) -> Kind:
-    """What runs the helper in sandboxes of this image, kept by the image's reference once it is known.
+    """Return the interpreter for sandboxes of this image; `node` if the sandbox needs the toolbox of `ensure_runtime`.
 
-    Asked of a sandbox that is started from it for a moment. labels: what the reaper knows its own by, should this
-    process die meanwhile. Where sandboxes show this host's own programs, it is asked for again when these have
-    changed. Where it is `node`, the sandbox needs the toolbox of `ensure_runtime`. Raises `SandboxError` when the image
-    does not start.
+    It is probed in a sandbox that is started for the purpose and removed, and cached by the image's identity. Where
+    sandboxes show the host's own programs (`isolation` is `process`), it is probed again once the host's Python has
+    changed.
+
+    Args:
+        provider: Provider of the sandbox.
+        image: The image.
+        paths: State directory with the cache; None for the default one.
+        labels: Labels by which the reaper finds that sandbox if this process dies.
+
+    Raises:
+        SandboxError: The image does not start.
     """
     file = (paths or StatePaths.default()).toolboxes / "interpreter.json"
     beside = _hosts_own() if provider.capabilities().isolation == "process" else ""
@@ -48,7 +56,12 @@ def _kind(said: SandboxExecResult) -> Kind:
 
 
 def program_of(kind: Kind, runtime: Toolbox | None = None) -> tuple[str, ...]:
-    """The words that start the interpreter in a sandbox. runtime: for `node`, the toolbox that the sandbox has."""
+    """Return the argv that starts the interpreter in a sandbox.
+
+    Args:
+        kind: Which interpreter.
+        runtime: Toolbox that the sandbox has; required for `node`.
+    """
     if kind == "python3":
         return ("python3",)
     assert runtime is not None
@@ -56,7 +69,7 @@ def program_of(kind: Kind, runtime: Toolbox | None = None) -> tuple[str, ...]:
 
 
 def _hosts_own() -> str:
-    """What tells this host's Python from another that comes to its place."""
+    """Return the path and mtime of this host's Python, which change when it is replaced; `-` without one."""
     program = shutil.which("python3", path=_PATH)
     if program is None:
         return "-"

@@ -1,8 +1,8 @@
-"""The keeper: the engine's hand inside a sandbox, where the world's databases and ports are.
+"""Client of the engine's helper in a sandbox, which works on the world's databases and ports.
 
-Its helper programs (`benchflow.planes.environment.helper`) are run by the image's Python, or by a mounted Node, as the
-engine's own root commands: the program's text and a request go in as arguments, one line of JSON comes out. Nothing is
-left in the sandbox, and every operation may be asked for again after a crash in the middle of it.
+The helper programs (`benchflow.planes.environment.helper`) are run by the image's Python, or by a mounted Node, as
+root: the program's text and a request are its arguments, one line of JSON on stdout is the response. Nothing is
+installed in the sandbox, and every operation may be repeated after a crash in the middle of it.
 """
 
 from __future__ import annotations
@@ -23,50 +23,65 @@ from benchflow.errors import StateBusyError, StateError, WorldError
 from benchflow.planes.environment.interpreter import Kind
 
 PROBE_EVERY = 0.03
-"""Seconds between two tries of one probe."""
+"""Seconds between two attempts of one probe."""
 
 _START = {"python3": ("-I", "-S", "-X", "utf8", "-c"), "node": ("--no-warnings", "--input-type=module", "-e")}
 _SUFFIX = {"python3": ".py", "node": ".mjs"}
 _OWN_IMPORT = re.compile(r"^from (?:__future__|benchflow\S*) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 _ANSWER = "benchflow "
 _PIECE = 64 * 1024
-"""Characters of a request in one argument: the kernel takes 128 KiB."""
+"""Characters of a request in one argument: the kernel's limit is 128 KiB (MAX_ARG_STRLEN)."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """How a wait for readiness came out.
-
-    answers: one for each URL, in their order, then one for each port. ended: those of `exits` that are there.
-    """
+    """Result of a wait for readiness."""
 
     answers: tuple[ProbeAnswer, ...]
+    """Answers: one for each URL, in their order, then one for each port."""
+
     ended: tuple[str, ...] = ()
+    """Those files of `exits` that exist."""
 
     @property
     def healthy(self) -> bool:
+        """Return whether all targets are healthy."""
         return all(answer.healthy for answer in self.answers)
 
 
 class Keeper:
-    """program: the words that start the interpreter in the sandbox (`program_of`); kind: which one it is."""
+    """Client of the helper in one sandbox."""
 
     def __init__(self, sandbox: Sandbox, program: Sequence[str], kind: Kind) -> None:
+        """Make it.
+
+        Args:
+            sandbox: The sandbox.
+            program: Argv that starts the interpreter there (`program_of`).
+            kind: Which interpreter that is.
+        """
         self.sandbox = sandbox
         self._program = tuple(program)
         self._kind = kind
 
     async def ask(self, operation: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Have an operation carried out: `snapshot`, `restore`, `probe`, `ports`, `observe`. Repeatable, each of them.
+        """Run an operation of the helper and return its response. Each may be repeated.
 
-        Raises `StateError` (key: the path it is about), its `StateBusyError`, and `WorldError` when the helper did not
-        run or not end in `timeout` seconds.
+        Args:
+            operation: `snapshot`, `restore`, `probe`, `ports` or `observe`.
+            request: Parameters of the operation, JSON values.
+            timeout: Seconds after which the helper ends itself.
+
+        Raises:
+            StateError: The operation failed (the key is the path in question), or the helper gave no response to
+                `snapshot` or `restore`. `StateBusyError` if a process holds a database.
+            WorldError: The helper gave no response to another operation, or not within the timeout.
         """
         text = _text(operation, self._kind)
         asked = json.dumps({**request, "operation": operation, "timeout": timeout})
         pieces = [asked[at : at + _PIECE] for at in range(0, len(asked), _PIECE)]
         words = (*self._program, *_START[self._kind], text, *pieces)
-        # The helper gives up by itself before its caller does, so that none goes on behind the next one's back.
+        # The helper's own alarm comes before this timeout, so that no helper keeps running beside the next one.
         result = await self.sandbox.control('exec "$@"', *words, timeout=timeout + 5)
         told = next((line for line in result.stdout.splitlines() if line.startswith(_ANSWER)), None)
         if told is None:
@@ -92,12 +107,17 @@ class Keeper:
         exits: Sequence[str] = (),
         every: float = PROBE_EVERY,
     ) -> Probed:
-        """Try all targets at once, each again and again, until all are healthy or `deadline` seconds have passed.
+        """Poll all targets at once until all are healthy or `deadline` seconds have passed.
 
-        http: URLs as the sandbox sees them, healthy when they answer with a status of 200 to 399. tcp: ports of its
-        localhost that must accept a connection. exits: absolute paths in the sandbox; as soon as one of these files is
-        there, the wait is over, too. Each answer is the last thing met: `HTTP 200`, `connection refused`, `HTTP 503:
-        starting`, `timed out`. Does not raise for what is not healthy.
+        An unhealthy target is no error: the result has its last answer, such as `connection refused`, `timed out` or
+        `HTTP 503: starting`.
+
+        Args:
+            http: URLs as the sandbox sees them, healthy if the response has a status of 200 to 399.
+            tcp: Ports of the sandbox's localhost that must accept a connection.
+            deadline: Seconds until the wait is over.
+            exits: Absolute paths in the sandbox: as soon as one of these files exists, the wait is over, too.
+            every: Seconds between two attempts of one probe.
         """
         request = {"http": list(http), "tcp": list(tcp), "deadline": deadline, "exits": list(exits), "every": every}
         answer = await self.ask("probe", request, deadline + 15)
@@ -105,7 +125,10 @@ class Keeper:
         return Probed(answers, tuple(answer["ended"]))
 
     async def ports_in_use(self, ports: Sequence[int]) -> dict[int, str]:
-        """Which of these TCP ports somebody in the sandbox listens on, and who: a command and its pid, or ``."""
+        """Return those of `ports` on which a process of the sandbox listens, with its command and pid.
+
+        The text is empty if the process is not known.
+        """
         answer = await self.ask("ports", {"ports": list(ports)}, 30.0)
         return {int(port): str(who) for port, who in answer["ports"].items()}
 
@@ -121,7 +144,7 @@ _FAILURES: dict[str, tuple[type[StateError], str]] = {
     "changed": (StateError, "keep the sandbox's processes from the files of a snapshot, and take it again"),
     "state": (StateError, "look at the file in the sandbox"),
 }
-"""What the helper calls a failure; as which error, and with which remedy, it is raised here."""
+"""Kinds of failures in the helper's responses, with the error to raise and its remedy."""
 
 
 def _error(kind: str, message: str, path: str | None) -> StateError:
@@ -131,7 +154,7 @@ def _error(kind: str, message: str, path: str | None) -> StateError:
 
 @functools.cache
 def _text(operation: str, kind: Kind) -> str:
-    """A program as it is sent: in one piece with what all of them share."""
+    """Return the text of a helper program, in one piece with the module that all of them share."""
     directory = resources.files("benchflow.planes.environment.helper")
     shared, own = ((directory / f"{name}{_SUFFIX[kind]}").read_text() for name in ("shared", operation))
     if kind == "node":

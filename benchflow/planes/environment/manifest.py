@@ -1,8 +1,8 @@
-"""A manifest's file becomes a `Manifest`: every field of the published format, and nothing else.
+"""Parser of manifest files: every field of the published format, and nothing else.
 
-TOML, with the root table `[environment]`, or YAML, with the root key `environment`: the same content is the same
-manifest. What is wrong is a `ManifestError` that names file, line, key and remedy. What values mean beyond their types
-is checked in `rules`.
+The format is TOML, with the root table `[environment]`, or YAML, with the root key `environment`: the same content is
+the same manifest. A problem is a `ManifestError` with file, line, key and remedy. Values are validated beyond their
+types in `rules`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SHARED_FLEET = frozenset(
         *("taskdatabase", "topology"),
     }
 )
-"""Keys of the topology in which worlds run beside the sandboxes, without the `_` in them."""
+"""Keys of the topology in which worlds run beside the sandboxes, in lower case, without `_` and `-`."""
 
 _WORDS = {
     "string_type": "must be a text",
@@ -67,7 +67,7 @@ _WORDS = {
 
 
 def read_manifest(file: Path) -> Manifest:
-    """The manifest in a file. Raises `ManifestError` for the first thing that is wrong with it."""
+    """Read, parse and validate the manifest in a file. Raise `ManifestError` for its first problem."""
     document = Document(file)
     if "environment" not in document.data and not _near("environment", document.data):
         raise ManifestError(
@@ -77,7 +77,7 @@ def read_manifest(file: Path) -> Manifest:
             remedy="begin it with [environment] (in YAML with `environment:`)",
         )
     try:
-        # From JSON, strictly: lists are taken for tuples there, and no text for a number.
+        # Strict validation of JSON accepts lists for tuples, but no string for a number.
         manifest = _File.model_validate_json(json.dumps(document.data), strict=True).environment
     except ValidationError as error:
         # A key that is missing is often one that is misspelled.
@@ -91,9 +91,11 @@ def read_manifest(file: Path) -> Manifest:
 
 
 def manifest_digest(manifest: Manifest, image: str | None) -> str:
-    """The SHA-256, in hex, of what a manifest says, whatever its file's format, order and comments.
+    """Return the SHA-256, in hex, of a manifest's content, whatever its file's format, order and comments.
 
-    image: the digest of the files in `image/` beside it, None where there are none.
+    Args:
+        manifest: The manifest.
+        image: Digest of the files in `image/` beside it; None if there are none.
     """
     # Without the defaults: a field that a later release adds leaves the digests of today's manifests as they are.
     said = {"manifest": manifest.model_dump(mode="json", exclude_defaults=True), "image": image}
@@ -101,6 +103,7 @@ def manifest_digest(manifest: Manifest, image: str | None) -> str:
 
 
 def _model_error(details: ErrorDetails, document: Document) -> ManifestError:
+    """Return the `ManifestError` for an error of pydantic, with the line of its key and a remedy."""
     at: KeyPath = tuple(details["loc"])
     if details["type"] == "extra_forbidden":
         return _unknown_key(at, document)
@@ -139,11 +142,12 @@ def _unknown_key(at: KeyPath, document: Document) -> ManifestError:
 
 
 def _near(word: str, known: Sequence[str] | dict[str, Any]) -> str | None:
+    """Return the known word that is most like a misspelled one; None if none is."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
 def _field_choices(at: KeyPath) -> list[str]:
-    """The words that a field of fixed words may have."""
+    """Return the allowed values of a `Literal` field."""
     table = next(part for part in reversed(at[:-1]) if isinstance(part, str))
     annotation: Any = _TABLES[table].model_fields[str(at[-1])].annotation
     return [str(word) for word in annotation.__args__]

@@ -1,7 +1,7 @@
-"""What services show of their state, and whether a copy of their world shows the same.
+"""Observation of services by their answers to GET requests, and differences between two observations.
 
-A copy has the files and the databases of its world, and services that were started anew: what they held in memory
-alone is gone. No file tells of that; the answers of the services do.
+A copy of a world has its files and databases, and services that were started anew: state that they held in memory alone
+is lost. No file shows that; the answers of the services do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchflow.contracts.environment import Observation
 from benchflow.planes.environment.keeper import Keeper
 
 SHOWN_BYTES = 64 * 1024
-"""Of bodies up to this size, what differs in them is shown."""
+"""Maximum size, in bytes, of bodies whose differences are shown."""
 
 _PATIENCE_SEC = 10.0
 _MAX_PARTS = 3
@@ -22,9 +22,14 @@ _MAX_VALUE = 60
 
 
 async def observe(keeper: Keeper, urls: Sequence[str], *, with_bodies: bool = False) -> tuple[Observation, ...]:
-    """Send a GET to each URL, one after another, from within the sandbox. Redirects are not followed.
+    """Send a GET to each URL, one after another, from within the sandbox, and return the responses.
 
-    with_bodies: return the bodies, too, up to `SHOWN_BYTES` each.
+    Redirects are not followed. A request that fails is an observation with an error.
+
+    Args:
+        keeper: Client of the helper in the sandbox.
+        urls: The URLs.
+        with_bodies: Include bodies of at most `SHOWN_BYTES`.
     """
     if not urls:
         return ()
@@ -34,14 +39,23 @@ async def observe(keeper: Keeper, urls: Sequence[str], *, with_bodies: bool = Fa
 
 
 def differences(before: Sequence[Observation], after: Sequence[Observation]) -> tuple[str, ...]:
-    """Return a sentence for each URL that answers otherwise than it did, or gave no answer that could be compared."""
+    """Return a sentence for each URL whose answer differs, or could not be compared.
+
+    `after` has an observation of each URL in `before`.
+    """
     found = {each.url: each for each in after}
     told = (difference(each, found[each.url]) for each in before)
     return tuple(text for text in told if text is not None)
 
 
 def difference(before: Observation, after: Observation, *, where: str = "in the copy") -> str | None:
-    """Return in what two answers of one URL differ, in words; None where they are the same. where: of the second."""
+    """Return a sentence about the difference of two answers of one URL; None if they are the same.
+
+    Args:
+        before: The first answer.
+        after: The second one.
+        where: Phrase that tells when or where the second was given.
+    """
     if not before.is_comparable:
         return f"GET {before.url} could not be compared: it answers {answer_words(before)}"
     if is_same(before, after):
@@ -52,17 +66,17 @@ def difference(before: Observation, after: Observation, *, where: str = "in the 
 
 
 def is_same(one: Observation, other: Observation) -> bool:
-    """Return whether two answers show the same state."""
+    """Return whether two answers have the same status and the same digest of the body."""
     return (one.status, one.digest) == (other.status, other.digest)
 
 
 def answer_words(seen: Observation) -> str:
-    """Return an answer in words, without its body."""
+    """Return an answer as a phrase, without its body."""
     return f"nothing ({seen.error})" if seen.status is None else f"HTTP {seen.status} with {seen.size} bytes"
 
 
 def _parts(before: str, after: str) -> str:
-    """Return the first places in which two bodies differ: keys and indices of JSON, else the first line."""
+    """Return the first places in which two bodies differ: paths within JSON, else lines."""
     try:
         one, other = json.loads(before), json.loads(after)
     except ValueError:
@@ -73,6 +87,7 @@ def _parts(before: str, after: str) -> str:
 
 
 def _places(before: Any, after: Any, at: str) -> Iterator[str]:
+    """Yield a phrase for each difference of two JSON values; `at` is their path."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             if key not in after:

@@ -1,4 +1,4 @@
-"""What a sandbox must be started with for a manifest's world: its ports and entrypoint, and what the helper needs."""
+"""Additions of a manifest's world to its sandbox: ports, entrypoint, and an interpreter for the engine's helper."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from benchflow.planes.environment.keeper import Keeper
 
 
 class Outfit(Model):
-    """How a sandbox was made fit for its world: what runs the engine's helper in it, and how that is started."""
+    """Setup of the engine's helper in a sandbox: the interpreter that runs it."""
 
     kind: Kind
+    """Which interpreter that is."""
+
     program: tuple[str, ...]
+    """Argv that starts it in the sandbox."""
 
     def keeper(self, sandbox: Sandbox) -> Keeper:
+        """Return a client of the helper in a sandbox that was prepared so."""
         return Keeper(sandbox, self.program, self.kind)
 
 
@@ -35,9 +39,22 @@ async def fit_out_world(
     known: MutableMapping[tuple[str, str], Kind] | None = None,
     log: Path | None = None,
 ) -> tuple[SandboxSpec, Outfit]:
-    """The sandbox to start, and how the helper is run in it. wanted: its image is ready.
+    """Return the specification of the sandbox with the world's additions, and the setup of the helper.
 
-    task: its id, for the world. known: what runs the helper in an image, by provider and identity; is added to.
+    An image without a usable Python gets a Node: as a mount, or in an image that is built if the provider has no
+    mounts.
+
+    Args:
+        manifest: The world.
+        wanted: Specification of the sandbox without the additions. Its image is ready.
+        provider: Provider of the sandbox.
+        task: Id of the task, which the world is told.
+        paths: State directory; None for the default one.
+        known: Cache of interpreters in images, by provider and image; it is extended.
+        log: File for the output of a build.
+
+    Raises:
+        SandboxError: The image does not start.
     """
     image = (provider.name, wanted.image.identity)
     kind = known.get(image) if known is not None else None
@@ -60,12 +77,12 @@ async def fit_out_world(
 
 
 def with_ports(manifest: Manifest, wanted: SandboxSpec, task: str) -> SandboxSpec:
-    """Return a sandbox whose world learns its task, and is reached at its ports."""
+    """Return the specification with the task's id in the entrypoint's environment, and with the world's ports."""
     ports = {*manifest.ports, *(service.port for service in manifest.services)}
     return wanted.model_copy(
         update={
             "env": wanted.env | manifest.task_env(task, "entrypoint"),
-            # Without a network there is nowhere to reach them from.
+            # Without a network no port can be exposed.
             "ports": tuple(sorted(ports)) if wanted.network_mode != "no-network" else (),
         }
     )

@@ -1,7 +1,7 @@
-"""What is known of the copies of a world: which of its URLs answered in one as they did in the world itself.
+"""Records of the comparison of worlds with their copies: which URLs answered in a copy as in the world itself.
 
-`bench env check` tries it and writes it down, in the state directory, by the digest of the manifest and the files of
-its image. A job that is submitted with the same state directory reads it.
+`bench env check` compares, and writes the records to the state directory, under the digest of the manifest and of its
+image's files. A job that is submitted with the same state directory reads them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class UrlProof(Model):
-    """Holds the findings of a trial about one URL."""
+    """Findings of a trial about one URL."""
 
     url: str
-    """As it was asked for."""
+    """The URL, as the sandbox sees it."""
 
     is_proven: bool = False
-    """Whether its answer changed by what was done in the world, and was then the same in a copy."""
+    """Whether its answer changed by the writes to the world, and was then the same in a copy."""
 
     is_lost: bool = False
     """Whether its answer was another one in the copy."""
@@ -37,19 +37,19 @@ class UrlProof(Model):
     """Finding in words."""
 
     sandbox: str = ""
-    """The provider on which it was tried."""
+    """Name of the sandbox provider on which it was tried."""
 
     image: str = ""
-    """The image of that sandbox."""
+    """Image of that sandbox."""
 
     task: str = ""
-    """The task in whose world it was tried; empty for none."""
+    """Id of the task in whose world it was tried; empty for none."""
 
     task_image: str = ""
-    """Digest of the files that the task's image was built from, by which the proof of a changed one is known."""
+    """Digest of the files from which the task's image was built, so that a proof of an older image is not used."""
 
     at: str = ""
-    """When, in ISO 8601."""
+    """Time of the trial, in ISO 8601."""
 
 
 class _Proofs(Model):
@@ -59,7 +59,13 @@ class _Proofs(Model):
 
 
 def record_proofs(paths: StatePaths, digest: str, proofs: Sequence[UrlProof]) -> None:
-    """Write down what a trial showed; of a URL the last trial counts. digest: of the world (`EnvironmentRef`)."""
+    """Store the findings of a trial; they replace earlier ones of the same URLs.
+
+    Args:
+        paths: The state directory.
+        digest: Digest of the world (`EnvironmentRef`).
+        proofs: The findings.
+    """
     if not proofs:
         return
     file = _file(paths, digest)
@@ -70,7 +76,7 @@ def record_proofs(paths: StatePaths, digest: str, proofs: Sequence[UrlProof]) ->
 
 
 def read_proofs(paths: StatePaths, digest: str) -> dict[str, UrlProof]:
-    """Return what is known of a world's URLs, by URL. A file that cannot be read proves nothing."""
+    """Return the stored findings about a world's URLs, by URL; none if the file is missing or invalid."""
     try:
         return dict(_Proofs.model_validate_json(read_regular(_file(paths, digest), _MAX_BYTES)).urls)
     except (OSError, UnsafePathError, ValidationError):
@@ -80,14 +86,16 @@ def read_proofs(paths: StatePaths, digest: str) -> dict[str, UrlProof]:
 def reason_unproven(
     urls: Sequence[str], proofs: Mapping[str, UrlProof], *, are_declared: bool, task: str = "", task_image: str = ""
 ) -> str | None:
-    """Return why copies of a world are not proven to answer as the world itself; None where they are.
+    """Return why copies of a world are not proven to answer as the world itself; None if they are.
 
     Args:
-        urls: Whose answers count: the declared ones, else those that verifiers read.
-        proofs: What is known of the world, by URL.
-        are_declared: Whether the manifest names them.
-        task, task_image: The task that is to be run, and the digest of what its image is built from. A proof of another
-            task counts, since one check is to do for a world of many tasks; one of another image of this task does not.
+        urls: URLs to be proven: the declared ones, else those that verifiers read.
+        proofs: Findings about the world, by URL.
+        are_declared: Whether the manifest names the URLs.
+        task: Id of the task that is to be run. A proof of another task counts, so that one check does for a world of
+            many tasks.
+        task_image: Digest of the files from which its image is built. A proof of another image of this task does not
+            count.
     """
     if not urls:
         return "no URL is declared by which copies could be compared, and none was found in the verifiers"
@@ -101,7 +109,7 @@ def reason_unproven(
         if task and proof.task == task and proof.task_image != task_image:
             return f"the image of {task} was changed since {url} was compared"
         if not proof.is_proven:
-            # Without the detail, which may quote what services answer: results and histories hold this sentence.
+            # Without the detail, which may quote a service's answer: this sentence goes into results and histories.
             how = "answered otherwise in a copy" if proof.is_lost else "was asked, and proves nothing"
             return f"GET {url} {how}"
     return None

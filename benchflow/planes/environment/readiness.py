@@ -1,6 +1,6 @@
 """Waiting until a world is healthy: all of its probes at once, inside the sandbox, under one deadline.
 
-What serves the probes is watched meanwhile, so that a world that has ended is not waited for.
+The processes that serve the probes are checked meanwhile, so that the wait ends early if one has died.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ from benchflow.planes.environment.helper.probe import SILENT, TRY, UNTRIED
 from benchflow.planes.environment.keeper import Keeper
 
 LOOK_EVERY = 2.0
-"""Seconds between two looks at what serves the probes, besides those at the files that tell of an end."""
+"""Seconds between two checks of the processes that serve the probes. Their exit files are watched all the time."""
 
 PATIENT = 12.0
-"""The same where an answer takes long, so that it is not always cut short."""
+"""The same interval after a probe has timed out, so that a slow answer is not cut short by each check."""
 
 _FIRST_LINES, _LAST_LINES = 5, 10
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What must answer. http: URLs as the sandbox sees them; tcp: ports of its localhost."""
+    """Targets of readiness probes."""
 
     http: tuple[str, ...]
+    """URLs as the sandbox sees them."""
+
     tcp: tuple[int, ...]
+    """Ports of the sandbox's localhost."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As the answers call them."""
+        """Return the names of all targets, as the answers have them: URLs, and `tcp://localhost:PORT`."""
         return (*self.http, *(f"tcp://localhost:{port}" for port in self.tcp))
 
     def without(self, done: Mapping[str, ProbeAnswer]) -> Targets:
-        """Those of which there is no answer yet."""
+        """Return the targets that are not in `done`."""
         return Targets(
             tuple(url for url in self.http if url not in done),
             tuple(port for port in self.tcp if f"tcp://localhost:{port}" not in done),
@@ -43,7 +46,7 @@ class Targets:
 
 
 def targets_of(manifest: Manifest, started: Sequence[Service]) -> Targets:
-    """What the manifest wants probed; without URLs of its own, those of the services that were started."""
+    """Return the manifest's readiness targets; without URLs there, the health URLs of the services `started`."""
     derived = tuple(f"http://localhost:{service.port}{service.health_path}" for service in started)
     return Targets(
         tuple(dict.fromkeys(manifest.readiness.http or derived)), tuple(dict.fromkeys(manifest.readiness.tcp))
@@ -60,11 +63,19 @@ async def wait_until_healthy(
     logs: Callable[[], Awaitable[Mapping[str, str]]],
     clock: Callable[[], float],
 ) -> tuple[ProbeAnswer, ...]:
-    """The answer of each target, once all are healthy.
+    """Poll all targets until each was healthy once, and return their answers.
 
-    exits: files of the sandbox that appear when something ends that should run. look: raises if it has; it is also
-    asked from time to time, and at the end. logs: for the error. clock: tells the seconds. Raises `ReadinessError` at
-    the deadline.
+    Args:
+        keeper: Client of the helper in the sandbox.
+        targets: The targets.
+        timeout_sec: Seconds until the deadline, by `clock`.
+        exits: Files of the sandbox that appear when a process ends that should run; each calls for a `look`.
+        look: Raises if such a process has died. It is also called from time to time, and at the end.
+        logs: Returns the logs of the services, for the error.
+        clock: Returns the current time in seconds.
+
+    Raises:
+        ReadinessError: A target was not healthy by the deadline.
     """
     began = clock()
     done: dict[str, ProbeAnswer] = {}
@@ -86,13 +97,14 @@ async def wait_until_healthy(
             return tuple(done[name] for name in targets.names)
         if clock() - began >= timeout_sec:
             raise await _gave_up(targets, timeout_sec, last, logs)
-        # Whoever has looked at it knows why it is no reason to give up: it is not waited for again.
+        # `look` did not raise for these exits, so they are no reason to give up: stop watching for them.
         watched = tuple(path for path in watched if path not in probed.ended)
 
 
 def _telling(before: ProbeAnswer | None, answer: ProbeAnswer, turn: float) -> ProbeAnswer:
-    """What is to be told of a target. That nothing was heard in a turn shorter than a whole try says less than what
-    was heard before.
+    """Return the more telling one of a target's last two answers.
+
+    A timeout in a turn that is shorter than a whole attempt says less than the answer before it.
     """
     if before is None or before.answer == UNTRIED:
         return answer
@@ -105,6 +117,7 @@ async def _gave_up(
     last: Mapping[str, ProbeAnswer],
     logs: Callable[[], Awaitable[Mapping[str, str]]],
 ) -> ReadinessError:
+    """Return the error for a deadline that has passed, with the last answers and excerpts of the logs."""
     ill = [name for name in targets.names if name not in last or not last[name].healthy]
     lines = [f"{name}: {last[name].answer if name in last else 'not asked'}" for name in targets.names]
     for service, text in (await logs()).items():
@@ -118,7 +131,7 @@ async def _gave_up(
 
 
 def excerpt(text: str) -> list[str]:
-    """How a log begins, since what is wrong may lie before all that the probes have made it say, and how it ends."""
+    """Return the first and the last lines of a log. The first may tell the cause, before the probes' own log lines."""
     lines = text.splitlines()
     if len(lines) <= _FIRST_LINES + _LAST_LINES:
         return lines or ["(its log is empty)"]

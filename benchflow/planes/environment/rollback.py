@@ -1,4 +1,4 @@
-"""A world's state taken, changed, put back and compared: the part of a trial that only stateful worlds have."""
+"""Rollback of a world's state in a trial: snapshot, write, restore, reset. Only stateful worlds have this part."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from benchflow.planes.environment.writing import Post, Writer
 T = TypeVar("T")
 
 SEEN_SEC = 5.0
-"""How long a service may take until what it was sent is in its database."""
+"""Seconds in which a write to a service must show in its database."""
 
 _MOST_BYTES = 8 * 2**30
 _TAIL = 2000
 
 
 class Timed(NamedTuple):
-    """What was seen, and how long the thing itself took, in seconds, without the looking."""
+    """Result of one operation."""
 
     detail: str
+    """Observation, in words."""
+
     seconds: float
+    """Duration of the operation itself, without its verification."""
 
 
 class Rollback:
-    """One after the other: `take_baseline`, `write`, `restore`, `reset`. Each says what was seen.
+    """Rollback of a world, to be called in this order: `take_baseline`, `write`, `restore`, `reset`.
 
-    directory: on this host, for copies of the state. source: the manifest's file. posts: the requests that write, in
-    place of SQLite. All raise `WorldError` for what the world does not do.
+    Each verifies its effect on the state and raises `WorldError`, or its `StateError`, if that is missing.
     """
 
     def __init__(
@@ -47,6 +49,16 @@ class Rollback:
         *,
         posts: Sequence[Post],
     ) -> None:
+        """Make it.
+
+        Args:
+            world: The world, ready.
+            place: Its sandbox.
+            writer: Writes to the world.
+            directory: Directory of this host for copies of the state.
+            source: Path of the manifest's file, for errors.
+            posts: Requests that write to services; without any, rows are inserted by SQLite.
+        """
         self._world = world
         self._place = place
         self._writer = writer
@@ -58,10 +70,11 @@ class Rollback:
 
     @property
     def is_empty(self) -> bool:
-        """Whether none of the declared databases is there."""
+        """Return whether none of the declared databases exists. Valid after `take_baseline`."""
         return not any(file.present for file in self._baseline.files)
 
     async def take_baseline(self) -> Timed:
+        """Capture the baseline, and copy it to this host."""
         _, seconds = await _timed(self._world.capture_baseline())
         self._baseline = self._world.context.baseline()
         await self._read(self._baseline)
@@ -71,6 +84,7 @@ class Rollback:
         return Timed(held + (f"; not in this image: {', '.join(absent)}" if absent else ""), seconds)
 
     async def write(self) -> Timed:
+        """Write to the world, and poll until its state differs from the baseline. Raise `StateError` if it does not."""
         done, seconds = await _timed(self._write())
         until = time.monotonic() + SEEN_SEC
         while (await self._world.query()).digest == self._digests[BASELINE]:
@@ -85,10 +99,15 @@ class Rollback:
         return Timed(f"{done}; the state has changed", seconds)
 
     async def restore(self) -> Timed:
+        """Restore the baseline. Raise `StateError` unless the state is then the baseline's."""
         _, seconds = await _timed(self._world.restore(self._baseline))
         return Timed(await self._require_baseline("restored"), seconds)
 
     async def reset(self) -> Timed:
+        """Write again, then reset. Raise `StateError` unless the state is then the baseline's.
+
+        Where the entrypoint starts the services, reset is a no-op: the sandbox is recycled, without a comparison.
+        """
         await self._write()
         _, seconds = await _timed(self._world.reset())
         if not self._world.manifest.owns_lifecycle:
@@ -99,6 +118,7 @@ class Rollback:
         )
 
     async def _write(self) -> str:
+        """Send the requests, or insert a row into each database; return a sentence about it."""
         sandbox = self._place.sandbox
         if self._posts:
             try:
@@ -114,7 +134,11 @@ class Rollback:
         return f"SQLite in the sandbox, not a service, has put a row into {where}"
 
     async def _require_baseline(self, name: str) -> str:
-        """The state now is the baseline's, and the world answers."""
+        """Raise `StateError` unless the state is the baseline's. Wait until the world is ready, and return both.
+
+        Args:
+            name: Name of the snapshot that is taken for the comparison.
+        """
         await self._read(await self._world.snapshot(name))
         if self._digests[name] != self._digests[BASELINE]:
             diff = await asyncio.to_thread(diff_snapshots, self._directory / BASELINE, self._directory / name)
@@ -125,7 +149,7 @@ class Rollback:
         return f"the state is the snapshot's; {answers_of(await self._world.readiness())}"
 
     async def _read(self, snapshot: StateSnapshot) -> None:
-        """Bring a snapshot to this host, and keep the digest of its rows."""
+        """Copy a snapshot to this host, and store the digest of its rows under the snapshot's name."""
         target = self._directory / snapshot.name
         if not await SqliteStore(self._place.keeper).fetch(snapshot, target, _MOST_BYTES):
             raise StateError(f"the state is too large to be compared: {_size(snapshot.size)}")
@@ -133,12 +157,14 @@ class Rollback:
 
 
 def answers_of(ready: ReadyWorld) -> str:
+    """Return the answers of a world's readiness probes as a phrase."""
     if not ready.probes:
         return "no probe is declared"
     return ", ".join(f"{probe.target} {probe.answer}" for probe in ready.probes)
 
 
 def _differs(diff: StateDiff) -> str:
+    """Return a difference as a phrase: counts of rows by table."""
     parts = []
     for database in diff.databases:
         if database.change is not None:

@@ -1,6 +1,6 @@
 """Reading the world's state on this host: the tables of downloaded databases, as rows and digests.
 
-Values are told apart as SQLite does: NULL, an integer, a real, text and a blob of the same look are five values.
+Values of different SQLite types are different values: NULL, integer, real, text and blob, even if they print alike.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from benchflow.contracts.environment import DatabaseState, StateSnapshot, TableS
 from benchflow.errors import StateError, UnsafePathError
 
 RECORD = "snapshot.json"
-"""The file of a snapshot that tells what it is; databases lie beside it as its `files` say."""
+"""File of a fetched snapshot with its `StateSnapshot` as JSON; the databases lie beside it, at the paths in `files`."""
 
 FENCE_TABLE = "benchflow_fence"
-"""The table of a snapshot's copies that holds the fence; worlds do not have it."""
+"""Table, in a snapshot's copies of the databases alone, that holds the consistency token (fence)."""
 
 Value: TypeAlias = int | float | str | bytes | None
 Row: TypeAlias = tuple[Value, ...]
 
 TIMEOUT = 300.0
-"""Seconds in which a database must have been read."""
+"""Timeout, in seconds, of reading one database."""
 
 _STEPS = 100_000
-"""Of SQLite's virtual machine, between two looks at the clock: some milliseconds."""
+"""Instructions of SQLite's virtual machine between two checks of the deadline: some milliseconds."""
 
 _LIMITS = {
-    # Of a text, a blob and a row. The default is 1 GB, which a generated column of an empty row can be made to be.
+    # Bytes of a text, a blob and a row. The default is 1 GB, which a generated column can fill in an empty row.
     sqlite3.SQLITE_LIMIT_LENGTH: 128 * 1024 * 1024,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
@@ -64,25 +64,37 @@ _SHADOWS = {
     "rtree_i32": _RTREE,
     "geopoly": _RTREE,
 }
-"""By module, the ends of the names of the tables that its virtual tables keep their rows in."""
+"""Suffixes of the names of shadow tables, in which virtual tables store their rows, by module."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """columns: names in their order; types: as declared; key: the columns of the primary key, in its order."""
+    """Schema of a table."""
 
     name: str
     columns: tuple[str, ...]
+    """Names of the columns, in order."""
+
     types: tuple[str, ...]
+    """Declared types of the columns."""
+
     key: tuple[str, ...]
+    """Columns of the primary key, in the key's order; empty without one."""
 
 
 def read_state(directory: Path, *, rows: int | None) -> WorldState:
-    """The state that a fetched snapshot holds. directory: as `SqliteStore.fetch` has made it.
+    """Return the state in a fetched snapshot: each table's row count and digest, and the values of small tables.
 
-    rows: the most rows whose values are given, a table; None for none. Left out: SQLite's own tables, the fence, and
-    the tables behind a full-text or R-tree index, whose rows are shown in their place. A value that JSON does not know
-    is `{"blob": <hex>}`, `{"text": <hex>}` for text that is no UTF-8, or `{"real": "inf"}`. Raises `StateError`.
+    Left out are SQLite's own tables, the fence, and the shadow tables of a full-text or R-tree index, whose rows the
+    virtual table has. Values without a JSON form are `{"blob": <hex>}`, `{"text": <hex>}` for text that is no UTF-8,
+    or `{"real": "inf"}`.
+
+    Args:
+        directory: Directory that `SqliteStore.fetch` has made.
+        rows: Maximum number of rows of a table up to which their values are included; None for no values.
+
+    Raises:
+        StateError: The snapshot or a database cannot be read.
     """
     databases = []
     for file in snapshot_at(directory).files:
@@ -96,7 +108,7 @@ def read_state(directory: Path, *, rows: int | None) -> WorldState:
 
 
 def snapshot_at(directory: Path) -> StateSnapshot:
-    """What a fetched snapshot is. Raises `StateError`."""
+    """Return the record of the fetched snapshot in `directory`. Raise `StateError` if there is none."""
     file = directory / RECORD
     try:
         return StateSnapshot.model_validate_json(file.read_bytes())
@@ -106,17 +118,24 @@ def snapshot_at(directory: Path) -> StateSnapshot:
 
 @contextlib.contextmanager
 def opened(directory: Path, path: str, file: str | None, *, timeout: float = TIMEOUT) -> Iterator[sqlite3.Connection]:
-    """A database of a fetched snapshot, to read; nothing is written, not even a lock.
+    """Open a database of a fetched snapshot for reading in a block. Nothing is written, not even a lock.
 
-    A sandbox wrote it, so that its schema may be made to run for ever, to fill the memory, or to call what is here.
+    The file is untrusted: its schema may be made to run for ever, to fill the memory, or to call functions of this
+    host. The connection is restricted accordingly.
 
-    path: where the world has it, for the errors. timeout: seconds for all that is read of it. All that goes wrong in
-    the block with it is raised as `StateError`.
+    Args:
+        directory: Directory of the snapshot.
+        path: Path of the database in the world, for errors.
+        file: Path of its copy, relative to `directory`.
+        timeout: Seconds for all reads in the block.
+
+    Raises:
+        StateError: The file cannot be opened, or SQLite fails in the block.
     """
     place = directory / str(file)
     try:
-        # Through no link. Nothing on this host changes it until it is opened by its path, which is all that SQLite
-        # knows; and what lies beside it (`-wal`, `-journal`) is not opened where a database is immutable.
+        # Refuses symbolic links. SQLite opens by path alone, but no process of this host changes the file in between;
+        # `-wal` and `-journal` files beside it are not opened, because the database is immutable.
         ConfinedPath(directory, str(file)).open().close()
         uri = f"file:{quote(str(place.absolute()))}?immutable=1&mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
@@ -138,7 +157,7 @@ def opened(directory: Path, path: str, file: str | None, *, timeout: float = TIM
 
 
 def _restrict(database: sqlite3.Connection, deadline: float) -> None:
-    """Keep the schema of a database from doing more than to hold rows."""
+    """Keep the schema of an untrusted database from doing more than to hold rows: limits, authorizer, deadline."""
     for pragma in ("cell_size_check = ON", "query_only = ON", "mmap_size = 0"):
         database.execute(f"PRAGMA {pragma}")
     for limit, most in _LIMITS.items():
@@ -149,15 +168,15 @@ def _restrict(database: sqlite3.Connection, deadline: float) -> None:
 
 
 def _authorize(action: int, one: str | None, other: str | None, schema: str | None, source: str | None) -> int:
-    """Allow to read tables. source: the view or the trigger that asks."""
-    # A view may have been written into the schema as a table; its query may have no end. Of functions there are only
-    # SQLite's own: `trusted_schema` would refuse those that honest generated columns use (json_extract, in 3.40).
+    """Allow reads of tables, as SQLite's authorizer callback. `source` is the view or trigger that causes an access."""
+    # A view may stand in the schema as a table, and its query may have no end. Functions are SQLite's own alone;
+    # `trusted_schema` would refuse those that harmless generated columns use (json_extract, in 3.40).
     is_denied = action in _DENIED or source is not None or (action == sqlite3.SQLITE_FUNCTION and other in _UNSAFE)
     return sqlite3.SQLITE_DENY if is_denied else sqlite3.SQLITE_OK
 
 
 def tables_of(database: sqlite3.Connection) -> list[Table]:
-    """The tables that hold the world's own rows, by name."""
+    """Return the tables with the world's own rows, sorted by name; without SQLite's, the fence and shadow tables."""
     listed = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
     listed = [(name, sql or "") for name, sql in listed if not name.startswith("sqlite_") and name != FENCE_TABLE]
     behind: set[str] = set()
@@ -167,7 +186,7 @@ def tables_of(database: sqlite3.Connection) -> list[Table]:
         module = _MODULE.search(sql) if virtual else None
         table = _table(database, name, virtual)
         if table is None or (virtual and _CONTENTLESS.search(sql)):
-            # Its module is not here, or it forgets its rows: what it keeps is all that can be told of it.
+            # Its module is missing on this host, or it is contentless: only its shadow tables can be read.
             continue
         behind |= {f"{name}_{end}".lower() for end in _SHADOWS.get(module.group(1).lower() if module else "", ())}
         found.append(table)
@@ -175,7 +194,7 @@ def tables_of(database: sqlite3.Connection) -> list[Table]:
 
 
 def _table(database: sqlite3.Connection, name: str, virtual: bool) -> Table | None:
-    """A table, or None for a virtual one that cannot be read here."""
+    """Return the schema of a table; None for a virtual one that this host cannot read."""
     try:
         told = database.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
         if virtual:
@@ -184,19 +203,19 @@ def _table(database: sqlite3.Connection, name: str, virtual: bool) -> Table | No
         if virtual:
             return None
         raise
-    # Of a row: number, name, type, NOT NULL, default, place in the key, hidden (1: of a virtual table's own).
+    # Columns of the pragma: number, name, type, NOT NULL, default, position in the key, hidden (1: of a virtual table).
     shown = [row for row in told if row[6] != 1]
     key = tuple(row[1] for row in sorted(shown, key=lambda row: row[5]) if row[5])
     return Table(name, tuple(row[1] for row in shown), tuple(row[2] for row in shown), key)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it."""
+    """Return a name quoted as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def shown(value: Value) -> Any:
-    """A value as JSON has it."""
+    """Return a value in its JSON form (see `read_state`)."""
     if isinstance(value, bytes):
         return {"blob": value.hex()}
     if isinstance(value, float) and not math.isfinite(value):
@@ -210,16 +229,17 @@ def shown(value: Value) -> Any:
 
 
 def order_of(row: Row) -> tuple[Any, ...]:
-    """A key that sorts rows as SQLite does, with no collation but the binary one."""
+    """Return a sort key that orders rows as SQLite does with the binary collation."""
     return tuple(_order(value) for value in row)
 
 
 def written(row: Row) -> bytes:
-    """The row as bytes: equal for equal rows, and for no others."""
+    """Return the row as bytes that are equal for equal rows only."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in map(_written, row))
 
 
 def _state_of(database: sqlite3.Connection, table: Table, most: int | None) -> TableState:
+    """Return a table's row count and digest, and its values if it has at most `most` rows."""
     columns = ", ".join(map(quoted, table.columns))
     count, digests = 0, 0
     kept: list[Row] | None = None if most is None else []
@@ -236,7 +256,7 @@ def _state_of(database: sqlite3.Connection, table: Table, most: int | None) -> T
         name=table.name,
         columns=table.columns,
         rows=count,
-        # A sum does not know the order of what was added.
+        # A sum of hashes does not depend on the order of the rows.
         digest=_sha256([table.columns, count, f"{digests % 2**256:x}"]),
         values=None if kept is None else [[shown(value) for value in row] for row in kept],
     )
@@ -249,7 +269,7 @@ def _written(value: Value) -> bytes:
         case int():
             return b"i%d" % value
         case float():
-            # There is a second zero, which SQLite takes for the first.
+            # Adding 0.0 turns -0.0, which SQLite takes for equal, into 0.0.
             return b"r" + struct.pack(">d", value + 0.0)
         case str():
             return b"t" + _raw(value)

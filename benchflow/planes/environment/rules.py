@@ -1,4 +1,4 @@
-"""What a manifest's values must be beyond their types: each on its own, and one against the other."""
+"""Validation of a manifest's values beyond their types: each on its own, and against each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchflow.contracts.environment import Manifest
 from benchflow.planes.environment.document import KeyPath
 
 Problem = tuple[KeyPath, str, str]
-"""Where, within the table `environment`; what is wrong; the remedy."""
+"""Key within the table `environment`; message; remedy."""
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -25,7 +25,12 @@ _ENGINE = ("/run/benchflow", "/var/run/benchflow", "/var/lib/benchflow", "/opt/b
 
 
 def problems_of(manifest: Manifest, written: dict[str, Any]) -> Iterator[Problem]:
-    """Everything that is wrong with a manifest of the right types. written: its table, as the file has it."""
+    """Yield all problems of a manifest whose types are right.
+
+    Args:
+        manifest: The parsed manifest.
+        written: Its table `environment` as written in the file, which tells defaults from given values.
+    """
     yield from _names(manifest)
     yield from _owner(manifest)
     yield from _task_selection(manifest, written.get("task_selection", {}))
@@ -38,6 +43,7 @@ def problems_of(manifest: Manifest, written: dict[str, Any]) -> Iterator[Problem
 
 
 def _names(manifest: Manifest) -> Iterator[Problem]:
+    """Yield problems of `name`, `image` and `base_image`."""
     if not manifest.name.strip() or _UNPRINTABLE.search(manifest.name):
         yield ("name",), f"must be a name on one line, not {manifest.name!r}", "name the benchmark"
     if manifest.image is not None and manifest.base_image is not None:
@@ -58,6 +64,7 @@ def _names(manifest: Manifest) -> Iterator[Problem]:
 
 
 def _owner(manifest: Manifest) -> Iterator[Problem]:
+    """Yield contradictions between `owns_lifecycle` and `services`, and between `isolation` and `task_selection`."""
     if manifest.owns_lifecycle and manifest.services:
         yield (
             ("services",),
@@ -115,6 +122,7 @@ def _services(manifest: Manifest) -> Iterator[Problem]:
 
 
 def _readiness(manifest: Manifest) -> Iterator[Problem]:
+    """Yield problems of `ports` and `readiness`."""
     for index, port in enumerate(manifest.ports):
         yield from _port(port, ("ports", index))
     yield from _given_twice(manifest.ports, ("ports",))
@@ -133,6 +141,7 @@ def _urls(urls: Sequence[str], at: KeyPath) -> Iterator[Problem]:
 
 
 def _url_problem(url: str) -> str | None:
+    """Return why a text cannot be the URL of a service, as a predicate; None if it can."""
     if _UNPRINTABLE.search(url) or " " in url:
         return "is no URL"
     try:
@@ -167,7 +176,7 @@ def _state(paths: Sequence[str]) -> Iterator[Problem]:
 
 
 def _path_problem(path: str) -> tuple[str, str] | None:
-    """What keeps a text from being the path of a database in the sandbox, and the remedy."""
+    """Return why a text cannot be the path of a database in the sandbox, and the remedy; None if it can."""
     if not path.startswith("/"):
         home = "; `~` is not expanded" if path.startswith("~") else ""
         return f"is not an absolute path in the sandbox{home}", "begin it with /"
@@ -210,7 +219,7 @@ def _given_twice(values: Sequence[str | int], at: KeyPath) -> Iterator[Problem]:
 
 
 def _twins(values: Sequence[str | int]) -> Iterator[tuple[int, int]]:
-    """The places of what was there before, each with its first place."""
+    """Yield the index of each duplicate, with the index of its first occurrence."""
     for index, value in enumerate(values):
         first = values.index(value)
         if first < index:

@@ -1,8 +1,8 @@
-"""The services that the framework starts: each if this image has it, all at once, watched, their logs kept, ended.
+"""The services that the framework starts: the ones that this image has, all at once, with health checks and logs.
 
-One supervisor, a shell script, starts them; there is nothing that it needs from the image but a shell. It runs as an
-`exec_once` of the sandbox, so that it is started once and is killed with all that it started, wherever that forked to.
-Which run of it is meant, and how its services fare, is in `incarnation`.
+One supervisor, a shell script, starts them; it needs nothing of the image but a shell. It runs as an `exec_once` of the
+sandbox, so that it is started once and is killed with all its descendants. `incarnation` reads which run of it is the
+latest, and the status of each service in it.
 """
 
 from __future__ import annotations
@@ -24,38 +24,36 @@ from benchflow.planes.sandbox.timeouts import AwakeDeadline
 _SUPERVISOR = Path(__file__).with_name("supervisor.sh").read_text()
 
 PROBE_SEC = 30
-"""A service whose `--help` takes longer is not taken for installed."""
+"""Timeout of a service's `--help` probe, in seconds; a service whose probe exceeds it counts as not installed."""
 
 LOG_CAP = 8 * 1024 * 1024
-"""Bytes of a service's log; of a longer one, the first and the last half are kept."""
+"""Maximum size of a service's log, in bytes; of a longer one the first and the last half are retained."""
 
 GRACE_SEC = 3.0
-"""What services have between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL of services."""
 
 LATE_SEC = 10.0
-"""How long after the exit, with status 0, of a service that has not yet been healthy its port may come up: it may have
-gone into the background.
+"""Seconds, after a service exits with status 0 before it was healthy, in which its port may come up: it may have gone
+into the background.
 """
 
 _TAIL = 4000
 _LAST_WORDS = 400
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.25
 _REAPED_SEC = 60.0
-"""How long the supervisor, as long as it lives, may take to write down how a service has ended that is gone."""
+"""Seconds in which a living supervisor must have recorded the exit status of a service that is gone."""
 
 
 class Ports(Protocol):
-    """Tells which TCP ports are listened on in a sandbox, and by whom, where that can be seen."""
+    """A source of the TCP ports on which processes of a sandbox listen."""
 
-    async def ports_in_use(self, ports: Sequence[int]) -> Mapping[int, str]: ...
+    async def ports_in_use(self, ports: Sequence[int]) -> Mapping[int, str]:
+        """Return those of `ports` that are listened on, with the listener's command and pid, empty if unknown."""
+        ...
 
 
 class Services:
-    """The services of one sandbox.
-
-    env: what they have in their environment. source: the manifest's file, for errors. probed: what the probes of this
-    image are known to say, by name. probe_sec, log_cap, grace_sec, late_sec: see the constants that they default to.
-    """
+    """The services of one sandbox."""
 
     def __init__(
         self,
@@ -71,6 +69,20 @@ class Services:
         grace_sec: float = GRACE_SEC,
         late_sec: float = LATE_SEC,
     ) -> None:
+        """Make it.
+
+        Args:
+            services: Declared services.
+            sandbox: Sandbox that they run in.
+            ports: Source of the ports that are listened on there.
+            env: Variables of the services' processes.
+            source: Path of the manifest's file, for errors.
+            probed: Known results of `--help` probes in this image, by name: whether each succeeded.
+            probe_sec: See `PROBE_SEC`.
+            log_cap: See `LOG_CAP`.
+            grace_sec: See `GRACE_SEC`.
+            late_sec: See `LATE_SEC`.
+        """
         self._services = tuple(services)
         self._names = [service.name for service in services]
         self._sandbox = sandbox
@@ -83,13 +95,17 @@ class Services:
         self._grace_sec = grace_sec
         self._late_sec = late_sec
 
-    # --- starting ------------------------------------------------------------------------------------
+    # --- start ---------------------------------------------------------------------------------------
 
     async def start(self) -> tuple[ServiceStatus, ...]:
-        """Start what this image has, unless that was done; how each fares as soon as all probes have answered.
+        """Start the services that this image has, unless that was done; return all statuses once all probes are over.
 
-        Raises `NoServiceError`, and `PortInUseError` for a port that was listened on before. After either, nothing
-        runs, and the next call tries again.
+        After an error of the first two kinds no service runs, and the next call tries again.
+
+        Raises:
+            NoServiceError: The image has none of the services.
+            PortInUseError: A service's port was listened on before.
+            WorldError: The supervisor ended, or a probe hangs.
         """
         seen = await self._look()
         if seen.stage == "stopping":
@@ -104,7 +120,7 @@ class Services:
         return await self._statuses(seen)
 
     def _known_from(self, seen: Incarnation) -> dict[str, bool]:
-        """What the probes said in an earlier incarnation, if that one came up."""
+        """Return the results of the probes in the last incarnation, by name; nothing if no service came up in it."""
         decided = {
             name: fate.state != "left_out"
             for name, fate in zip(self._names, seen.fates, strict=True)
@@ -115,7 +131,7 @@ class Services:
     async def _launch(
         self, seen: Incarnation, number: int, key: str, known: Mapping[str, bool]
     ) -> SandboxExecResult | None:
-        """Start the supervisor, unless it was; how it ended, if it has."""
+        """Start the supervisor, unless it was started; return its result if it has ended already."""
         taken: Mapping[int, str] = {}
         if not await self._sandbox.was_started(key):
             taken = await self._ports.ports_in_use([service.port for service in self._services])
@@ -131,7 +147,11 @@ class Services:
         return await start_once(self._sandbox, key, command, self._env)
 
     async def _decided(self, said: SandboxExecResult | None) -> Incarnation:
-        """The incarnation, when each service was started or left out. said: how its supervisor ended, if it has."""
+        """Poll until each service was started or left out, and return the incarnation. Raise `WorldError` if not.
+
+        Args:
+            said: Result of the supervisor, if it has ended.
+        """
         giving_up, pause = AwakeDeadline(self._probe_sec + PROBE_SEC), _FIRST_LOOK
         while True:
             seen = await self._look()
@@ -147,6 +167,7 @@ class Services:
             pause = min(pause * 1.3, _LONGEST_LOOK)
 
     async def _require_startable(self, seen: Incarnation) -> None:
+        """Stop all services and raise if a port is taken (`PortInUseError`) or all are left out (`NoServiceError`)."""
         both = list(zip(self._services, seen.fates, strict=True))
         for service, fate in both:
             if fate.state == "taken":
@@ -170,25 +191,28 @@ class Services:
                 log_tail="\n".join(answers),
             )
 
-    # --- watching ------------------------------------------------------------------------------------
+    # --- status --------------------------------------------------------------------------------------
 
     async def statuses(self) -> tuple[ServiceStatus, ...]:
-        """How each declared service fares."""
+        """Return the status of each declared service."""
         return await self._statuses(await self._settled())
 
     async def exit_files(self) -> tuple[str, ...]:
-        """Files of the sandbox that appear when services end."""
+        """Return the files of the sandbox that the supervisor writes when services end, one for each service."""
         seen = await self._look()
         return tuple(f"{seen.boot}/{seen.number}/{name}.exit" for name in self._names)
 
     async def age(self) -> float:
-        """Seconds since the first of the services was started."""
+        """Return the seconds since the first of the services was started; 0 if none was."""
         return max(((fate.ran or 0.0) + (fate.ended_ago or 0.0) for fate in (await self._look()).fates), default=0.0)
 
     async def require_running(self, *, starting: bool = False) -> None:
-        """Raise `ServiceDiedError` if one that was started has ended. starting: it need not have been healthy yet.
+        """Raise `ServiceDiedError` if a service that was started has ended.
 
-        One that ended with status 0 while its port is served has gone into the background, and lives.
+        A service that ended with status 0 while its port is served has gone into the background: it counts as running.
+
+        Args:
+            starting: Tolerate a service that waits for its start, and, for `late_sec`, one that ended with status 0.
         """
         seen = await self._settled()
         ended = [
@@ -205,6 +229,7 @@ class Services:
             raise await self._death(service, fate)
 
     async def _death(self, service: Service, fate: Fate) -> ServiceDiedError:
+        """Return the error for a service that has ended, with the end of its log."""
         after = f" after {fate.ran:.1f} s" if fate.ran is not None else ""
         if fate.code is not None:
             how = f"ended with exit status {fate.code}{after}"
@@ -220,20 +245,27 @@ class Services:
         )
 
     async def logs(self, *, tail: int | None = None) -> dict[str, str]:
-        """What each service has printed in all incarnations, its last `tail` characters."""
+        """Return the output of each service in this boot of the sandbox: all that is retained, or its last bytes.
+
+        Args:
+            tail: Number of those bytes; None for all.
+        """
         texts = await incarnation.read_logs(self._sandbox, [f"{name}.log" for name in self._names], tail)
         return dict(zip(self._names, texts, strict=True))
 
-    # --- ending --------------------------------------------------------------------------------------
+    # --- stop ----------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End the services, with all that they started. None running is success."""
+        """Stop the services and all their descendants. Success if none runs."""
         seen = await self._look()
         if seen.stage in ("open", "stopping"):
             await self._end(seen)
 
     async def _end(self, seen: Incarnation) -> None:
-        """Written down before it begins and after it is done, so that whoever comes after a crash can finish it."""
+        """Stop an incarnation: SIGTERM, then SIGKILL after `grace_sec`.
+
+        Its directory records the begin and the end of that, so that after a crash the next call completes it.
+        """
         told = await incarnation.tell_to_end(self._sandbox, seen.number)
         grace, pause = AwakeDeadline(self._grace_sec), _FIRST_LOOK
         while await incarnation.any_left(self._sandbox, told) and not grace.is_over():
@@ -242,13 +274,16 @@ class Services:
         await self._sandbox.kill_once(seen.key(seen.number))
         await incarnation.mark_stopped(self._sandbox, seen.number)
 
-    # --- looking -------------------------------------------------------------------------------------
+    # --- records -------------------------------------------------------------------------------------
 
     async def _look(self) -> Incarnation:
         return await incarnation.look(self._sandbox, self._names)
 
     async def _settled(self) -> Incarnation:
-        """How they fare; one that has just ended may need a moment until its exit status is written."""
+        """Return the incarnation once no service is `lost`: the supervisor may not have recorded an exit status yet.
+
+        Give that up when the supervisor is dead, or after `_REAPED_SEC`.
+        """
         reaping = AwakeDeadline(_REAPED_SEC)
         while True:
             seen = await self._look()
@@ -258,7 +293,7 @@ class Services:
             await asyncio.sleep(_FIRST_LOOK)
 
     async def _in_background(self, seen: Incarnation) -> set[str]:
-        """Those that ended with status 0 while their port is served: they have left somebody behind who serves it."""
+        """Return the services that ended with status 0 while their port is served, by a process that they left."""
         quiet = {
             service.port: service.name
             for service, fate in zip(self._services, seen.fates, strict=True)
@@ -281,7 +316,7 @@ def _status(service: Service, fate: Fate) -> ServiceStatus:
 
 
 def _first_word(command: str) -> str:
-    """What a shell would take for the program."""
+    """Return the word of a command that a shell takes for the program."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -290,7 +325,7 @@ def _first_word(command: str) -> str:
 
 
 def _answer(service: Service, fate: Fate, said: str) -> str:
-    """What a probe came to, in a line."""
+    """Return the result of a service's `--help` probe as one line; `said` is its output."""
     words = " ".join(said.split()) or "it said nothing"
     how = f"exit status {fate.code}" if fate.code is not None else "known from before"
     return f"{service.name}: `{_first_word(service.command)} --help`: {how}: {words}"

@@ -1,7 +1,7 @@
-"""Whether a world does what its manifest declares, tried in a sandbox of its own: started, healthy, rolled back, ended.
+"""Trial of a world, in a sandbox of its own, against its manifest: start, readiness, rollback, copy, teardown.
 
-It is tried with what rollouts use, and nothing is taken on trust: state is compared by its content, after a write that
-was seen. The first thing that fails ends the trial; the sandbox is removed in any case.
+It uses the code that rollouts use, and verifies every effect: state is compared by its content, after a write that was
+observed. The first failure ends the trial; the sandbox is removed in any case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchflow.planes.sandbox.timeouts import awake_timeout
 Outcome = Literal["holds", "fails", "unproven", "not declared", "not tried"]
 
 START_SEC = 120.0
-"""What a sandbox may take to start."""
+"""Timeout of the start of a sandbox, in seconds."""
 
 _ROLLBACK = ("snapshot", "write", "restore", "reset")
 _ROWS = ("image", "sandbox", "services", "ready", *_ROLLBACK, "copy", "teardown", "removed")
@@ -45,67 +45,104 @@ _NO_VERIFIER = "without a task there is no verifier to find a URL in: give --tas
 
 
 class Finding(Model):
-    """What came of one thing that a world should do. seconds: how long that took."""
+    """Result of one step of a trial."""
 
     what: str
+    """Name of the step: one of `_ROWS`."""
+
     outcome: Outcome
     detail: str = ""
+    """Observation, or the error's message, in words."""
+
     seconds: float | None = None
+    """Duration of the step; None if it was not tried."""
 
 
 class EnvironmentCheck(Model):
-    """What a trial found, in its order. world: as it became ready. failure: of the first thing that fails.
-
-    urls: what was seen of each URL in a copy of the world.
-    """
+    """Result of a trial."""
 
     name: str
+    """Name of the environment."""
+
     source: str
+    """Path of the manifest's file."""
+
     sandbox: str
+    """Name of the sandbox provider."""
+
     findings: tuple[Finding, ...]
+    """Findings, one for each step, in the order of the steps."""
+
     urls: tuple[UrlProof, ...] = ()
+    """Findings about each observed URL in a copy of the world."""
+
     world: ReadyWorld | None = None
+    """The world as it became ready; None if it did not."""
+
     failure: Failure | None = None
+    """Failure of the first step that failed."""
 
     @property
     def ok(self) -> bool:
+        """Return whether no step failed."""
         return all(finding.outcome != "fails" for finding in self.findings)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a world is tried in.
-
-    build: makes the image. wanted: the sandbox, without what the manifest adds to it. task: its id, for the world. env:
-    variables of services that the framework starts; secrets: of an entrypoint. prepare: what a task does in its sandbox
-    before the world is started. posts: how to write through a service. observe: URLs whose answers are compared in a
-    copy; is_declared: whether the manifest names them, else verifiers were found to read them. solve: changes the state
-    as the task's oracle does, and says how it ended.
-    """
+    """Setting of a trial: the world, and all that it is tried with."""
 
     manifest: Manifest
     source: str
+    """Path of the manifest's file, for errors."""
+
     provider: SandboxProvider
     build: Callable[[], Awaitable[ImageRef]]
+    """Builds or finds the sandbox's image."""
+
     wanted: SandboxSpec
+    """Specification of the sandbox, without the manifest's additions."""
+
     task: str
+    """Id of the task, which the world is told."""
+
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of services that the framework starts."""
+
     secrets: Mapping[str, str] = field(default_factory=dict)
+    """Secret variables of the image's entrypoint."""
+
     prepare: Callable[[Sandbox], Awaitable[None]] | None = None
+    """Runs the task's own setup in its sandbox before the world is started."""
+
     posts: tuple[Post, ...] = ()
+    """Requests that write to a service."""
+
     observe: tuple[str, ...] = ()
+    """URLs whose answers are compared in a copy."""
+
     is_declared: bool = False
+    """Whether the manifest names the URLs of `observe`; else they were found in verifiers."""
+
     solve: Callable[[Sandbox], Awaitable[str]] | None = None
+    """Changes the state as the task's oracle does, and returns a sentence about how that ended."""
+
     paths: StatePaths | None = None
+    """State directory; None for the default one."""
+
     has_task: bool = False
     """Whether `task` is one that was given, whose verifiers were searched for URLs."""
 
 
 async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what: None) -> EnvironmentCheck:
-    """Try everything that the manifest declares. tell: is told what is tried now.
+    """Try everything that the manifest declares, and return the findings.
 
-    What the world gets wrong is in the result. Raises only what is no `BenchFlowError`; also then, and when it is
-    cancelled, the sandbox is removed.
+    A `BenchFlowError` becomes a finding. The sandbox is removed in any case, also after another exception and after a
+    cancellation.
+
+    Args:
+        setting: The world, and all that it is tried with.
+        tell: Called with the name of each step before it begins.
     """
     with tempfile.TemporaryDirectory(prefix="benchflow-env-check-") as directory:
         trial = _Trial(setting, tell, Path(directory))
@@ -122,12 +159,14 @@ async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what:
 
 
 class _Ended(Exception):
-    """Something failed, and is recorded."""
+    """A step has failed, and is recorded: the trial ends."""
 
 
 class _Trial:
+    """A trial that is under way: its steps, its findings, and the sandbox to remove at its end."""
+
     def __init__(self, setting: Setting, tell: Callable[[str], None], directory: Path) -> None:
-        """Make it. directory: on this host, for copies of the state and what the world records."""
+        """Make it. `directory` on this host holds copies of the state and the world's records."""
         self._setting = setting
         self._states, self._records = directory / "states", directory / "records"
         self._manifest = setting.manifest
@@ -143,6 +182,7 @@ class _Trial:
         self._proofs: list[UrlProof] = []
 
     def result(self) -> EnvironmentCheck:
+        """Return the findings; a step without one is `not declared` or `not tried`."""
         for what in _ROWS:
             if what not in self._findings:
                 undeclared = what in _ROLLBACK and not self._manifest.is_stateful
@@ -162,7 +202,7 @@ class _Trial:
         )
 
     async def _step(self, what: str, work: Callable[[], Awaitable[str | Timed]]) -> None:
-        """Carry out one thing and record what came of it. Raises `_Ended` when it fails."""
+        """Run one step and record its finding. Raise `_Ended` if it raises a `BenchFlowError`."""
         self._tell(what)
         started = time.monotonic()
         try:
@@ -179,13 +219,16 @@ class _Trial:
         rounded = None if seconds is None else round(seconds, 4)
         self._findings[what] = Finding(what=what, outcome=outcome, detail=detail, seconds=rounded)
 
-    # --- up ------------------------------------------------------------------------------------------
+    # --- start ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        """Build the image, start the sandbox and the services, and wait until the world is ready."""
         await self._step("image", self._build)
         await self._step("sandbox", self._start)
         await self._step("services", self._provision)
         await self._step("ready", self._wait)
+
+    # Each of these steps returns a phrase for its finding.
 
     async def _build(self) -> str:
         image = await self._setting.build()
@@ -252,9 +295,10 @@ class _Trial:
         self._ready = await self._world.readiness()
         return answers_of(self._ready)
 
-    # --- back ----------------------------------------------------------------------------------------
+    # --- rollback ------------------------------------------------------------------------------------
 
     async def roll_back(self) -> None:
+        """Take the baseline, then write, restore and reset. Without a database or a request, the baseline alone."""
         assert self._place is not None and self._world is not None and self._writer is not None
         states = Rollback(
             self._world, self._place, self._writer, self._states, self._setting.source, posts=self._setting.posts
@@ -267,10 +311,10 @@ class _Trial:
         for what, work in (("write", states.write), ("restore", states.restore), ("reset", states.reset)):
             await self._step(what, work)
 
-    # --- a copy --------------------------------------------------------------------------------------
+    # --- copy ----------------------------------------------------------------------------------------
 
     async def compare_copy(self) -> None:
-        """Hold a copy of the world, as a child of a branch has one, against it by the answers of its services."""
+        """Compare the world with a copy such as a branch's child gets, by the answers of their services."""
         setting = self._setting
         if not setting.observe:
             absent = f"the verifier of {setting.task} names no URL of the world" if setting.has_task else _NO_VERIFIER
@@ -281,7 +325,7 @@ class _Trial:
         await self._step("copy", self._compare)
         lost = [proof.detail for proof in self._proofs if not proof.is_proven]
         if lost:
-            # What nobody has declared fails nobody's check.
+            # URLs that are not declared do not fail a check.
             more = f"; and {len(lost) - _MAX_DETAILS} more" if len(lost) > _MAX_DETAILS else ""
             detail = "; ".join(lost[:_MAX_DETAILS]) + more
             self._record("copy", "unproven", detail, time.monotonic() - started)
@@ -310,7 +354,7 @@ class _Trial:
         return f"{done}; {', '.join(setting.observe)} answer alike in a copy"
 
     async def _act(self) -> str:
-        """Change the state by way of the services, and say how."""
+        """Change the state by the task's oracle and the requests; return a sentence about it."""
         assert self._place is not None and self._writer is not None
         setting, done = self._setting, []
         if setting.solve is not None:
@@ -321,7 +365,7 @@ class _Trial:
 
     @asynccontextmanager
     async def _copy(self, image: ImageRef) -> AsyncIterator[tuple[ManifestEnvironment, Place]]:
-        """Start a sandbox from a snapshot of this one, and remove it."""
+        """Start a sandbox from a snapshot of this one, yield its world, not started yet, and remove it."""
         assert self._outfit is not None
         spec = self._spec.model_copy(update={"name": f"{self._spec.name}-copy", "image": image})
         try:
@@ -331,10 +375,10 @@ class _Trial:
         finally:
             await see_through(self._setting.provider.remove(spec.name))
 
-    # --- down ----------------------------------------------------------------------------------------
+    # --- end -----------------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """End the world and remove its sandbox, however far the trial came, and see that both is so."""
+        """Tear the world down and remove its sandbox, however far the trial came, and verify both."""
         with suppress(_Ended):
             if self._ready is not None:
                 await self._step("teardown", self._tear_down)
@@ -342,11 +386,12 @@ class _Trial:
             with suppress(_Ended):
                 await self._step("removed", self._remove_sandbox)
         else:
-            # It may have been cut short in the middle of its start.
+            # A start that was cancelled halfway may have left a sandbox.
             await self._setting.provider.remove(self._spec.name)
             self._record("removed", "not tried", "no sandbox was started")
 
     async def _tear_down(self) -> str:
+        """Tear the world down. Raise `WorldError` if a process still listens on one of its ports."""
         if self._manifest.owns_lifecycle and self._manifest.keep_alive:
             return "the entrypoint ends with its sandbox"
         assert self._place is not None and self._world is not None

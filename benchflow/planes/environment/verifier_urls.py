@@ -1,9 +1,9 @@
-"""Which URLs of a world's services the verifier of a task reads, as far as its files say.
+"""Search of a verifier's files for the URLs of a world's services that it reads.
 
-They are looked for in the text of the files, and no verifier is run: what one asks for when it runs depends on the
-agent that it judges. Found are URLs that are written out, and paths behind a variable that the same file sets to the
-address of a service: `f"{BASE}/log"`, `BASE + "/log"`, `"$BASE/log"`. Where only the beginning of a URL is written out,
-the rest is `{…}`: nobody can ask for that.
+The text of the files is searched and no verifier is run: its requests at run time depend on the agent that it judges.
+Found are literal URLs, and paths behind a variable that the same file sets to the address of a service:
+`f"{BASE}/log"`, `BASE + "/log"`, `"$BASE/log"`. If only the beginning of a URL is literal, the rest is `{…}`, and the
+URL cannot be requested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPEN_END = "{…}"
 """Placeholder for the part of a URL that is known only when the verifier runs."""
 
 MAX_FILE_BYTES = 1024 * 1024
-"""A larger file is data, and no program."""
+"""Maximum size, in bytes, of files that are searched: a larger one is data, not a program."""
 
 _PLACE = r"[A-Za-z0-9._~%/?&=+,:@!-]*"
 _URL = re.compile(rf"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):(\d+)({_PLACE})")
@@ -32,12 +32,12 @@ _OPENS = re.compile(r"[\"'`]?(?:[{$]|\s*\+)")
 
 
 def urls_of_verifier(manifest: Manifest, task: Task, directory: Path) -> tuple[str, ...]:
-    """Return the URLs at the manifest's ports that the files of a task's verifiers name, in order.
+    """Return the URLs at the manifest's ports in the files of a task's verifiers, sorted.
 
     Args:
-        manifest: Of the task's world.
-        task: As it was read.
-        directory: Where it lies.
+        manifest: Manifest of the task's world.
+        task: The task.
+        directory: Directory of the task.
     """
     found: set[str] = set()
     ports = _ports(manifest)
@@ -55,13 +55,13 @@ def _texts(directory: Path, below: str) -> Iterator[str]:
     with ConfinedDirectory(directory) as root:
         for entry in root.entries(below):
             if entry.is_file and entry.status.st_size <= MAX_FILE_BYTES:
-                # What is no text is no program.
+                # A file that is not UTF-8 is no program.
                 with suppress(UnicodeDecodeError):
                     yield root.read(entry.name, MAX_FILE_BYTES).decode()
 
 
 def _ports(manifest: Manifest) -> frozenset[int]:
-    """Return the ports at which the manifest says that the world serves."""
+    """Return all ports that the manifest names: of services, readiness probes and `ports`."""
     probed = (urlsplit(url).port for url in manifest.readiness.http)
     services = (service.port for service in manifest.services)
     named = (*services, *manifest.ports, *manifest.readiness.tcp, *probed)
@@ -69,6 +69,7 @@ def _ports(manifest: Manifest) -> frozenset[int]:
 
 
 def _urls_in(text: str, ports: frozenset[int]) -> Iterator[str]:
+    """Yield the URLs at these ports of localhost in a text."""
     for match in _URL.finditer(text):
         if int(match.group(1)) not in ports:
             continue

@@ -1,8 +1,7 @@
-"""A write to the world, to see whether it is rolled back: a row by SQLite itself, or a request to a service.
+"""A write to the world, to check that it is rolled back: a row that SQLite inserts, or a request to a service.
 
-A manifest says nothing of how its services are written to. What holds for every world is that its databases are
-SQLite's, so that another process of the sandbox can put a row into a table of its own; whoever knows a request that
-writes can give that instead.
+A manifest does not declare how to write to its services. All state is in SQLite databases, so that another process of
+the sandbox can insert a row into a table of its own; a user who knows a request that writes can give that instead.
 """
 
 from __future__ import annotations
@@ -66,14 +65,16 @@ _GIVEN = re.compile(r"(https?://(?:\[[^\]\s]*\]|[^/?#:\s]+)(?::\d+)?(?:[/?][^:\s
 
 
 class Post(NamedTuple):
-    """A POST request, as the sandbox sees its services."""
+    """A POST request to a service."""
 
     url: str
+    """URL as the sandbox sees it."""
+
     body: str
 
 
 def parse_post(text: str) -> Post:
-    """`URL` or `URL:BODY`; a colon in the URL's path is written `%3A`. Raises `ConfigError`."""
+    """Parse `URL` or `URL:BODY`; a colon in the URL's path is written `%3A`. Raise `ConfigError` for other text."""
     match = _GIVEN.fullmatch(text)
     if match is None:
         raise ConfigError(
@@ -85,15 +86,21 @@ def parse_post(text: str) -> Post:
 
 
 class Writer:
-    """Writes to a world from within its sandbox. program, kind: of the interpreter that works there."""
+    """Writer to a world, from within its sandbox."""
 
     def __init__(self, program: Sequence[str], kind: Kind) -> None:
+        """Make it.
+
+        Args:
+            program: Argv that starts the interpreter in the sandbox.
+            kind: Which interpreter that is.
+        """
         self._start = (*program, *_START[kind])
         self._insert = _PYTHON_INSERT if kind == "python3" else _NODE_INSERT
         self._post = _PYTHON_POST if kind == "python3" else _NODE_POST
 
     async def insert(self, sandbox: Sandbox, path: str) -> None:
-        """Put a row into a database, in a table of its own. Raises `StateError`."""
+        """Insert a row into the table `TABLE` of a database, which is created. Raise `StateError` if that fails."""
         result = await sandbox.control('exec "$@"', *self._start, self._insert, path)
         if result.return_code != 0:
             raise StateError(
@@ -101,7 +108,7 @@ class Writer:
             )
 
     async def send(self, sandbox: Sandbox, post: Post) -> str:
-        """Send a request to a service; what was done, in words. Raises `WorldError` unless it succeeds."""
+        """Send a request to a service; return a phrase about it. Raise `WorldError` unless its status is 2xx."""
         words = (*self._start, self._post, post.url, _kind_of(post.body), post.body)
         result = await sandbox.control('exec "$@"', *words)
         status, _, said = result.stdout.strip().partition(" ")
@@ -117,6 +124,7 @@ class Writer:
 
 
 def _kind_of(body: str) -> str:
+    """Return the content type of a body: JSON if it parses as that, else plain text."""
     try:
         json.loads(body)
     except ValueError:

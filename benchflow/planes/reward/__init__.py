@@ -1,4 +1,4 @@
-"""The Reward plane: how a rollout is scored. `script` reads what a verifier script wrote."""
+"""The Reward plane: how a rollout is scored. `script` reads the reward files of a verifier script."""
 
 from benchflow.planes.reward.aggregate import aggregate_metrics
 from benchflow.planes.reward.script import parse_rewards

@@ -1,4 +1,4 @@
-"""Named metrics to one reward, by an `AggregatePolicy`. Where they come from is not known here."""
+"""Aggregation of named metrics to one reward, by an `AggregatePolicy`. The origin of the metrics is not known here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from benchflow.errors import RewardScalarError, VerifierError
 
 
 def aggregate_metrics(metrics: Mapping[str, float], policy: AggregatePolicy) -> float:
-    """The reward that the policy makes of the metrics.
+    """Return the reward that the policy makes of the metrics.
 
-    Raises `VerifierError` when the metrics cannot be combined: none at all, a weighted one that is missing,
-    weights that sum to nothing.
+    Args:
+        metrics: Metrics by name.
+        policy: Method, threshold and weights. Without weights all metrics weigh 1; with weights the others are ignored.
+
+    Raises:
+        VerifierError: There is no metric, one with a weight is missing, or the weights of a mean sum to 0 or less.
     """
     weights = policy.weights or dict.fromkeys(metrics, 1.0)
     if not weights:
@@ -43,7 +47,10 @@ def aggregate_metrics(metrics: Mapping[str, float], policy: AggregatePolicy) -> 
 def require_scalar(result: VerifyResult, who: str, *, of_only_key: bool = True) -> None:
     """Raise `RewardScalarError` for a result of several keys without a scalar.
 
-    who: needs one. of_only_key: the only key does for it, whatever that is called.
+    Args:
+        result: Result of a verifier.
+        who: Subject of the error's sentence: the consumer that needs one number.
+        of_only_key: Whether a scalar counts that is the value of the only key, whatever its name.
     """
     if not result.is_keyed and (of_only_key or result.only_key is None):
         return
@@ -56,9 +63,10 @@ def require_scalar(result: VerifyResult, who: str, *, of_only_key: bool = True) 
 
 
 def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float:
-    """The mean of (weight, value) pairs, exact until it is rounded once: of ones it is 1, whatever the weights.
+    """Return the mean of (weight, value) pairs. It is rounded once, so that the mean of ones is 1 for any weights.
 
-    Raises `VerifierError` when the weights sum to nothing, and for what is no finite number.
+    Raises:
+        VerifierError: The weights sum to 0 or less, or a number is NaN or infinite.
     """
     counted = list(pairs)
     try:

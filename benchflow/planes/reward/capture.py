@@ -1,9 +1,8 @@
-"""What scoring needs of a sandbox, brought out of it before a verifier runs.
+"""Capture of evidence from a sandbox before a verifier runs: scorers' inputs, workspace, artifacts.
 
 Everything lies below a rollout's evidence directory: `inputs/<path>` for files that scorers read, `workspace.tar` for
-the whole workspace, `artifacts.tar` for what lies elsewhere and is declared to be the agent's work, too. What could not
-be kept is a warning; that is written down, too, so that whoever asks again after a crash is told the same and changes
-nothing.
+the whole workspace, `artifacts.tar` for declared work of the agent that lies elsewhere. A file that cannot be captured
+becomes a warning. Warnings are recorded, too, so that a call after a crash returns the same ones and changes nothing.
 """
 
 from __future__ import annotations
@@ -33,29 +32,29 @@ from benchflow.stored_files import read_stored
 INPUTS = "inputs"
 ARTIFACTS = "artifacts.tar"
 LEFT = "/logs/artifacts"
-"""A directory of every sandbox whose content is an artifact, whether or not a task declares it."""
+"""Directory of every sandbox whose content is an artifact, even if the task does not declare it."""
 
 _DECLARED = "declared.json"
 _END = bytes(1024)
-"""What an archive ends with."""
+"""End of a complete tar archive: two empty blocks."""
 
 _MOST_HOLES = 1024 * 1024 * 1024
-"""Bytes. No `tar` of a usual image packs files with holes as such, unless it is told to."""
+"""Maximum bytes of holes in sparse files of an archive. The `tar` of a usual image stores none unless it is told to."""
 
 _NOT_THERE = 44
-# Bytes, as near as the image's `du` can tell: not every one knows -b.
+# $1: a path. Prints its size in bytes; not every `du` knows -b, so that it may be rounded to KiB.
 _MEASURE = r"""
 [ -e "$1" ] || exit 44
 size=$(du -sHb -- "$1" 2>/dev/null) && [ -n "$size" ] && { echo "${size%%[!0-9]*}"; exit; }
 size=$(du -sHk -- "$1") && echo "$((${size%%[!0-9]*} * 1024))"
 """
-# $1: a directory, then what is packed of it.
+# $1: a directory, then its members to pack.
 _PACK = r"""
 cd -- "$1" || exit 2
 shift
 exec tar -cf - -- "$@"
 """
-# $1: a directory that counts only with something in it. The numbers of those arguments that are there.
+# $1: a directory that counts only if it is not empty; then paths. Prints the indices of the paths that exist.
 _WHICH = r"""
 n=0 left=$1
 holds() { for f in "$1"/* "$1"/.[!.]* "$1"/..?*; do if [ -e "$f" ] || [ -h "$f" ]; then return 0; fi; done; return 1; }
@@ -69,20 +68,25 @@ done
 
 
 class _TooLargeError(Exception):
-    """More is being packed than may be kept."""
+    """An archive exceeds its limit while it is packed."""
 
 
-# --- what scorers read -----------------------------------------------------------------------------------
+# --- inputs of scorers -----------------------------------------------------------------------------------
 
 
 def inputs_of(
     task: Task, config: VerifierConfig, step: str | None, *, workspace: str = "/", allowed: Collection[str] = ()
 ) -> list[str]:
-    """The absolute paths in the sandbox that scorers of a step read, each once.
+    """Return the absolute paths in the sandbox that the scorers of a step read, each once.
 
-    config: of the step's verifier; step: its name. workspace: where relative paths of reward functions begin.
-    allowed: the modules that the user lets tasks name. A function says what it reads by a method
-    `sandbox_inputs(workspace)`.
+    A reward function declares its paths by a method `sandbox_inputs(workspace)`.
+
+    Args:
+        task: The task.
+        config: Configuration of the step's verifier.
+        step: Not used.
+        workspace: Directory to which relative paths of reward functions refer.
+        allowed: Modules that the user allows tasks to name.
     """
     strategy = strategy_of(task, config)
     found = [judged_directory(strategy)] if strategy.type == "llm-judge" else []
@@ -95,13 +99,19 @@ def inputs_of(
 
 
 async def keep_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *, limit_bytes: int) -> list[str]:
-    """Bring files and directories of the sandbox to `evidence/inputs/<path>`; warnings of what is missing or too large.
+    """Download files and directories to `evidence/inputs/<path>`; return a warning for each missing or too large one.
 
-    paths: absolute. limit_bytes: of all of them together. Each is brought once, also when this is called again.
+    Each path is downloaded once, also if this is called again.
+
+    Args:
+        sandbox: The sandbox.
+        paths: Absolute paths.
+        evidence: Evidence directory of the rollout.
+        limit_bytes: Limit for all of them together.
     """
     record = evidence / f"{INPUTS}.json"
     told: dict[str, str | None] = read_record(record) or {}
-    # What lies in another comes after it.
+    # In this order a directory comes before the paths below it, which are then there already.
     for path in sorted({posixpath.normpath(path) for path in paths}):
         if path in told:
             continue
@@ -117,7 +127,7 @@ async def keep_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *,
 
 
 async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -> str | None:
-    """Bring one path; why it could not be."""
+    """Download one path; return why it was not, or None."""
     if path == "/":
         return "/ is the whole file system: it is not kept"
     too_large = f"{path} is larger than the {limit} bytes that may still be kept: it is not"
@@ -130,7 +140,7 @@ async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -
         with storage_errors(place.root), ExitStack() as opened:
             place.root.mkdir(parents=True, exist_ok=True)
             evidence = opened.enter_context(ConfinedDirectory(place.root.parent))
-            # Beside the directory: of a worker that dies nothing is left in it that a scorer reads.
+            # Downloaded beside the directory: a worker that dies must leave no partial file in it for a scorer.
             part = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=place.root.parent, prefix=".part-")))
             await sandbox.download(path, part / "part")
             if ConfinedPath(part, "part").status() is None:
@@ -145,14 +155,14 @@ async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -
         raise
     except SandboxError as error:
         if error.retryable:
-            # A scorer would take for missing what nobody could read just now.
+            # A recorded warning would be final: a scorer would take the file for missing.
             raise
         return f"{path} could not be kept: {error.message}"
     return None
 
 
 def _size(place: ConfinedPath) -> int:
-    """Return the bytes of the files that a place holds. Raises `UnsafePathError`."""
+    """Return the total size of a file, or of a directory's files. Raise `UnsafePathError` for an unsafe path."""
     status = place.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
         return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
@@ -161,7 +171,7 @@ def _size(place: ConfinedPath) -> int:
 
 
 def limits_of(packed: IO[bytes]) -> ArchiveLimits:
-    """Return how much an archive that a sandbox has made may unpack to: what it is long, and some holes."""
+    """Return the limits for reading an archive that a sandbox has made: its own length, plus `_MOST_HOLES`."""
     return ArchiveLimits(size=os.fstat(packed.fileno()).st_size + _MOST_HOLES)
 
 
@@ -169,16 +179,23 @@ def limits_of(packed: IO[bytes]) -> ArchiveLimits:
 
 
 async def keep_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) -> list[str]:
-    """Keep the workspace as `evidence/workspace.tar`, with owners, modes, times and links; warnings.
+    """Store the workspace as `evidence/workspace.tar`, with owners, modes, times and links; return warnings.
 
-    Sockets are left out. limit_bytes: of the archive; a larger one is given up while it is made, and nothing is kept.
-    Nothing is written in the sandbox. A workspace that was kept before is not kept again.
+    Sockets are left out. Nothing is written in the sandbox. A workspace that was stored before is not packed again.
+
+    Args:
+        sandbox: The sandbox.
+        evidence: Evidence directory of the rollout.
+        limit_bytes: Limit of the archive. Packing a larger one is aborted, and nothing is stored.
     """
     return await _keep(sandbox, evidence / WORKSPACE, "the workspace", sandbox.ref.workdir, ["."], limit_bytes)
 
 
 async def _keep(sandbox: Sandbox, target: Path, what: str, base: str, members: Sequence[str], limit: int) -> list[str]:
-    """Pack what lies below a directory of the sandbox into `target`, unless that was done before; warnings."""
+    """Pack members of the directory `base` into `target`, unless that was done before; return the warnings.
+
+    `what` names them in the warnings.
+    """
     record = target.with_suffix(".json")
     told = read_record(record)
     if told is None:
@@ -201,7 +218,7 @@ async def _keep(sandbox: Sandbox, target: Path, what: str, base: str, members: S
 async def _pack(
     sandbox: Sandbox, sink: IO[bytes], what: str, base: str, members: Sequence[str], limit: int
 ) -> tuple[bool, list[str]]:
-    """Pack what lies below a directory; whether that is whole, and warnings."""
+    """Pack members of the directory `base` into `sink`; return whether the archive is complete, and warnings."""
     if posixpath.normpath(base) == "/" and "." in members:
         return False, [f"{what} is the whole file system: it is not kept"]
     size, end = 0, b""
@@ -220,14 +237,14 @@ async def _pack(
     except _TooLargeError:
         return False, [f"{what} is larger than {limit} bytes: it is not kept"]
     code, said = result.return_code, result.stderr.strip()[-2000:]
-    # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
+    # tar exits with 1 if a file changed or vanished while it was read: what was read counts.
     if code > 1 or end != _END:
         return False, [f"{what} could not be packed, and is not kept: {said or f'exit status {code}'}"]
     return True, [f"{what} changed while it was packed: {said}"] if code else []
 
 
 def kept_workspace(evidence: Path) -> Path:
-    """The workspace that `keep_workspace` kept. Raises `VerifierError` with what kept it from being kept."""
+    """Return the archive that `keep_workspace` stored. Raise `VerifierError`, with its warnings, if there is none."""
     kept = evidence / WORKSPACE
     if not kept.is_file():
         notes = (read_record(kept.with_suffix(".json")) or {}).get("warnings", [])
@@ -245,9 +262,15 @@ def kept_workspace(evidence: Path) -> Path:
 async def keep_artifacts(
     sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int
 ) -> list[str]:
-    """Keep declared artifacts outside of the workspace as `evidence/artifacts.tar`, as the workspace is; warnings.
+    """Store declared artifacts outside of the workspace as `evidence/artifacts.tar`; return warnings.
 
-    Those that are not there are told by whoever collects them.
+    Missing artifacts cause no warning here: their collection into the results reports them.
+
+    Args:
+        sandbox: The sandbox.
+        artifacts: Artifacts that the task declares, besides `LEFT`.
+        evidence: Evidence directory of the rollout.
+        limit_bytes: Limit of the archive, as in `keep_workspace`.
     """
     workspace = posixpath.normpath(sandbox.ref.workdir)
     declared: dict[str, list[str]] = {}
@@ -265,12 +288,12 @@ async def keep_artifacts(
 
 
 def read_declared(evidence: Path) -> dict[str, list[str]]:
-    """Return the artifacts that `keep_artifacts` looked for, relative to `/`, with what is left out of each."""
+    """Return the artifacts that `keep_artifacts` looked for: paths relative to `/`, with the exclusions of each."""
     return read_record(evidence / _DECLARED) or {}
 
 
 def read_record(file: Path) -> dict[str, Any] | None:
-    """Return what was written down; None when nothing was."""
+    """Return the content of a JSON record; None if it does not exist."""
     try:
         told: dict[str, Any] = json.loads(read_stored(file))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Reward functions by what a task calls them: built-ins, entry points of `benchflow.rewards`, and `module:Class`.
+"""Reward functions by their type in a task: built-ins, entry points of `benchflow.rewards`, and `module:Class`.
 
-A built-in is imported when it is first asked for; `module:Class` only if an installed package declares it, or the user
-allows it (see `benchflow.contracts.code`). What running them takes is not known here; see `score`.
+A built-in is imported at its first use; `module:Class` only if an installed package declares it, or the user allows it
+(see `benchflow.contracts.code`). They are run in `score`.
 """
 
 from __future__ import annotations
@@ -41,19 +41,25 @@ BUILT_IN: dict[str, str] = {
     "skills": "benchflow.planes.reward.memory:Skills",
     "memory-files": "benchflow.planes.reward.memory:MemoryFiles",
 }
-"""Type to `module:Class`."""
+"""Import paths (`module:Class`) of the built-in reward functions, by type."""
 
 
 def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: Collection[str] = ()) -> RewardFunc:
-    """The function that a row of `reward.funcs` declares, with its options.
+    """Construct the reward function that a row of `reward.funcs` declares.
 
-    file, index: of the row, for errors. allowed: the modules that the user lets tasks name. Raises `TaskValueError` for
-    a type that is not known, not allowed or no reward function, and for an option of the wrong value; `UnknownKeyError`
-    for an option that it does not have.
+    Args:
+        spec: The row.
+        file: File that declares it, for errors.
+        index: Index of the row, for errors.
+        allowed: Modules that the user allows tasks to name.
+
+    Raises:
+        TaskValueError: The type is unknown, not allowed or no reward function, or an option has a wrong value.
+        UnknownKeyError: The function has no such option.
     """
     at = f"reward.funcs[{index}]"
     make = _find(spec.type, file, f"{at}.type", allowed)
-    # One that wants to know what it is called here is told.
+    # A function with an option `name` gets the row's name.
     named = {"name": spec.name} if "name" in _options_of(make) else {}
     try:
         function = make(**named | spec.options)
@@ -71,10 +77,14 @@ def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: C
 
 
 def check_functions(table: RewardTable, *, file: str, allowed: Collection[str] = ()) -> None:
-    """Raise the `TaskError` of the first row that is no reward function, or of an aggregate that weighs the reward of a
-    space, or of a function in a space, that none of them scores.
+    """Raise the `TaskError` of the first invalid row, or of an aggregate with a weight for a metric that none reports.
 
-    allowed: as for `make_function`.
+    Only metrics named after a space are checked: `<space>` and `<space>.<name>`.
+
+    Args:
+        table: The task's reward table.
+        file: File that declares it, for errors.
+        allowed: Modules that the user allows tasks to name.
     """
     functions = {
         spec.name: make_function(spec, file=file, index=i, allowed=allowed) for i, spec in enumerate(table.funcs)
@@ -85,10 +95,10 @@ def check_functions(table: RewardTable, *, file: str, allowed: Collection[str] =
 def check_declared(table: RewardTable, *, file: str) -> Iterator[tuple[str, str]]:
     """Check a table like `check_functions`, without importing any code but our own.
 
-    Of functions that others have written, their options and spaces stay unchecked.
+    The options and spaces of third-party functions stay unchecked.
 
     Yields:
-        The key and the name of each row whose code is imported only if the user allows it.
+        The key, and the `module:Class`, of each row whose code is imported only if the user allows it.
     """
     functions: dict[str, object] = {}
     for index, spec in enumerate(table.funcs):
@@ -102,7 +112,8 @@ def check_declared(table: RewardTable, *, file: str) -> Iterator[tuple[str, str]
 
 
 def _check_aggregate(table: RewardTable, functions: dict[str, Any], file: str) -> None:
-    # One that does not say its space may turn out to score any.
+    """Raise `TaskValueError` if the aggregate has a weight for a metric of a space that no function reports."""
+    # A function without a declared space may score any: then nothing can be checked.
     if table.aggregate is None or not all(hasattr(function, "space") for function in functions.values()):
         return
     known = {"output"} | {space_of(function) for function in functions.values()}
@@ -119,20 +130,23 @@ def _check_aggregate(table: RewardTable, functions: dict[str, Any], file: str) -
 
 
 def space_of(function: RewardFunc) -> Space:
-    """The space that a function says it scores; `output` where it says none."""
+    """Return the space that a function declares; `output` if it declares none."""
     space: Space = getattr(function, "space", "output")
     return space
 
 
-# --- finding --------------------------------------------------------------------------------------------
+# --- lookup ---------------------------------------------------------------------------------------------
 
 
 Origin = Literal["built-in", "installed", "named"]
-"""Who brings a function: this package, an entry point of another one, or nobody but the task that names it."""
+"""Origin of a function: this package, an entry point of an installed one, or an import path that a task names."""
 
 
 def _locate(kind: str, file: str, key: str) -> tuple[Origin, str]:
-    """Return who brings a function, and its `module:Class`, without an import. Raises `TaskValueError`."""
+    """Return the origin and the `module:Class` of a function, without an import.
+
+    Raise `TaskValueError` for an unknown type.
+    """
     if kind in BUILT_IN:
         return "built-in", BUILT_IN[kind]
     points = {point.name: point.value for point in entry_points(group=GROUP)}
@@ -146,6 +160,7 @@ def _locate(kind: str, file: str, key: str) -> tuple[Origin, str]:
 
 
 def _find(kind: str, file: str, key: str, allowed: Collection[str]) -> Callable[..., RewardFunc]:
+    """Return the class of a type. Raise `TaskValueError` if it is unknown, not allowed or cannot be imported."""
     origin, target = _locate(kind, file, key)
     if origin == "named" and not is_allowed(target, allowed):
         raise TaskValueError(
@@ -169,7 +184,7 @@ def _load(target: str, kind: str, file: str, key: str) -> Callable[..., RewardFu
             key=key,
             remedy="install its package where the task is submitted and where it is scored, and write `module:Class`",
         ) from error
-    # Looked at before it is called: a task says this name, and must not call whatever is installed here.
+    # Checked before it is called: the task chooses this name, and must not call any installed function.
     if not isinstance(found, type) or not callable(getattr(found, "score", None)):
         raise TaskValueError(
             f"{kind!r} is no class of reward functions: it has no method `score`",
@@ -193,7 +208,7 @@ def _expect_space(function: object, spec: RewardFuncSpec, file: str, key: str) -
 
 
 def _refuse_options(error: ValidationError, make: Any, file: str, at: str) -> NoReturn:
-    """The first of what is wrong with a function's options."""
+    """Raise the `TaskError` for the first problem of a function's options."""
     detail = error.errors(include_url=False)[0]
     key = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])
     if detail["type"] == "unexpected_keyword_argument":
@@ -203,7 +218,7 @@ def _refuse_options(error: ValidationError, make: Any, file: str, at: str) -> No
         raise TaskValueError("is required", file=file, key=key) from error
     message = str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
     shown = repr(detail["input"])
-    # What is wrong with all of them together is not shown with all of them.
+    # An error without a location is about all options together: their values are not quoted.
     if detail["loc"] and len(shown) <= 80:
         message += f", not {shown}"
     raise TaskValueError(message, file=file, key=key) from error
@@ -214,7 +229,7 @@ def _options_of(make: object) -> list[str]:
 
 
 def _refuse_booleans(function: object, options: dict[str, Any], file: str, at: str) -> None:
-    """`true` is no number, although it can be made one."""
+    """Raise `TaskValueError` for a boolean given for a number, into which pydantic would convert it."""
     for name, value in options.items():
         taken = getattr(function, name, None)
         if isinstance(value, bool) and isinstance(taken, int | float) and not isinstance(taken, bool):
@@ -222,6 +237,7 @@ def _refuse_booleans(function: object, options: dict[str, Any], file: str, at: s
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
+    """Return a remedy that names the known word most like this one, or else all known words."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1)
     return f"did you mean `{close[0]}`?" if close else "known here: " + ", ".join(words)

@@ -1,4 +1,4 @@
-"""Which files a verifier's strategy reads, and where they lie among what was kept of a rollout."""
+"""Input files of a verifier's strategy, and their locations in a rollout's evidence and results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ARTIFACTS = "/logs/artifacts"
 
 
 def strategy_of(task: Task, config: VerifierConfig) -> VerifierStrategy:
-    """How a verifier scores, whether its document says so, its table, or nothing but a `test.sh`."""
+    """Return the strategy of a verifier: of its table if that is an LLM judge, else of its document, else `test.sh`."""
     if config.type == "llm-judge":
         judge = config.judge or JudgeConfig()
         told = f"What is to be judged is of the type {judge.input_type!r}."
@@ -31,15 +31,22 @@ def strategy_of(task: Task, config: VerifierConfig) -> VerifierStrategy:
 
 
 def judged_directory(strategy: VerifierStrategy) -> str:
-    """Where in the sandbox a rubric's judge finds what it judges."""
+    """Return the directory in the sandbox whose files a rubric's judge reads."""
     return strategy.input_dir or JudgeConfig().input_dir
 
 
 def find_inputs(paths: Sequence[str], evidence: Evidence, step: str | None) -> dict[str, ConfinedPath]:
-    """Where each declared file or directory lies, by the path as written.
+    """Return the location on this host of each declared file or directory, by its path as written.
 
-    A relative path is one of the results: of the step's own, else of the rollout's; an absolute one is the sandbox's.
-    Raises `VerifierError` naming all that are not there. No symbolic link is followed on the way to one.
+    Symbolic links are not followed.
+
+    Args:
+        paths: Absolute paths in the sandbox, or relative ones in the results of the step, else of the rollout.
+        evidence: Evidence of the rollout.
+        step: Name of the step; None if the task has only one.
+
+    Raises:
+        VerifierError: Some do not exist (all of them are named), or a path has a `..`.
     """
     found = {path: place for path in paths if (place := _find(path, evidence, step)) is not None}
     if missing := [path for path in paths if path not in found]:
@@ -67,6 +74,7 @@ def _find(path: str, evidence: Evidence, step: str | None) -> ConfinedPath | Non
 
 
 def _candidates(path: str, evidence: Evidence, step: str | None) -> Iterator[tuple[Path, str]]:
+    """Yield the places where a declared path may be, the preferred one first: a directory, and the path below it."""
     directory = evidence.directory
     if not path.startswith("/"):
         if directory is not None and step is not None:

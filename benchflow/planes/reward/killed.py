@@ -1,4 +1,4 @@
-"""Decides whether a verifier's reward counts if the kernel killed for want of memory while it ran."""
+"""The rule whether a verifier's reward counts after the kernel's out-of-memory killer struck while it ran."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from benchflow.planes.sandbox.outcome import KILLED
 def explaining_kills(
     use: MemoryUse | None, note: KillNote | None, return_code: int, program: str, log_tail: str | None
 ) -> Iterator[list[str]]:
-    """Read a verifier's verdict in a block. Yields warnings of the kills that it survived.
+    """Yield warnings of out-of-memory kills to a block that reads a verifier's result, and judge that result.
 
-    A verifier that ended with the status of a killed process passes on how its tests ended, whatever it wrote; one that
-    has another status, and a reward, has gone on after the kill: what it tested may well be what needed the memory.
+    Exit status 137 after kills means that the tests were killed, whatever reward was written. With another status and a
+    reward the verifier survived: the kill may have hit the program under test.
 
     Args:
-        use: The counters after the verifier.
-        note: The count before it; None where all kills are its own.
+        use: Memory counters after the verifier; None if there are none.
+        note: Count of kills before it; None if all kills are its own.
         return_code: The verifier's exit status.
         program: The verifier's main program.
         log_tail: The end of its output.
 
     Raises:
-        VerifierMemoryError: It was killed, or the block raised a `VerifierError` after kills.
+        VerifierMemoryError: After kills the exit status is 137, or the block raised a `VerifierError` other than a
+            timeout.
     """
     kills = 0 if use is None else use.kills if note is None else note.kills(use)
     if use is None or not kills:
@@ -49,7 +50,7 @@ def explaining_kills(
     try:
         yield [f"{said} while the verifier ran; it went on, and its reward counts"]
     except VerifierTimeoutError:
-        # It says itself what to do, and has no reward either.
+        # This error has a remedy of its own, and there is no reward in any case.
         raise
     except VerifierError as cause:
         raise error(cause.message) from cause

@@ -1,6 +1,6 @@
-"""A reward kit: a Python program of the verifier that reports a metric for each declared criterion.
+"""Reward kits: Python programs of a verifier that report a metric for each declared criterion.
 
-What it is told, by variables and a manifest, and what its metrics have to be.
+This module makes a kit's environment variables and manifest, and checks its metrics.
 """
 
 from __future__ import annotations
@@ -19,18 +19,25 @@ from benchflow.planes.reward.strict import AGREEMENT
 
 MANIFEST = "/logs/verifier/reward-kit.json"
 DETAILS = "/logs/verifier/reward-details.json"
-"""Where a kit may write details of its own, when the verifier's document declares no other place."""
+"""Default path for the details that a kit may write, if the verifier's document declares none."""
 
 
 def kit_command(program: str) -> str:
-    """The shell command that runs a kit's program."""
+    """Return the shell command that runs a kit's program."""
     quoted = shlex.quote(program)
     # An image may have Python under either name.
     return f"if command -v python3 >/dev/null 2>&1; then python3 {quoted}; else python {quoted}; fi"
 
 
 def kit_env(target: str, root: str, criteria: str | None, document: VerifierDocument) -> dict[str, str]:
-    """What a kit finds in its environment. target: the verifier's directory; criteria: the file; all in the sandbox."""
+    """Return a kit's environment variables.
+
+    Args:
+        target: Directory of the verifier in the sandbox.
+        root: Root directory of the kit there.
+        criteria: File with the criteria there; None if there is none.
+        document: The verifier's document.
+    """
     outputs = document.outputs
     env = {
         "BENCHFLOW_VERIFIER_DIR": target,
@@ -44,7 +51,13 @@ def kit_env(target: str, root: str, criteria: str | None, document: VerifierDocu
 
 
 def kit_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics: Mapping[str, JudgeRubric]) -> str:
-    """What a kit is told in one file: who scores, where things lie, how its criteria become the reward."""
+    """Return a kit's manifest as JSON: verifier, paths, and the policy that makes the reward of its criteria.
+
+    Args:
+        document: The verifier's document.
+        env: Variables that `kit_env` returned.
+        rubrics: Rubrics of the task, by path.
+    """
     rubric = criteria_of(document.strategy, rubrics)
     told: dict[str, Any] = {
         "verifier": document.name,
@@ -68,23 +81,23 @@ def kit_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics: Ma
 
 
 def criteria_of(strategy: VerifierStrategy, rubrics: Mapping[str, JudgeRubric]) -> JudgeRubric | None:
-    """The criteria that a kit has to report; None where none are declared, or in a form of the kit's own."""
+    """Return the criteria that a kit must report; None if none are declared, or in a format of the kit's own."""
     return rubrics.get(strategy.criteria or "") if strategy.type == "reward-kit" else None
 
 
 def criteria_policy(document: VerifierDocument, rubric: JudgeRubric) -> AggregatePolicy:
-    """How the criteria become one reward: as the verifier's document says, else by their own weights and scoring."""
+    """Return the policy that makes one reward of the criteria: the document's, else their own weights and scoring."""
     if document.outputs.aggregate_policy is not None:
         return document.outputs.aggregate_policy
-    # What weighs nothing is only told.
+    # A criterion of weight 0 is reported and does not count.
     weights = {criterion.id: criterion.weight for criterion in rubric.criteria if criterion.weight > 0}
     return AggregatePolicy(method=rubric.scoring.aggregation, weights=weights, threshold=rubric.scoring.threshold)
 
 
 def check_criteria(result: VerifyResult, rubric: JudgeRubric, policy: AggregatePolicy) -> None:
-    """Raise `RewardFileError` unless the metrics are the declared criteria and the reward is what they come to.
+    """Raise `RewardFileError` unless the metrics are exactly the criteria and the reward agrees with the policy.
 
-    A metric is the criterion's share, in [0, 1], whatever scale a judge would be asked it on.
+    Each metric must be in [0, 1], whatever the scale of its criterion.
     """
     declared = [criterion.id for criterion in rubric.criteria]
     missing = [name for name in declared if name not in result.items]

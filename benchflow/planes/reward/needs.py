@@ -1,6 +1,6 @@
-"""What scoring a task takes, said before anything runs: functions that can be made, a model to judge, a key for it.
+"""Requirements of scoring a task, checked before anything runs: reward functions, a judge's model, its API key.
 
-Most tasks need none of these, and every command that submits one asks here: so they are imported when one does.
+Most tasks have none of these, but every command that submits one checks: so the modules are imported only when needed.
 """
 
 from __future__ import annotations
@@ -16,23 +16,29 @@ from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import JudgeError, TaskError
 
 JUDGING_SEC = 1800.0
-"""What judges may take together, with all that they are asked again."""
+"""Seconds for all judges of a step together, with their retries."""
 
 HARDEN_SEC = 600.0
-"""Seconds in which a sandbox is made ready for a verifier, whatever an agent has left there."""
+"""Seconds to prepare a sandbox for a verifier, whatever the agent has left there."""
 
 FUNCTIONS_SEC = 900.0
-"""What reward functions may take together."""
+"""Seconds for all reward functions of a step together."""
 
 _JUDGES = frozenset({"llm-judge", "reasoning-judge"})
 """Types of reward functions that ask a model."""
 
 
 def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] = ()) -> list[str]:
-    """The variables that may hold the keys of the task's judges, by name; none for a task that no model judges.
+    """Check that a task can be scored; return the names of the variables with its judges' API keys, each once.
 
-    allowed: the modules that the user lets tasks name. Raises the typed error of the first thing that would keep the
-    task from being scored: an option of a reward function, a judge without a model, a missing package.
+    Args:
+        task: The task.
+        settings: The job's settings for judges.
+        allowed: Modules that the user allows tasks to name.
+
+    Raises:
+        TaskError: A reward function is invalid, or no model is named for a judge.
+        JudgeError: A judge's model or address cannot be used, or a package for it is missing.
     """
     if task.reward is not None:
         from benchflow.planes.reward.functions import check_functions
@@ -51,16 +57,16 @@ def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] 
                 remedy="name one there, or give --judge-model openai/… or anthropic/…",
             )
         require_library()
-        # The name of a key's variable alone would leave the model and the address to be found wrong when it judges.
+        # Also check model and address now: otherwise a mistake in them would show only when the judge is asked.
         judge_model(settings, wanted)
         credentials.append(credential_of(settings, wanted))
     return list(dict.fromkeys(credentials))
 
 
 def own_judges(task: Task) -> Iterator[tuple[str, str]]:
-    """Yield the variables whose values a task has sent to addresses of its own, as the keys of judges; and where.
+    """Yield the name of each API key variable that a task sends to a judge at its own address, and the address.
 
-    A row whose options are invalid yields nothing: `check_scoring` says why.
+    A row whose options are invalid yields nothing: `check_scoring` reports it.
     """
     for spec in task.reward.funcs if task.reward else []:
         address = spec.options.get("base_url")
@@ -76,7 +82,12 @@ def own_judges(task: Task) -> Iterator[tuple[str, str]]:
 
 
 def scoring_sec(task: Task, config: VerifierConfig) -> float:
-    """The most seconds that scoring a step may take: its verifier's own, and what else runs and is asked."""
+    """Return the timeout of scoring a step, in seconds: hardening, verifier, collect commands, functions, judges.
+
+    Args:
+        task: The task.
+        config: Configuration of the step's verifier.
+    """
     judged = any(True for _ in _judges(task))
     collecting = sum(command.timeout_sec for command in config.collect)
     functions = FUNCTIONS_SEC if task.reward is not None and task.reward.funcs else 0.0
@@ -84,7 +95,7 @@ def scoring_sec(task: Task, config: VerifierConfig) -> float:
 
 
 def table_of(task: Task, step: str | None) -> RewardTable | None:
-    """The reward functions of a step: the task's own, and what its verifier says of skills."""
+    """Return the reward functions of a step: the task's own, and those that its verifier's skill settings imply."""
     from benchflow.planes.reward.memory import memory_rows
 
     implied = memory_rows(task, step)
@@ -95,7 +106,7 @@ def table_of(task: Task, step: str | None) -> RewardTable | None:
 
 
 def _judges(task: Task) -> Iterator[tuple[str, str | None]]:
-    """Where a model judges, and which one the task wants."""
+    """Yield the key of each judge's model in the task's files, and the model, if one is named."""
     document = task.verifier_document
     if document is not None:
         strategy, at = document.strategy, f"verifier.strategies.{document.default_strategy}.model"
@@ -122,6 +133,7 @@ def _named_in_rubrics(task: Task) -> str | None:
 
 
 def _verifiers(task: Task) -> Iterator[tuple[str, VerifierConfig]]:
+    """Yield the verifier of the task and of each step, with its key."""
     yield "verifier", task.verifier
     for index, step in enumerate(task.steps):
         yield f"steps[{index}].verifier", step.verifier

@@ -1,4 +1,4 @@
-"""The rule for the reward of a step where the hardening found tampering: a job's `on_tampering`."""
+"""The rule for the reward of a step in which hardening found tampering: a job's `on_tampering`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchflow.contracts.reward import HardeningReport, OnTampering, RewardEvent
 from benchflow.errors import TamperingError
 
 MEASURED = "measured_reward"
-"""Key of a result's metadata: the scalar that was measured, where the rule has replaced it."""
+"""Key in a result's metadata of the measured scalar that the rule has replaced."""
 
 
 def apply_rule(
@@ -19,13 +19,15 @@ def apply_rule(
     reward_range: tuple[float, float],
     now: datetime,
 ) -> VerifyResult:
-    """Return the result of a step as the rule has it: unchanged where no tampering was found.
+    """Return a step's result after the rule: unchanged without tampering or by `keep`, else with the lowest reward.
+
+    The lowest reward is 0 if that is in the range. A lower measured reward stays.
 
     Args:
-        result: The result as it was measured, with a reward or several keys.
-        report: The step's hardening; None where nothing was hardened.
-        rule: The job's.
-        reward_range: The verifier's.
+        result: The measured result, with a reward or several keys.
+        report: Report of the step's hardening; None if nothing was hardened.
+        rule: The job's rule.
+        reward_range: Range of the verifier's rewards.
         now: Time of the event that records a replaced scalar.
 
     Raises:

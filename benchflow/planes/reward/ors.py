@@ -1,7 +1,7 @@
-"""What an ORS episode left, as a reward: outputs of its tools, reward payloads, lines of a `rewards.jsonl`.
+"""Reward of an ORS episode from its records: outputs of its tools, reward payloads, lines of a `rewards.jsonl`.
 
-The reward of a tool's output is one of a step, unless the output ends the episode. What ends it, and a payload, state
-the scalar; two that state different ones are an error, and so is an episode in which none does.
+The reward of a tool's output is that of a step, unless the output ends the episode. The final output, a payload and a
+terminal line state the scalar; different statements are an error, and so is an episode without one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchflow.planes.reward.strict import (
 )
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of one file of an episode."""
+"""Maximum size of one file of an episode, in bytes."""
 
 Format = Literal["json", "jsonl", "auto"]
 
@@ -41,10 +41,17 @@ _STATED = ("items", "events", "space", "granularity")
 def read_episode(
     inputs: Mapping[str, ConfinedPath], form: Format, *, reward_range: tuple[float, float], now: datetime
 ) -> VerifyResult:
-    """The result of an episode's files, by the names that errors call them.
+    """Read an episode's files and return their result.
 
-    form: of the files; `auto` takes a file with several values for lines. Raises `RewardFileError`, which names the
-    file and the line, and `RewardMissingError`.
+    Args:
+        inputs: The files, by their names in errors.
+        form: Format of the files; `auto`: a file with several JSON values has one in each line.
+        reward_range: Allowed range of rewards.
+        now: Time of events without one.
+
+    Raises:
+        RewardFileError: A record is invalid, or contradicts another. It names the file and the line.
+        RewardMissingError: No record states the episode's reward.
     """
     episode = _Episode(reward_range, now)
     for name, path in inputs.items():
@@ -60,7 +67,7 @@ def read_episode(
 
 
 def _records(text: str, name: str, form: Format) -> Iterator[tuple[int, Any]]:
-    """The records of a file, each with the line that it begins in."""
+    """Yield the records of a file, each with the line in which it begins."""
     if form == "auto":
         _, end = decode_json(text, name, 0)
         form = "jsonl" if skip_blank(text, end) < len(text) else "json"
@@ -75,10 +82,10 @@ def _records(text: str, name: str, form: Format) -> Iterator[tuple[int, Any]]:
 
 
 def _elements(text: str, name: str) -> Iterator[tuple[int, Any]]:
-    """The elements of the list that is the file."""
+    """Yield the elements of a file that is one JSON list, each with the line in which it begins."""
     before, at, line = 0, skip_blank(text, 0), 1
     for _ in load_json(text, name):
-        # Behind the bracket, or the comma.
+        # Skip the bracket, or the comma.
         at = skip_blank(text, at + 1)
         line += text.count("\n", before, at)
         before = at
@@ -87,25 +94,32 @@ def _elements(text: str, name: str) -> Iterator[tuple[int, Any]]:
         at = skip_blank(text, end)
 
 
-# --- what they say -------------------------------------------------------------------------------------
+# --- meaning -------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Episode:
-    """An episode, as far as it has been read. stated: the scalar, and where each statement of it is."""
+    """An episode, as far as it has been read."""
 
     allowed: tuple[float, float]
     now: datetime
     stated: list[tuple[float, str]] = field(default_factory=list)
+    """Statements of the scalar, each with its location."""
+
     events: list[RewardEvent] = field(default_factory=list)
     items: dict[str, float] = field(default_factory=dict)
     last: VerifyResult | None = None
+    """Result of the last payload, whose space, granularity and metadata count."""
+
     warnings: list[str] = field(default_factory=list)
     outputs: int = 0
+    """Number of tool outputs."""
+
     failed: int = 0
+    """Number of tool calls that failed."""
 
     def add(self, record: Any, file: str) -> None:
-        """Take in one record. file: where it is."""
+        """Add one record of any kind; `file` is its location. Raise `RewardFileError` if it is invalid."""
         data = mapping(record, file=file, key="")
         if "ok" in data or "output" in data:
             self._call(data, file)
@@ -122,6 +136,7 @@ class _Episode:
             refuse(file, f"{quote(data)} is no record of an episode", f"write {_KINDS}")
 
     def result(self, names: str) -> VerifyResult:
+        """Return the episode's result. Raise `RewardMissingError`, naming the files, if no record states a reward."""
         if not self.stated:
             raise RewardMissingError(
                 f"no record states the episode's reward: none of {self.outputs} outputs ends it with one",
@@ -141,6 +156,7 @@ class _Episode:
         )
 
     def _call(self, data: Mapping[str, Any], file: str) -> None:
+        """Add the record of a tool call, `{ok, output}`."""
         succeeded = _truth(data.get("ok"), file, "ok")
         if "reward" in data:
             refuse(file, "the reward is not part of the output", "move it into output", key="reward")
@@ -152,6 +168,7 @@ class _Episode:
             self.failed += 1
 
     def _output(self, output: Mapping[str, Any], file: str, at: str) -> None:
+        """Add the output of a tool; `at` is the prefix of its keys in errors."""
         index, self.outputs = self.outputs, self.outputs + 1
         is_last = _truth(output.get("finished", False), file, f"{at}finished")
         if output.get("reward") is None:
@@ -171,6 +188,7 @@ class _Episode:
         )
 
     def _payload(self, data: Mapping[str, Any], file: str) -> None:
+        """Add a reward payload. Its metadata may hold items, events, space and granularity."""
         for name in sorted(data.keys() - _PAYLOAD):
             refuse(file, f"{quote(name)} is not a key of a reward payload", "put it under metadata", key=name)
         metadata = mapping(data.get("metadata") or {}, file=file, key="metadata")
@@ -203,6 +221,7 @@ class _Episode:
         return RewardDocument(dict(data), file, "ors", self.allowed, None, self.now)
 
     def _state(self, value: float, file: str) -> None:
+        """Add a statement of the scalar. Raise `RewardFileError` if it contradicts the first one."""
         if self.stated and abs(self.stated[0][0] - value) > AGREEMENT:
             first, where = self.stated[0]
             refuse(file, f"says {value!r} while {where} says {first!r}", "state one reward of an episode", key="reward")

@@ -1,6 +1,6 @@
-"""The output space: reward functions that look at what an agent's work came to.
+"""The output space: reward functions that score the outcome of an agent's work.
 
-Tests and programs run in the world that the agent left; texts and judges read what was kept of it.
+Tests and programs run in the world that the agent left; texts and judges read the evidence that was captured of it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.stored_files import read_stored
 
 MOST_TEXT = 1024 * 1024
-"""Bytes of a file that is matched."""
+"""Maximum size, in bytes, of a file that is matched."""
 
 _EXCERPT = 200
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_RUN = frozenset({126, 127})
-"""What a shell exits with when there is nothing to run."""
+"""Exit statuses of a shell that cannot run a command: not executable, not found."""
 
 _OPTIONS = ConfigDict(extra="forbid")
 
@@ -55,6 +55,7 @@ def _event(value: float, source: str, meta: dict[str, Any]) -> RewardEvent:
 
 
 def _workbench(node: RolloutNode) -> Workbench:
+    """Return the node's workbench. Raise `RewardFuncError` if it has none."""
     if node.rollout.workbench is None:
         raise RewardFuncError(
             "the world that the agent left is not there to run anything in",
@@ -69,14 +70,22 @@ def _workbench(node: RolloutNode) -> Workbench:
 
 @dataclass(frozen=True, config=_OPTIONS)
 class TestRewardFunc:
-    """Whether the task's own tests pass: 1 if the reward of its verifier is at least `threshold`, else 0."""
+    """Reward function: 1 if the task's own tests pass, else 0."""
 
     threshold: float = 1.0
+    """Lowest reward of the task's verifier that counts as a pass."""
+
     space: ClassVar[Space] = "output"
-    # It is no test of ours, whatever it is called.
+    # Keeps pytest from collecting this class for its name.
     __test__: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode) -> RewardEvent:
+        """Run the task's verifier, at most once, and return 1 or 0.
+
+        Raises:
+            RewardFuncError: There is no world to run it in, or it gave no reward.
+            RewardScalarError: It reported several keys without a scalar.
+        """
         result = await _workbench(node).tests()
         require_scalar(result, "the function `tests`")
         if result.reward is None:
@@ -91,17 +100,21 @@ class TestRewardFunc:
 
 @dataclass(frozen=True, config=_OPTIONS)
 class StringMatchRewardFunc:
-    """Whether a text is the expected one: the agent's answer, or the file at `path`, absolute or in the workspace.
-
-    match: `regex` is searched for anywhere in the text. strip: without white space at both ends, of the text and of
-    what is expected. A file that is not there does not match.
-    """
+    """Reward function: 1 if a text matches the expected one, else 0. A missing file does not match."""
 
     expected: str
+    """Expected text, or regular expression."""
+
     path: str | None = Field(default=None, min_length=1)
+    """File to match, absolute or relative to the workspace; None for the agent's answer."""
+
     match: Literal["exact", "contains", "regex"] = "exact"
+    """Kind of match. `regex` is searched for anywhere in the text."""
+
     ignore_case: bool = False
     strip: bool = True
+    """Whether white space at both ends of either text is ignored; no effect on `regex`."""
+
     space: ClassVar[Space] = "output"
 
     @model_validator(mode="after")
@@ -114,10 +127,11 @@ class StringMatchRewardFunc:
         return self
 
     def sandbox_inputs(self, workspace: str) -> tuple[str, ...]:
-        """The files of the sandbox that are read, absolute."""
+        """Return the absolute paths of the files of the sandbox that are read."""
         return (posixpath.normpath(posixpath.join(workspace, self.path)),) if self.path else ()
 
     async def score(self, node: RolloutNode) -> RewardEvent:
+        """Match the text and return 1 or 0. Raise `VerifierError` if the file was not captured, or is too large."""
         if self.path is None:
             text: str | None = node.answer
         else:
@@ -141,9 +155,9 @@ class StringMatchRewardFunc:
 
 
 async def _content(node: RolloutNode, path: str) -> bytes | None:
-    """A file of the sandbox, by its absolute path, as it was when the agent had finished; None if it was not there.
+    """Return a file of the sandbox as the agent left it, by its absolute path; None if it did not exist.
 
-    Raises `VerifierError` where neither a copy nor the world was kept.
+    Raise `VerifierError` if neither a copy nor the world was retained.
     """
     rollout = node.rollout
     if rollout.evidence is not None:
@@ -168,7 +182,10 @@ async def _content(node: RolloutNode, path: str) -> bytes | None:
 
 
 def _copy(root: Path, relative: str) -> bytes | None:
-    """Return a regular file below a directory that an agent may have filled; None where none is, or a link leads."""
+    """Return a regular file below a directory with files of an agent; None if there is none, or it is a link.
+
+    Raise `RewardFuncError` for a directory or a larger file than `MOST_TEXT`.
+    """
     place = ConfinedPath(root, relative)
     status = place.status()
     if status is None or stat.S_ISLNK(status.st_mode):
@@ -181,7 +198,7 @@ def _copy(root: Path, relative: str) -> bytes | None:
 
 
 def _was_missing(evidence: Path, path: str) -> bool:
-    """Whether the file was looked for in the sandbox and not there, as whoever looked for it has written down."""
+    """Return whether `keep_inputs` has recorded that the file did not exist in the sandbox."""
     try:
         told = json.loads(read_stored(evidence / "inputs.json"))
     except FileNotFoundError:
@@ -194,19 +211,22 @@ def _was_missing(evidence: Path, path: str) -> bool:
 
 @dataclass(frozen=True, config=_OPTIONS)
 class CodeExecRewardFunc:
-    """What a program says that is run in the workspace, when the agent has finished.
-
-    code: a script, run by its own `#!` line, else by the command (`python3` by default). command: a shell's; without
-    code it is the program. files: put in place before, texts by their paths, absolute or in the workspace. result:
-    `exit`, 1 if it exits with 0, else 0; `stdout`, the number in [0, 1] that is its last line, if it exits with 0.
-    """
+    """Reward function: the result of a program that runs in the workspace once the agent has finished."""
 
     code: str | None = None
+    """Script to run: by its `#!` line if there is no `command`, else by the command (default `python3`)."""
+
     command: str | tuple[str, ...] | None = None
+    """Shell command; without `code` it is the program."""
+
     files: dict[str, str] = Field(default_factory=dict)
+    """Texts to write before, by path, absolute or relative to the workspace."""
+
     env: dict[str, str] = Field(default_factory=dict)
     timeout_sec: float = Field(default=60.0, gt=0)
     result: Literal["exit", "stdout"] = "exit"
+    """`exit`: 1 for exit status 0, else 0. `stdout`: the number in [0, 1] in its last line, for exit status 0."""
+
     space: ClassVar[Space] = "output"
 
     @model_validator(mode="after")
@@ -216,6 +236,12 @@ class CodeExecRewardFunc:
         return self
 
     async def score(self, node: RolloutNode) -> RewardEvent:
+        """Run the program, once for the same options, and return its result.
+
+        Raises:
+            VerifierTimeoutError: It did not finish in time.
+            RewardFuncError: There is no world to run it in, it could not be run, or its output has no such number.
+        """
         workbench = _workbench(node)
         said = json.dumps([self.code, self.command, self.files, self.env], sort_keys=True)
         key = f"exec-{sha256(said.encode()).hexdigest()[:16]}"
@@ -228,6 +254,7 @@ class CodeExecRewardFunc:
         return _event(self._value(done), "code-exec", meta)
 
     def _command(self, script: str) -> list[str]:
+        """Return the argv of the program; `script` is the path of `code` in the sandbox."""
         command = self.command if isinstance(self.command, str) or self.command is None else shlex.join(self.command)
         if not self.code:
             return ["sh", "-c", command or ""]
@@ -236,6 +263,7 @@ class CodeExecRewardFunc:
         return ["sh", "-c", f'{command or "python3"} "$0"', script]
 
     def _value(self, done: SandboxExecResult) -> float:
+        """Return the reward of the program's result, or raise as `score` does."""
         tail = (done.stderr or done.stdout)[-4000:]
         if done.timed_out:
             raise VerifierTimeoutError(
@@ -259,7 +287,10 @@ class CodeExecRewardFunc:
 
 
 def _rubric_of(given: object) -> object:
-    """A list is the rubric's criteria, a text in it what one of them says; what has no id is numbered."""
+    """Return a rubric as a table: a list is its criteria, a string a criterion's description; missing ids are numbers.
+
+    Raise `ValueError` for a path: the file was not read.
+    """
     if isinstance(given, str | Path):
         raise ValueError("names a file that was not read: give the rubric itself, or benchflow.LLMJudgeRewardFunc")
     table = {"criteria": given} if isinstance(given, list | tuple) else given
@@ -275,28 +306,44 @@ Rubric = Annotated[JudgeRubric, BeforeValidator(_rubric_of)]
 
 @dataclass(frozen=True, config=_OPTIONS)
 class LLMJudgeRewardFunc:
-    """What a model says of the agent's work by a rubric, in [0, 1].
-
-    rubric: a `JudgeRubric`, or its criteria as texts or tables. prompt: what the judge should know besides. inputs:
-    what it is shown beside the agent's answer: paths in the sandbox (absolute), or in the rollout's results (relative);
-    without any, all that was kept of the sandbox to be scored. model, base_url, credential: of the judge, where the
-    rollout brings none; with a base_url of its own it is asked in any case. credential: names the variable of its key.
-    """
+    """Reward function: the score that a model gives to the agent's work by a rubric, in [0, 1]."""
 
     rubric: Rubric
+    """A `JudgeRubric`, or its criteria as strings or tables."""
+
     prompt: str = ""
+    """Further information for the judge."""
+
     inputs: tuple[str, ...] = ()
+    """Files to show besides the agent's answer: absolute paths in the sandbox, or relative ones in the rollout's
+    results. Without any, all captured inputs.
+    """
+
     model: str | None = None
+    """Model to judge; None for the rubric's, or the rollout's."""
+
     base_url: str | None = None
+    """Base URL of a model endpoint, which is then used in place of the rollout's judge."""
+
     credential: str | None = None
+    """Name of the variable with the API key, for a judge that the rollout does not bring."""
+
     name: str = "llm-judge"
+    """Source of its events."""
+
     space: ClassVar[Space] = "output"
 
     def sandbox_inputs(self, workspace: str) -> tuple[str, ...]:
-        """The files of the sandbox that are read, absolute."""
+        """Return the absolute paths of the files of the sandbox that are read."""
         return tuple(path for path in self.inputs if path.startswith("/"))
 
     async def score(self, node: RolloutNode) -> VerifyResult:
+        """Ask the judge and return its score, with an item for each criterion.
+
+        Raises:
+            VerifierError: An input is missing, or there is nothing to judge.
+            JudgeError: The model gives no usable answer, or cannot be asked.
+        """
         result = await judge_rubric(
             self.rubric,
             Material(self._documents(node), node.rollout.task, node.rollout.instruction, self.prompt),
@@ -308,6 +355,7 @@ class LLMJudgeRewardFunc:
         return result.model_copy(update={"space": "output"})
 
     def _judge(self, node: RolloutNode) -> Judge:
+        """Return the rollout's judge, or one of its own if it has a `base_url` or the rollout brings none."""
         rollout = node.rollout
         if rollout.judge is not None and self.base_url is None:
             return rollout.judge
@@ -316,13 +364,14 @@ class LLMJudgeRewardFunc:
                 "there is nowhere to write down what the judge says", remedy="give the node's Evidence a directory"
             )
         settings = JudgeSettings(model=self.model, base_url=self.base_url, credential=self.credential)
-        # In a worker's environment is more than whoever submitted the job has agreed to.
+        # In a job only the secrets that its submitter named: the worker's environment may hold other keys.
         value = rollout.judge.value if isinstance(rollout.judge, JudgeByKey) else os.environ.get
         key = value(credential_of(settings, self.rubric.judge.model))
         place = rollout.evidence.parent if rollout.evidence is not None else rollout.directory
         return ModelJudge(settings, key, RolloutPaths(place).judge())
 
     def _documents(self, node: RolloutNode) -> list[Document]:
+        """Return the documents for the judge: the answer and the inputs. Raise `RewardFuncError` if there are none."""
         rollout = node.rollout
         found = [Document("the agent's answer", node.answer)] if node.answer else []
         if self.inputs:
@@ -340,6 +389,6 @@ class LLMJudgeRewardFunc:
 
 
 def _step_of(node: RolloutNode) -> str | None:
-    """The name of the node's step, which its evidence lies under; None where the task has only one."""
+    """Return the name of the node's step, by its evidence directory; None if the task has only one."""
     evidence, directory = node.rollout.evidence, node.rollout.directory
     return None if evidence is None or evidence.parent == directory else evidence.parent.name

@@ -1,4 +1,4 @@
-"""Puts the kept work of an agent into another sandbox: its workspace, and the artifacts beside it."""
+"""Transfer of an agent's retained work into another sandbox: its workspace, and the artifacts beside it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchflow.planes.sandbox.archives import excluded
 from benchflow.stored_files import open_stored
 
 PUT_SEC = 600.0
-"""For a workspace to be put in place."""
+"""Seconds to unpack a workspace in a sandbox."""
 
 _STAGED = "/var/lib/benchflow/workspace.tar"
-# $1 the archive, which is gone if the script has ended before; $2 the workspace. By patterns, since not every image has
-# `find`.
+# $1 the archive, which is gone if the script has completed before; $2 the workspace, which is emptied by patterns since
+# not every image has `find`.
 _PUT = r"""
 [ -e "$1" ] || exit 0
 set -e
@@ -37,7 +37,7 @@ for each in * .[!.]* ..?*; do
 done
 tar -xpf "$tar"
 """
-# $1 as above, then what it may hold, relative to /.
+# $1 as above, then the artifacts to replace, relative to /.
 _PUT_EACH = r"""
 [ -e "$1" ] || exit 0
 set -e
@@ -50,12 +50,18 @@ tar -xpf "$tar"
 
 
 async def put_work(sandbox: Sandbox, workspace: Path, evidence: Path) -> None:
-    """Put into a fresh sandbox what was kept of the agent's work. Raises `VerifierError`.
+    """Put the agent's retained work into a fresh sandbox: workspace and artifacts.
 
-    workspace: its archive. evidence: where `keep_artifacts` kept the artifacts.
+    If this sandbox's workspace is another directory than the agent's, an artifact may lie in it. The artifact then
+    takes precedence over the workspace's own content at that path.
 
-    Where the sandbox has its workspace elsewhere than the agent had, an artifact may lie in it. Such a one is what the
-    task means by that path, whatever the workspace has there.
+    Args:
+        sandbox: The fresh sandbox.
+        workspace: Archive of the workspace.
+        evidence: Evidence directory in which `keep_artifacts` has stored the artifacts.
+
+    Raises:
+        VerifierError: An archive cannot be read, or the sandbox cannot take it.
     """
     own = posixpath.normpath(sandbox.ref.workdir).lstrip("/")
     declared = read_declared(evidence)
@@ -73,13 +79,14 @@ def _is_in(path: str, directory: str) -> bool:
 
 
 async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str] = (), is_data: bool = False) -> None:
-    """Make the workspace of a fresh sandbox what `tar` holds, and nothing else: owners, modes, times, links.
+    """Replace the content of a sandbox's workspace by that of an archive, with owners, modes, times and links.
 
     Args:
-        sandbox: The fresh one.
-        tar: What was kept.
-        without: Paths in it whose content comes from elsewhere. No member of the archive decides where these lead.
-        is_data: Whether set-user-id bits of files are left out, for a verifier that no agent is to reach.
+        sandbox: The fresh sandbox.
+        tar: Archive of the workspace.
+        without: Paths in it to leave out with their parent directories, since their content comes from elsewhere: no
+            member of the archive (a link) may decide where these paths lead.
+        is_data: Drop set-user-id and set-group-id bits of files, by which tested code could become another user.
 
     Raises:
         VerifierError: The archive cannot be read, or the sandbox cannot take it.
@@ -93,11 +100,15 @@ async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str]
 
 
 async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str, Sequence[str]]) -> None:
-    """Put artifacts that `keep_artifacts` kept where they were, and nothing else that its archive may hold.
+    """Put artifacts that `keep_artifacts` has stored at their paths, and nothing else that the archive may hold.
 
-    declared: by path, relative to `/`, what is left out of it.
+    Args:
+        sandbox: The fresh sandbox.
+        evidence: Evidence directory with the archive.
+        declared: Artifacts to put, by path relative to `/`, with the exclusions of each.
 
-    Raises what `put_workspace` does, and `VerifierError` for artifacts that could not be kept.
+    Raises:
+        VerifierError: The artifacts could not be stored, the archive cannot be read, or the sandbox cannot take it.
     """
     tar = evidence / ARTIFACTS
     record = read_record(tar.with_suffix(".json"))
@@ -118,12 +129,12 @@ async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str,
 async def _put(
     sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool], is_data: bool, script: str, *args: str
 ) -> None:
-    """Bring the wanted members of an archive into the sandbox, and unpack them there by a script with its arguments."""
+    """Upload the wanted members of an archive, and unpack them in the sandbox by a script with its arguments."""
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
             rest = await asyncio.to_thread(_retell, tar, file, wanted, is_data)
         except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
-            # Values: of times and owners that no archive can hold.
+            # ValueError and OverflowError: times and owners that no archive can hold.
             raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
         await sandbox.upload(Path(file.name), _STAGED)
     result = await sandbox.control(f'{script}{rest}rm -f -- "$tar"', _STAGED, *args, timeout=PUT_SEC)
@@ -137,12 +148,20 @@ async def _put(
 
 
 def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: bool) -> str:
-    """Write an archive of the wanted content that leads nowhere else, and that every `tar` unpacks alike.
+    """Rewrite an untrusted archive: wanted members alone, no paths out of it, unpacked alike by every `tar`.
 
-    Returns a script, to be run in the workspace afterwards.
+    The agent may have been root in the sandbox that made the archive. Owners are written as numbers only, since names
+    may mean other users in another image. Directories come last, the deepest first: a file written into a directory
+    changes its time.
 
-    A sandbox made it, whose root the agent may have been. Owners are numbers alone, since names may mean others in
-    another image. Directories come last, the deepest first: what is written into one changes its time.
+    Args:
+        tar: The archive.
+        sink: File for the new one.
+        wanted: Returns whether a member is wanted, by its name.
+        is_data: Drop set-user-id and set-group-id bits of files.
+
+    Returns:
+        A script to run in the sandbox after the unpacking, in the same directory.
     """
     directories: list[tuple[int, tarfile.TarInfo]] = []
     links: list[tarfile.TarInfo] = []
@@ -181,7 +200,10 @@ def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: 
 
 
 def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInfo]) -> str:
-    """What a `tar` leaves undone that makes links after all else, and links of root's alone."""
+    """Return a script that sets owners of links and times of directories.
+
+    Some `tar` leave them wrong: they make links last of all, and make them root's.
+    """
     changed = {posixpath.dirname(link.name) or "." for link in links} | {"."}
     lines = [
         f"chown -h {link.uid}:{link.gid} {shlex.quote(f'./{link.name}')}"
@@ -193,9 +215,9 @@ def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInf
 
 
 def _entry(member: tarfile.TarInfo, name: str, is_data: bool) -> tarfile.TarInfo | None:
-    """The header of a file, directory, link or pipe; None for anything else. is_data: without set-user-id bits."""
+    """Return a new header for a file, directory, link or pipe; None for anything else. `is_data`: drop set-id bits."""
     info = tarfile.TarInfo(name)
-    # A program that its caller executes as its owner is no data: whoever runs tested code there could become that.
+    # A set-id program runs as its owner or group: tested code in that sandbox could become that user by it.
     mode = member.mode & (0o1777 if is_data and not member.isdir() else 0o7777)
     info.mode, info.uid, info.gid, info.mtime = mode, member.uid, member.gid, member.mtime
     if member.isreg():

@@ -1,4 +1,4 @@
-"""What `reward.json` holds, as a `VerifyResult`: scalar, metrics, events. Reading the file is not done here."""
+"""Interpretation of the content of `reward.json` as a `VerifyResult`: scalar, metrics, events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRUCTURED = frozenset(
         *("regressions", "participants", "winner", "raw", "debug"),
     }
 )
-"""Keys of the published contract that describe a reward, whatever they hold, and are no metrics."""
+"""Keys of the published contract that describe a reward, with any value, and are no metrics."""
 
 _LENIENT = f"or submit with {LENIENT_VARIABLE}=1, which leaves it out"
 _EVENT_KEYS = frozenset({"value", "source", "ts", "tag", "meta", "space", "granularity", "type", "step", "step_index"})
@@ -27,30 +27,42 @@ _EVENT_KEYS = frozenset({"value", "source", "ts", "tag", "meta", "space", "granu
 
 @dataclass
 class RewardDocument:
-    """One document on its way to a `VerifyResult`.
-
-    file: what errors call it. source: of its reward, and of events that name none. allowed: the range of rewards. now:
-    stamps events that bring no time. reward_key: names the scalar, where there is no `reward`. is_split: several keys
-    without a scalar are a reward. is_lenient: the reward has other names, too, and what is no metric is left out.
-    only_key: the key that is the scalar for no other reason than that there is no other.
-    """
+    """A reward document and the options of its interpretation. `result` or `event` may be called once."""
 
     document: dict[str, Any]
     file: str
+    """Name of the file in errors."""
+
     source: str
+    """Source of its reward, and of events without one."""
+
     allowed: tuple[float, float]
+    """Range of rewards."""
+
     aggregate: AggregatePolicy | None
+    """Policy that makes the scalar of the metrics, if the document has none."""
+
     now: datetime
+    """Time of events without one."""
+
     reward_key: str | None = None
+    """Metric that is the scalar, if there is no `reward`."""
+
     is_split: bool = False
+    """Whether several keys without a scalar are a reward."""
+
     is_lenient: bool = False
+    """Whether `score` and `rewards` are read as the reward, and values that are no metrics are left out."""
+
     only_key: str | None = field(default=None, init=False)
+    """Metric that became the scalar because it is the only one; set by `result`."""
+
     warnings: list[str] = field(default_factory=list, init=False)
     space: Space = field(init=False)
     granularity: Granularity = field(init=False)
 
     def result(self) -> VerifyResult:
-        """What the document says. Raises `RewardFileError`."""
+        """Return the result in the document. Raise `RewardFileError` if it is invalid or has no reward."""
         if self.is_lenient:
             self._take_aliases()
         document = self.document
@@ -72,7 +84,7 @@ class RewardDocument:
         )
 
     def _take_aliases(self) -> None:
-        """Read `score` as the reward, and `rewards` as that, or as several keys."""
+        """Rename `score` to `reward`; replace `rewards` by `reward`, or by its keys if it is an object."""
         document = dict(self.document)
         rewards = document.pop("rewards", None)
         if isinstance(rewards, dict):
@@ -87,6 +99,7 @@ class RewardDocument:
         self.document = document
 
     def _metadata(self) -> dict[str, Any]:
+        """Return `metadata` with the descriptive keys of the top level. Raise `RewardFileError` if they contradict."""
         metadata = dict(self._mapping(self.document.get("metadata", {}), "metadata"))
         for name, value in self.document.items():
             if name not in STRUCTURED and not (name == "items" and isinstance(value, list)):
@@ -97,11 +110,11 @@ class RewardDocument:
 
     @property
     def _top(self) -> dict[str, Any]:
-        """The top level without the keys that are no metrics."""
+        """Return the top level without the keys that are no metrics."""
         return {name: value for name, value in self.document.items() if name not in _RESERVED | STRUCTURED}
 
     def _metrics(self) -> dict[str, float]:
-        """Top-level numbers, `metrics` and `items`: three places for one thing, which must not disagree."""
+        """Return the metrics: top-level numbers, `metrics` and `items`. Raise `RewardFileError` if they contradict."""
         found: dict[str, float] = {}
         dropped: list[str] = []
         items = self.document.get("items", {})
@@ -137,7 +150,7 @@ class RewardDocument:
         return found
 
     def _reward(self, metrics: Mapping[str, float]) -> RewardEvent | None:
-        """The scalar; None for several keys of which none is it."""
+        """Return the event of the scalar; None for several keys without one. Raise `RewardFileError` for no reward."""
         if "reward" in self.document:
             value = number(self.document["reward"], file=self.file, key="reward")
             return self._scalar(in_range(value, self.allowed, file=self.file, key="reward"))
@@ -163,6 +176,7 @@ class RewardDocument:
         )
 
     def _aggregated(self, metrics: Mapping[str, float], policy: AggregatePolicy) -> RewardEvent:
+        """Return the event of the scalar that the policy makes of the metrics."""
         method = policy.method
         try:
             value = aggregate_metrics(metrics, policy)
@@ -172,13 +186,14 @@ class RewardDocument:
         return self._scalar(value, source=f"aggregate:{method}")
 
     def _scalar(self, value: float, *, source: str = "", tag: str | None = None) -> RewardEvent:
+        """Return an event for a measured value, in the document's space and granularity."""
         source = source or self.source
         return RewardEvent(
             space=self.space, granularity=self.granularity, value=value, source=source, ts=self.now, tag=tag
         )
 
     def _events(self, measured: list[RewardEvent]) -> list[RewardEvent]:
-        """The declared events, and each measured one unless a terminal event says it already."""
+        """Return the declared events, and each measured one unless a declared terminal event has its value already."""
         declared = self.document.get("events", [])
         if not isinstance(declared, list):
             refuse(self.file, f"{quote(declared)} is not a list", "write a list of objects", key="events")
@@ -186,18 +201,19 @@ class RewardDocument:
         declared_ends = [event for event in events if event.granularity == "terminal"]
 
         def is_told(one: RewardEvent) -> bool:
-            # A key of several is told by an event with its name alone.
+            # With several keys, an event stands for a key only if its tag is the key's name.
             same = (end for end in declared_ends if len(measured) == 1 or end.tag == one.tag)
             return any(abs(end.value - one.value) <= AGREEMENT for end in same)
 
         return [*events, *(one for one in measured if not is_told(one))]
 
     def event(self) -> RewardEvent:
-        """The document as one event, as `rewards.jsonl` has a line for each."""
+        """Return the document as one event: a line of `rewards.jsonl`. Raise `RewardFileError` if it is none."""
         self.space, self.granularity = "output", "terminal"
         return self._event(self.document, "")
 
     def _event(self, item: object, place: str) -> RewardEvent:
+        """Return a declared event. Raise `RewardFileError` if it is invalid; `place` is its key in errors."""
         data = self._mapping(item, place)
         for name in data.keys() - _EVENT_KEYS:
             refuse(
@@ -223,7 +239,7 @@ class RewardDocument:
         )
 
     def _event_granularity(self, data: Mapping[str, Any], at: str) -> Granularity:
-        # `type` is the word that rewards.jsonl uses; process is its name for a step.
+        # rewards.jsonl has the key `type`, and calls a step `process`.
         if "granularity" not in data and "type" in data:
             kind: Literal["terminal", "process"] = self._choice(data["type"], ("terminal", "process"), f"{at}type")
             return "terminal" if kind == "terminal" else "step"

@@ -1,7 +1,7 @@
-"""Scoring a node: reward functions run beside each other, and what they say is combined with the verifier's result.
+"""Scoring of a node: reward functions run concurrently, and their results are combined with the verifier's.
 
-What fails is data. The metric of a function that raised is missing, and so is whatever needs it; no number stands for
-what nobody measured.
+Failures are data. The metric of a function that raised is missing, and so is each value that needs it; no default
+replaces a value that was not measured.
 """
 
 from __future__ import annotations
@@ -32,26 +32,30 @@ from benchflow.planes.reward.strict import AGREEMENT
 Range = tuple[float, float]
 UNIT: Range = (0.0, 1.0)
 _LONGEST = 4000
-"""Characters of an error that are kept."""
+"""Maximum number of characters of an error's text."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What one function came to: its result, or why it has none. weight: among those of its space.
-
-    space: None for a function that failed and does not say by itself which space it scores. passing: the error of one
-    that may have a result if it is run again.
-    """
+    """Outcome of one reward function: its result, or its error."""
 
     name: str
     space: Space | None
+    """Space of the result; None for a function that failed and declares no space."""
+
     weight: float = 1.0
+    """Weight among the functions of its space."""
+
     result: VerifyResult | None = None
     error: str = ""
+    """Error in words, of a function without a result."""
+
     passing: BenchFlowError | None = None
+    """The error, if it is retryable."""
 
     @property
     def value(self) -> float | None:
+        """Return the reward; None for a function that failed."""
         return None if self.result is None else self.result.reward
 
 
@@ -65,12 +69,22 @@ async def score(
     file: str = "task",
     allowed: Collection[str] = (),
 ) -> VerifyResult:
-    """What the verifier says of a node, and what the functions of the task's `reward` table say.
+    """Score a node by the verifier, then by the functions of the task's `reward` table, and combine the results.
 
-    output: the verifier; what it raises is not caught, since without it nothing counts as scored. It comes first: what
-    functions run in the sandbox must not disturb it. Raises what passes of the functions' errors, where it is an outage
-    or leaves no reward. reward_range: of values, the verifier's. file: that declares the table. allowed: the modules
-    that the user lets tasks name. See `combine` for what becomes of it.
+    The verifier runs first: programs that functions run in the sandbox must not disturb it. Its errors are not caught,
+    since without it nothing counts as scored. See `combine` for the result.
+
+    Args:
+        node: The node.
+        output: Runs the verifier.
+        table: The reward table; None for the verifier alone.
+        now: Time of the aggregate's event.
+        reward_range: Range of the verifier's and the functions' values.
+        file: File that declares the table, for errors.
+        allowed: Modules that the user allows tasks to name.
+
+    Raises:
+        BenchFlowError: The retryable error of a function, if it is an outage or leaves no reward.
     """
     verified = await output()
     if table is None:
@@ -86,8 +100,8 @@ async def score(
     scored = await asyncio.gather(*(run(index, spec) for index, spec in enumerate(table.funcs)))
     result = combine(verified, scored, table.aggregate, now=now, reward_range=reward_range)
     for passing in (one.passing for one in scored if one.passing is not None):
-        # An outage says nothing of the agent's work. A judge that does not answer may leave a space unmeasured that the
-        # reward does not hang on.
+        # An outage says nothing about the agent's work. Another retryable error, such as of a judge without an answer,
+        # is tolerated if the reward does not depend on its space.
         if passing.is_outage or not result.is_scored:
             raise passing
     return result
@@ -99,7 +113,10 @@ async def score(
 async def run_function(
     function: RewardFunc, name: str, node: RolloutNode, *, weight: float = 1.0, reward_range: Range = UNIT
 ) -> Scored:
-    """A function's result for a node, its events under `name`. What it raises, and what is no result, is its error."""
+    """Run a function on a node and return its outcome, with `name` as the source of its events.
+
+    All exceptions, and an invalid result, become the outcome's error; a cancellation of this task is raised.
+    """
     space: Space | None = getattr(function, "space", None)
     try:
         said = function.score(node)
@@ -111,7 +128,7 @@ async def run_function(
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Not this task was cancelled, but something that the function waited for.
+        # This task was not cancelled, but one that the function awaited.
         return Scored(name, space, weight, error=_told(error))
     except (Exception, SystemExit) as error:
         passing = error if isinstance(error, BenchFlowError) and error.retryable else None
@@ -119,7 +136,14 @@ async def run_function(
 
 
 def _result(said: object, name: str, space: str | None, allowed: Range) -> VerifyResult:
-    """What a function returned, as a result with a value. Raises `RewardFuncError` when it is none."""
+    """Return a function's return value as a result with a reward. Raise `RewardFuncError` if it is not one.
+
+    Args:
+        said: The return value.
+        name: Name of the function, which becomes the source of the events.
+        space: Declared space of the function; None if it declares none.
+        allowed: Range of rewards and of events' values.
+    """
     if isinstance(said, RewardEvent):
         said = VerifyResult(reward=said.value, events=[said], space=said.space, granularity=said.granularity)
     if not isinstance(said, VerifyResult):
@@ -139,7 +163,7 @@ def _result(said: object, name: str, space: str | None, allowed: Range) -> Verif
 
 
 def _named(event: RewardEvent, name: str) -> RewardEvent:
-    """The event under its function's name; what else it called its source is told by its tag, if that is free."""
+    """Return the event with its function's name as source; another source becomes its tag, if it has none."""
     if event.source == name:
         return event
     return event.model_copy(update={"source": name, "tag": event.tag if event.tag is not None else event.source})
@@ -160,6 +184,7 @@ def _is_within(value: float, allowed: Range) -> bool:
 
 
 def _told(error: BaseException) -> str:
+    """Return the text of an error, cut to `_LONGEST` characters."""
     text = str(error) if isinstance(error, BenchFlowError) else f"{type(error).__name__}: {error}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -175,12 +200,19 @@ def combine(
     now: datetime,
     reward_range: Range = UNIT,
 ) -> VerifyResult:
-    """The verifier's result with the metrics of the functions, and the scalar that the aggregate makes of all.
+    """Return the verifier's result with the functions' metrics, and with the scalar that the aggregate makes of all.
 
-    The metrics are the verifier's own, `<space>.<name>` of each function, `<space>.<name>.<item>` of what else it
-    reports, and `<space>`: the mean, by their weights, of its functions, with the verifier's reward among those of
-    `output` at weight 1. A function of weight 0 is only told. Without an aggregate the scalar is the verifier's; an
-    aggregate without weights takes the spaces alike; in place of a verifier's that has no scalar, its keys.
+    The metrics are the verifier's own, `<space>.<name>` of each function, `<space>.<name>.<item>` of its items, and
+    `<space>`: the weighted mean of its functions, and of the verifier's reward, at weight 1, in `output`. A function of
+    weight 0 is reported and does not count. Without an aggregate the scalar is the verifier's. An aggregate without
+    weights weighs all spaces alike; if the verifier has several keys and no scalar, these in place of `output`.
+
+    Args:
+        verified: Result of the verifier.
+        scored: Outcomes of the functions.
+        aggregate: Policy that makes the scalar; None to leave the verifier's.
+        now: Time of the scalar's event.
+        reward_range: Range of the scalar.
     """
     failed = {one.name: one.error for one in scored if one.result is None}
     if not verified.is_scored:
@@ -209,7 +241,10 @@ def combine(
 def _with_scalar(
     result: VerifyResult, policy: AggregatePolicy, now: datetime, allowed: Range, *, keys: Sequence[str] = ()
 ) -> VerifyResult:
-    """Add the scalar of the metrics. keys: those that the verifier reported instead of one."""
+    """Return the result with the scalar that the policy makes of the metrics, or with the error why there is none.
+
+    `keys` are those that the verifier reported in place of a scalar.
+    """
     missing = sorted(policy.weights.keys() - result.items.keys())
     try:
         if missing:
@@ -231,7 +266,7 @@ def _with_scalar(
 
 
 def mean_of(scored: Iterable[Scored]) -> float | None:
-    """The mean by weights of those that have one; None if one of them has no value, or there is none of them."""
+    """Return the weighted mean of the outcomes with a positive weight; None if one of them failed, or there is none."""
     counted = [one for one in scored if one.weight > 0]
     values = [one.value for one in counted if one.value is not None]
     if not values or len(values) < len(counted):
@@ -240,13 +275,14 @@ def mean_of(scored: Iterable[Scored]) -> float | None:
 
 
 def _by_space(scored: Iterable[Scored]) -> dict[str, list[Scored]]:
-    """Those that count, in their spaces; one whose space nobody knows may belong to any of them."""
+    """Return the outcomes with a positive weight, by space. One of unknown space is in all: it might belong to each."""
     counted = [one for one in scored if one.weight > 0]
     known = dict.fromkeys(one.space for one in counted if one.space is not None)
     return {space: [one for one in counted if one.space in (space, None)] for space in known}
 
 
 def _metrics(one: Scored) -> list[tuple[str, float]]:
+    """Return the metrics of a function: its reward and its items, by name."""
     if one.result is None or one.result.reward is None:
         return []
     name = f"{one.space}.{one.name}"
@@ -254,7 +290,7 @@ def _metrics(one: Scored) -> list[tuple[str, float]]:
 
 
 def _distinct(metrics: Sequence[tuple[str, float]]) -> tuple[dict[str, float], dict[str, str]]:
-    """Metrics that one place alone reports; and, as errors, the others."""
+    """Return the metrics whose names are unique, and an error for each name that is not."""
     times = Counter(name for name, _ in metrics)
     clashes = {name: "two report a metric of this name; rename one" for name in times if times[name] > 1}
     return {name: value for name, value in metrics if name not in clashes}, clashes
@@ -265,7 +301,7 @@ def _warnings(one: Scored) -> list[str]:
 
 
 def _parts(one: Scored) -> dict[str, str]:
-    """Of a function that has a value, what failed in it."""
+    """Return the partial errors in the result of a function that has a value."""
     return {f"{one.name}.{part}": error for part, error in one.result.errors.items()} if one.result else {}
 
 
@@ -275,6 +311,7 @@ def _metadata(scored: Sequence[Scored]) -> dict[str, object]:
 
 
 def _joined(*tables: dict[str, str]) -> dict[str, str]:
+    """Merge tables of errors; the errors of one name are joined by `; `."""
     joined: dict[str, str] = {}
     for table in tables:
         for name, error in table.items():

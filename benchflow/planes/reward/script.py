@@ -1,6 +1,6 @@
-"""What a verifier script left in `/logs/verifier`, read as a reward. Running the script is not done here.
+"""Reading the reward that a verifier script has written to `/logs/verifier`. The script is not run here.
 
-A reward that cannot be read is an error, never a 0 that nobody measured.
+A reward that cannot be read is an error, never a 0 that was not measured.
 """
 
 from __future__ import annotations
@@ -45,12 +45,21 @@ def parse_rewards(
     is_split: bool = False,
     is_lenient: bool = False,
 ) -> VerifyResult:
-    """The result in a host-side copy of `/logs/verifier`, `reward.json` before `reward.txt`.
+    """Return the result in a copy of `/logs/verifier` on this host: `reward.json`, else `reward.txt`.
 
-    exit_code: the script's; one other than 0 becomes a warning when a reward was written. aggregate: makes
-    the scalar of the metrics where `reward.json` has none. now: stamps events that bring no time. reward_key,
-    is_split, is_lenient: as `RewardDocument` has them.
-    Raises `RewardMissingError` when neither file is there and `RewardFileError` when one is not a reward.
+    Args:
+        verifier_dir: The copy.
+        reward_range: Range of rewards.
+        exit_code: Exit status of the script. If it is not 0 and a reward was written, it becomes a warning.
+        aggregate: Policy that makes the scalar of the metrics, if `reward.json` has none.
+        now: Time of events without one.
+        reward_key: Metric that is the scalar, if there is no `reward`.
+        is_split: Whether several keys without a scalar are a reward.
+        is_lenient: Whether other names of the reward are read, and values that are no metrics left out.
+
+    Raises:
+        RewardMissingError: Neither file exists.
+        RewardFileError: A file is no valid reward, or the two contradict each other.
     """
     text = read_text(ConfinedPath(verifier_dir, "reward.txt"), REWARD_TEXT)
     document = read_text(ConfinedPath(verifier_dir, "reward.json"), REWARD_JSON)
@@ -91,16 +100,17 @@ def parse_rewards(
 
 
 def _output_tail(verifier_dir: Path) -> str | None:
-    """The last lines the script printed, as far as they can be had, for whoever has to find out why."""
+    """Return the last lines of the script's output; None if there is none that can be read."""
     tail = read_tail(ConfinedPath(verifier_dir, OUTPUT), 8192) or ""
     return "\n".join(tail.splitlines()[-_TAIL_LINES:]) or None
 
 
 def _reward_text(text: str, allowed: tuple[float, float]) -> float:
+    """Return the number in `reward.txt`. Raise `RewardFileError` if it is not exactly one, in the range."""
     stripped = text.strip(string.whitespace)
     if not stripped:
         refuse(REWARD_TEXT, "is empty", "write one number, for example 1.0")
-    # float() would also take "nan", "infinity" and "1_0".
+    # float() would also accept "nan", "infinity" and "1_0".
     if not _NUMBER.fullmatch(stripped):
         refuse(REWARD_TEXT, f"{quote(stripped)} is not a finite number", "write one number, for example 1.0")
     value = number(float(stripped), file=REWARD_TEXT, key="reward")
@@ -112,6 +122,7 @@ def _text_result(reward: float, now: datetime) -> VerifyResult:
 
 
 def _load(text: str) -> dict[str, Any]:
+    """Parse `reward.json`. Raise `RewardFileError` if it is no JSON object."""
     if not text.strip():
         refuse(REWARD_JSON, "is empty", 'write an object, for example {"reward": 1.0}')
     document = load_json(text, REWARD_JSON)

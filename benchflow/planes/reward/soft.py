@@ -1,6 +1,6 @@
-"""Room in a sandbox for a verifier while the agent is still there: made beside what is its, and put back as it was.
+"""Directories in a sandbox for a verifier that runs while the agent is still there, and their removal without a trace.
 
-What lies where the verifier belongs is set aside meanwhile. Both scripts may be broken off anywhere and run again.
+Files at the verifier's paths are moved aside meanwhile. Both scripts may be interrupted anywhere and run again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from benchflow.errors import VerifierError
 
 LOGS = "/logs/verifier"
 KEPT = ".benchflow-kept"
-"""What the name of that which was set aside ends with; `.new` behind it while it is being moved."""
+"""Suffix of files that were moved aside; followed by `.new` while they are being moved."""
 
 ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-"""Keeps the usual verifier from leaving caches in the workspace, which would tell the agent what is tested."""
+"""Variables that keep Python and pytest from leaving caches in the workspace, which would show the agent the tests."""
 
-# $1 the verifier's directory, $2 its user, then files outside its directories that it writes.
+# $1 the verifier's directory, $2 its user, then files outside its directories that it writes, which are removed.
 _SCRIPT = r"""
 set -e
 target=$1 user=$2
@@ -46,12 +46,25 @@ if [ "$target" = /verifier ] && { [ -h /tests ] || [ ! -e /tests ]; }; then asid
 
 
 async def make_room(sandbox: Sandbox, target: str, user: str, outputs: Sequence[str]) -> None:
-    """Make the verifier's directories, which are `user`'s and nobody else's."""
+    """Create the verifier's directories, which only `user` and root may enter, and move existing ones aside.
+
+    Args:
+        sandbox: The agent's sandbox.
+        target: Directory of the verifier.
+        user: User of the verifier.
+        outputs: Files outside of its directories that it writes: they are removed.
+
+    Raises:
+        VerifierError: The script failed.
+    """
     await _run(sandbox, _SCRIPT + _MAKE, target, user, outputs)
 
 
 async def clear_room(sandbox: Sandbox, target: str, user: str, outputs: Sequence[str]) -> None:
-    """Remove all that a verifier was given and has written there, and put back what was set aside."""
+    """Remove the verifier's directories and `outputs`, and move back the files that were moved aside.
+
+    Arguments and errors are those of `make_room`.
+    """
     await _run(sandbox, _SCRIPT, target, user, outputs)
 
 

@@ -1,4 +1,4 @@
-"""What a task's verifier says of a node, by the strategy that it declares: a program, a judge, an episode's record."""
+"""Verification of a node by the strategy that the task's verifier declares: a program, a judge, an episode's record."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from benchflow.planes.reward.ors import read_episode
 async def verify(
     node: RolloutNode, task: Task, config: VerifierConfig, *, step: str | None, now: datetime
 ) -> VerifyResult:
-    """The verifier's result for a node.
+    """Verify a node and return the result.
 
-    config: of the verifier, the step's own if the task has several; step: its name. now: stamps what brings no time.
-    Raises `VerifierError` where nothing was kept that the strategy reads, `JudgeError` for a model that gives no usable
-    answer or is not there to be asked, and what a verifier's program or an episode's record is said to raise.
+    Args:
+        node: The node.
+        task: The task.
+        config: Configuration of the verifier: the step's own if the task has several.
+        step: Name of the step; None if the task has only one.
+        now: Time of events without one.
+
+    Raises:
+        VerifierError: The evidence that the strategy reads is missing, or the verifier's program failed
+            (`ScriptVerifier.run`).
+        JudgeError: The model gives no usable answer, or there is none to ask.
+        RewardFileError: An episode's record is invalid; `RewardMissingError` if it states no reward.
     """
     strategy = strategy_of(task, config)
     match strategy.type:
@@ -38,6 +47,7 @@ async def verify(
 
 
 async def _program(node: RolloutNode) -> VerifyResult:
+    """Run the verifier's program in the node's workbench. Raise `VerifierError` if there is none."""
     if node.rollout.workbench is None:
         raise VerifierError(
             "there is no world left in which the verifier could be run",
@@ -50,6 +60,7 @@ async def _program(node: RolloutNode) -> VerifyResult:
 async def _rubric(
     node: RolloutNode, task: Task, strategy: VerifierStrategy, step: str | None, now: datetime
 ) -> VerifyResult:
+    """Have a model judge the files of the strategy's input directory by a rubric."""
     rubric = task.rubrics.get(strategy.rubric or "")
     if rubric is None:
         raise VerifierError("the rubric was not read with the task", file=strategy.rubric, remedy="check the task")
@@ -68,6 +79,7 @@ async def _rubric(
 async def _role(
     node: RolloutNode, task: Task, strategy: VerifierStrategy, step: str | None, now: datetime
 ) -> VerifyResult:
+    """Have a model judge the strategy's inputs by the prompt of a role."""
     role = task.verifier_document.role_prompts.get(strategy.role or "") if task.verifier_document else None
     if role is None:
         raise VerifierError(f"there is no role {strategy.role!r}", key="role", remedy="add its section to verifier.md")
@@ -87,6 +99,7 @@ async def _role(
 
 
 def _judge(node: RolloutNode) -> Judge:
+    """Return the node's judge. Raise `JudgeError` if there is none."""
     if node.rollout.judge is None:
         raise JudgeError(
             "there is no model to judge", key="judge.model", remedy="name one: --judge-model openai/… or anthropic/…"

@@ -1,7 +1,7 @@
-"""Reading what nobody vouches for: regular files of bounded size, strict JSON, finite numbers in their range.
+"""Strict reading of untrusted files: regular files of bounded size, strict JSON, finite numbers in their range.
 
-Files of verifiers and agents were written by code that nobody trusts, so nothing about them is taken for granted: not
-that they are files, not that they are small, not that a number is a number. What they mean is not known here.
+Files of verifiers and agents were written by untrusted code: they may be links or devices, of any size, and hold NaN or
+duplicate keys. Their meaning is not known here.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from benchflow.errors import RewardFileError, UnsafePathError
 
 MAX_BYTES = 1024 * 1024
 AGREEMENT = 1e-9
-"""How far two statements of one reward may differ, and how far rounding may carry one past its range."""
+"""Tolerance for two statements of one reward, and for a reward that rounding carries past its range."""
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 
 
 def refuse(file: str, message: str, remedy: str, *, key: str | None = None) -> NoReturn:
+    """Raise a `RewardFileError`."""
     raise RewardFileError(message, file=file, key=key, remedy=remedy)
 
 
 def quote(value: object) -> str:
-    """A value as an error shows it."""
+    """Return a value as JSON-like text for an error, cut to 80 characters."""
     shown = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=True, default=str)
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
@@ -36,9 +37,15 @@ def quote(value: object) -> str:
 
 
 def read_text(path: ConfinedPath, shown: str, *, limit: int = MAX_BYTES) -> str | None:
-    """Return the text of a regular file of at most `limit` bytes, None when there is nothing of that name.
+    """Return the text of a regular UTF-8 file of at most `limit` bytes; None if it does not exist.
 
-    shown: what errors call it. Raises `RewardFileError`.
+    Args:
+        path: The file.
+        shown: Its name in errors.
+        limit: Maximum size in bytes.
+
+    Raises:
+        RewardFileError: It is no regular file, larger, or not UTF-8.
     """
     try:
         with path.open() as file:
@@ -58,7 +65,7 @@ def read_text(path: ConfinedPath, shown: str, *, limit: int = MAX_BYTES) -> str 
 
 
 def read_tail(path: ConfinedPath, limit: int) -> str | None:
-    """Return the last `limit` bytes of a regular file as text, None where there is none that can be read."""
+    """Return the last `limit` bytes of a regular file as text; None if it does not exist or cannot be read."""
     try:
         with path.open() as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
@@ -71,7 +78,15 @@ def read_tail(path: ConfinedPath, limit: int) -> str | None:
 
 
 def load_json(text: str, file: str) -> Any:
-    """The one value of a text, read more strictly than the json module does by itself."""
+    """Parse a text of one JSON value, more strictly than the json module: see `decode_json`.
+
+    Args:
+        text: The text.
+        file: Name of the file in errors.
+
+    Raises:
+        RewardFileError: The text is not exactly one valid value.
+    """
     value, end = decode_json(text, file, 0)
     if skip_blank(text, end) < len(text):
         refuse(file, f"is not JSON: {quote(text[end:].strip())} follows its end", "write one value")
@@ -79,7 +94,16 @@ def load_json(text: str, file: str) -> Any:
 
 
 def decode_json(text: str, file: str, start: int) -> tuple[Any, int]:
-    """The value that begins at `start`, and where it ends."""
+    """Parse the JSON value at or after `start`; return it and the index of its end.
+
+    Args:
+        text: The text.
+        file: Name of the file in errors.
+        start: Index at which the value, or blank space before it, begins.
+
+    Raises:
+        RewardFileError: It is no JSON, or has duplicate keys, NaN, infinity, lone surrogates or too deep nesting.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
@@ -102,7 +126,7 @@ def decode_json(text: str, file: str, start: int) -> tuple[Any, int]:
     decoder = json.JSONDecoder(object_pairs_hook=unique, parse_constant=constant, parse_float=finite)
     try:
         value, end = decoder.raw_decode(text, skip_blank(text, start))
-        # A lone surrogate can be escaped in JSON but not be written down as UTF-8 afterwards.
+        # JSON can escape a lone surrogate, which could not be written as UTF-8 afterwards.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         refuse(file, "has a text that is not valid Unicode", "write no lone surrogates")
@@ -114,7 +138,7 @@ def decode_json(text: str, file: str, start: int) -> tuple[Any, int]:
 
 
 def skip_blank(text: str, start: int) -> int:
-    """Where the next value, or sign, of a JSON text begins."""
+    """Return the index of the first character, from `start` on, that is no JSON white space."""
     found = _BLANK.match(text, start)
     return found.end() if found else start
 
@@ -123,6 +147,7 @@ def skip_blank(text: str, start: int) -> int:
 
 
 def number(value: object, *, file: str, key: str, remedy: str = "write a finite number") -> float:
+    """Return a value as a float. Raise `RewardFileError` if it is no finite number, or a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(file, f"{quote(value)} is not a number", remedy, key=key)
     try:
@@ -135,6 +160,7 @@ def number(value: object, *, file: str, key: str, remedy: str = "write a finite 
 
 
 def in_range(value: float, allowed: tuple[float, float], *, file: str, key: str | None) -> float:
+    """Return a value clamped to the range. Raise `RewardFileError` if it is outside by more than `AGREEMENT`."""
     low, high = allowed
     if not low - AGREEMENT <= value <= high + AGREEMENT:
         refuse(
@@ -147,18 +173,21 @@ def in_range(value: float, allowed: tuple[float, float], *, file: str, key: str 
 
 
 def choice(value: object, allowed: tuple[str, ...], *, file: str, key: str) -> Any:
+    """Return the value unchanged. Raise `RewardFileError` if it is not one of the allowed strings."""
     if not isinstance(value, str) or value not in allowed:
         refuse(file, f"{quote(value)} is not known", f"use one of {', '.join(allowed)}", key=key)
     return value
 
 
 def mapping(value: object, *, file: str, key: str) -> dict[str, Any]:
+    """Return the value unchanged. Raise `RewardFileError` if it is no object."""
     if not isinstance(value, dict):
         refuse(file, f"{quote(value)} is not an object", "write an object", key=key)
     return value
 
 
 def text_value(value: object, *, file: str, key: str) -> str:
+    """Return the value unchanged. Raise `RewardFileError` if it is no string."""
     if not isinstance(value, str):
         refuse(file, f"{quote(value)} is not a text", "write a string", key=key)
     return value

@@ -1,5 +1,7 @@
-"""The verifier's files after it has run, compared with what was uploaded: tested code that may write there can change
-them, above all what is left of a script that its shell has yet to read."""
+"""Comparison of the verifier's files, after it has run, with the uploaded ones.
+
+Tested code that may write there can change them: above all the rest of a script that its shell has yet to read.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ _MAX_BYTES = 1024 * 1024
 async def compare_uploads(
     sandbox: Sandbox, sources: Sequence[Path], target: str, programs: Collection[str]
 ) -> list[HardeningFinding]:
-    """Return what differs from what was uploaded, read with no program of the sandbox taking part.
+    """Return a finding for each file that differs from the uploaded one. No program of the sandbox is used to read it.
+
+    At most ten files of at most 1 MiB are compared, programs first.
 
     Args:
-        sandbox: Where a verifier has ended.
-        sources: Its directories on this host, later ones over earlier.
-        target: Where their files lie in the sandbox.
-        programs: Files that were run. That one was changed is tampering; verifiers do write over their other files.
+        sandbox: Sandbox in which the verifier has ended.
+        sources: The verifier's directories on this host, later ones over earlier.
+        target: Directory of their files in the sandbox.
+        programs: Files that were run. A change of one is tampering; verifiers do overwrite their other files.
     """
     uploaded = await asyncio.to_thread(_files_of, sources, target)
     small = [path for path, (_, size) in uploaded.items() if size <= _MAX_BYTES]
@@ -43,13 +47,13 @@ async def compare_uploads(
 
 
 async def _state(sandbox: Sandbox, path: str, source: Path) -> str | None:
-    """Return what has become of a file; None if it is as it was."""
+    """Return `changed` or `removed` for a file that differs from its source; None if it is the same."""
     try:
         content = await sandbox.read_outside(path)
     except SandboxError as error:
         if error.retryable:
             raise
-        # It is no file any more.
+        # It is no regular file any more.
         return "changed"
     if content is None:
         return "removed"
@@ -57,7 +61,7 @@ async def _state(sandbox: Sandbox, path: str, source: Path) -> str | None:
 
 
 def _files_of(sources: Sequence[Path], target: str) -> dict[str, tuple[Path, int]]:
-    """Return the files with their sizes, by their paths in the sandbox."""
+    """Return the regular files below the sources, with their sizes, by their paths in the sandbox."""
     found = {}
     for source in sources:
         for directory, _, names in os.walk(source):

@@ -1,4 +1,4 @@
-"""How a verifier's program ended, and what it has written, as a result or a typed error."""
+"""Evaluation of a verifier's program after its end: exit status and reward files become a result or a typed error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from benchflow.planes.reward.strict import read_tail
 from benchflow.planes.sandbox.outcome import NOT_STARTED
 
 TAIL = 4000
-"""Bytes of a program's output that an error shows."""
+"""Number of bytes, at the end of a program's output, that an error quotes."""
 
 _MAX_READ = 4 * 1024 * 1024
 _ENDED = "ended by itself"
 _LINKED = "linked "
-# A shell of its own waits for the verifier: it says to its standard error alone what signal ended its child, which for
-# it has the same status as an exit with that number, and says nothing at all when it is killed as well.
+# A separate shell waits for the verifier, because an exit status alone does not tell death by a signal from an exit
+# with 128 + its number: the shell reports a signal that ended its child on its stderr, to which nothing else writes,
+# and it does not print `_ENDED` if it is killed as well.
 RUN = f"""
 chmod +x {{script}} 2>/dev/null
 (
@@ -41,15 +42,20 @@ exit $c
 def check_end(
     outcome: SandboxExecResult, logs: Path, config: VerifierConfig, *, program: str, directory: str, is_pinned: bool
 ) -> None:
-    """Raise `VerifierError` or `VerifierTimeoutError` for a program after whose end nothing that it wrote counts.
+    """Raise an error if a verifier's program ended in a way after which its reward does not count.
 
     Args:
-        outcome: of `RUN`.
-        logs: its files, on this host.
-        config: of the verifier.
-        program: the file in the sandbox that errors name.
-        directory: where it started.
-        is_pinned: whether its environment was pinned by a baseline.
+        outcome: Result of `RUN`.
+        logs: Copy of its files on this host.
+        config: Configuration of the verifier.
+        program: Program in the sandbox, for errors.
+        directory: Directory in which it started.
+        is_pinned: Whether its environment was pinned by a baseline.
+
+    Raises:
+        VerifierTimeoutError: It did not finish in time.
+        VerifierError: It could not be started, was killed, left a reward file that is a link out of its directory, or
+            its pytest did not find the engine's plugin.
     """
     tail = output_tail(logs)
     if outcome.timed_out:
@@ -76,7 +82,7 @@ def check_end(
         )
     lines = outcome.stdout.splitlines()
     linked = {posixpath.basename(path): path for line in lines if (path := line.removeprefix(_LINKED)) != line}
-    # A link that leads out of the directory is not brought here. Without it another file would count.
+    # The download leaves out a link that leads out of the directory. Without this check the other file would count.
     lost = [name for name in linked if ConfinedPath(logs, name).status() is None]
     if lost and any(ConfinedPath(logs, name).status() is not None for name in ("reward.txt", "reward.json")):
         raise VerifierError(
@@ -97,7 +103,7 @@ def check_end(
 
 
 def _was_killed(outcome: SandboxExecResult) -> bool:
-    """Whether a signal ended the verifier's own process, as far as a shell tells: of SIGINT and SIGPIPE it does not."""
+    """Return whether a signal ended the verifier's process, as far as a shell reports it: not SIGINT and SIGPIPE."""
     return outcome.return_code > 128 and (_ENDED not in outcome.stdout or bool(outcome.stderr.strip()))
 
 
@@ -111,9 +117,16 @@ def read_result(
     is_split: bool = False,
     is_lenient: bool = False,
 ) -> VerifyResult:
-    """What a verifier has left in `logs`, by what the task declares of it. Raises what `parse_rewards` raises.
+    """Return the result in a verifier's files, by the task's declarations. Errors are those of `parse_rewards`.
 
-    is_split: of a task of the split layout. is_lenient: as `parse_rewards` has it.
+    Args:
+        logs: Copy of the verifier's files on this host.
+        config: Configuration of the verifier.
+        document: The verifier's document; None if the task has none.
+        rubrics: Rubrics of the task, by path.
+        exit_code: Exit status of the verifier.
+        is_split: Whether the task has the split layout, where several keys without a scalar are a reward.
+        is_lenient: See `parse_rewards`.
     """
     policy = document.outputs.aggregate_policy if document else None
     criteria = kit.criteria_of(document.strategy, rubrics) if document else None
@@ -135,10 +148,10 @@ def read_result(
 
 
 def doubts_of(logs: Path) -> list[HardeningFinding]:
-    """Return notes about runs of pytest that counted as failed because of what the tested code did."""
+    """Return findings about pytest runs that counted as failed because of actions of the tested code."""
     return note_doubts(output_tail(logs, _MAX_READ) or "")
 
 
 def output_tail(logs: Path, most: int = TAIL) -> str | None:
-    """Return the end of what a verifier has printed; None if it has printed nothing."""
+    """Return the last `most` bytes of a verifier's output; None if there is no output file that can be read."""
     return read_tail(ConfinedPath(logs, OUTPUT), most)

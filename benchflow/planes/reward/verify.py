@@ -1,8 +1,8 @@
-"""Running a verifier in a sandbox: the agent ends, the verifier arrives, it runs, its files are read.
+"""Running a verifier in a sandbox: end the agent's processes, upload the verifier, run it, download its files.
 
-The verifier enters the sandbox only now. `test.sh` starts in the workspace, as the published ones expect, a command of
-the verifier's document in the verifier's own directory; a script's shebang decides who runs it, a reward kit is a
-Python program. `soft` does the same while the agent is still there, and leaves no trace.
+The verifier enters the sandbox only now. `test.sh` starts in the workspace, as published tasks expect, a command of the
+verifier's document in the verifier's directory. A script is run by its shebang's interpreter, a reward kit by Python.
+`soft` does the same while the agent is still there, and leaves no trace.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from benchflow.store import storage_errors, write_atomic
 
 OUTPUT = f"{LOGS}/test-stdout.txt"
 EVIDENCE = f"{LOGS}/environment"
-"""Where a verifier finds the world's state, and what has changed in it."""
+"""Directory in the sandbox with the world's state and its changes, for the verifier."""
 
 FETCH_TIMEOUT = 300.0
-"""Seconds to bring what a verifier has left to this host: ten times what the most that is allowed takes."""
+"""Seconds to download a verifier's files: ten times as long as the maximum size takes."""
 
 EVIDENCE_VARIABLE = "BENCHFLOW_ENVIRONMENT"
 _SOFT_END = "soft.json"
-"""How a soft verification ended, beside what it left: with it, nothing is run again."""
+"""Suffix of the file with a soft verification's exit status, beside its logs; if it exists, nothing is run again."""
 
-# $1 the verifier's directory, $2 its user, $3 not empty where logs are made anew, then files that must not be there
-# when it starts. A directory of logs that stays is given to a verifier that is not root, for it has to write there.
+# $1 the verifier's directory, $2 its user, $3 not empty to make the logs' directory anew, then files to remove before
+# it starts. An existing directory of logs is chowned to a verifier's user other than root, which has to write there.
 _PREPARE = rf"""{CLEAR_AWAY}
 set -e
 target=$1 user=$2 logs=$3
@@ -65,54 +65,67 @@ _SCRIPT = "test.sh"
 
 @dataclass(frozen=True)
 class ScriptVerifier:
-    """A verifier to run. sources: its directories on this host, later ones over earlier; target: where they lie in
-    the sandbox.
-
-    key: names the run, so that it happens once; trusted: what ran before was the oracle, whose services stay. clean:
-    takes secrets out of all files of a directory, before they are read. evidence: a directory of this host that the
-    verifier finds as `$BENCHFLOW_ENVIRONMENT`. rubrics: the task's, by their paths: a reward kit's criteria are one.
-    baseline: the sandbox before the agent, by which it was hardened and its environment is pinned. room: tells, once it
-    is open, what a sandbox where no agent was is before the work arrives, and takes the place of `baseline`. kills: of
-    what was killed for want of memory before it starts; None in a sandbox where nothing has run before it.
-    """
+    """A verifier to run."""
 
     config: VerifierConfig
     document: VerifierDocument | None
     sources: list[Path]
+    """Its directories on this host, later ones over earlier."""
+
     target: str
+    """Its directory in the sandbox."""
+
     key: str
+    """Idempotency key of the run."""
+
     env: dict[str, str]
+    """Variables of its commands."""
+
     trusted: bool
+    """Whether the oracle ran before it, or no agent: then running processes stay."""
+
     clean: Callable[[Path], None] = lambda directory: None
+    """Redacts secrets in all files of a directory, before they are read."""
+
     evidence: Path | None = None
+    """Directory on this host that the verifier gets as `$BENCHFLOW_ENVIRONMENT`."""
+
     rubrics: Mapping[str, JudgeRubric] = field(default_factory=dict)
+    """Rubrics of the task, by path: a reward kit's criteria are one."""
+
     baseline: HardeningBaseline | None = None
+    """State of the sandbox before the agent, by which it was hardened and the verifier's environment is pinned."""
+
     worked_in: HardeningBaseline | None = None
-    """What the agent's sandbox was before it acted, of a verifier that runs in another one."""
+    """State of the agent's sandbox before the agent, for a verifier that runs in another sandbox."""
 
     room: Callable[[], HardeningBaseline | None] | None = None
+    """Returns the baseline of an open clean room, from before the work arrived; used in place of `baseline`."""
+
     kills: KillNote | None = None
+    """Count of out-of-memory kills before it starts; None in a sandbox where nothing has run before it."""
+
     report: Callable[[Sequence[HardeningFinding]], None] = lambda found: None
-    """Called with what is found once the verifier has ended."""
+    """Called with the findings once the verifier has ended."""
 
     starts_in_root: bool = False
-    """Whether `test.sh`, and what collects for it, start in `/` instead of the workspace."""
+    """Whether `test.sh` and the `collect` commands start in `/` instead of the workspace."""
 
     is_split: bool = False
-    """Whether it is of a task of the split layout, where several keys without a scalar are a reward."""
+    """Whether its task has the split layout, where several keys without a scalar are a reward."""
 
     is_lenient: bool = False
     """Whether its reward files are read leniently."""
 
     def directory(self, sandbox: Sandbox) -> str:
-        """Return the directory of the sandbox that the verifier starts in."""
+        """Return the directory of the sandbox in which the verifier starts."""
         if self._declared_command is not None or self.config.workdir == "verifier":
             return self.target
         return "/" if self.starts_in_root else sandbox.ref.workdir
 
     @property
     def _declared_command(self) -> str | None:
-        """The command that the verifier's document declares; None where `test.sh` scores."""
+        """Return the shell command that the verifier's document declares; None if `test.sh` scores."""
         strategy = self.document.strategy if self.document else None
         if strategy is None:
             return None
@@ -123,6 +136,7 @@ class ScriptVerifier:
 
     @property
     def _program(self) -> str:
+        """Return the path of the verifier's main program in the sandbox."""
         strategy = self.document.strategy if self.document else None
         if strategy is None or strategy.type != "reward-kit":
             return f"{self.target}/{_SCRIPT}"
@@ -130,17 +144,22 @@ class ScriptVerifier:
 
     @property
     def _programs(self) -> set[str]:
-        """Files of the sandbox that are run, as far as a command says so."""
+        """Return the files of the sandbox that are run, as far as the declared command names them."""
         words = re.findall(r"[\w./-]+", self._declared_command or "")
         return {self._program, *(posixpath.normpath(posixpath.join(self.target, word)) for word in words)}
 
     def alone(self, env: dict[str, str], room: Callable[[], HardeningBaseline | None]) -> ScriptVerifier:
-        """The same verifier for a sandbox where no agent was: nothing has to end there, and what commands collect came
-        with the agent's work. env: of its commands there. room: what that sandbox is, whose image may be another than
-        the agent's; without a baseline of the agent's nothing is pinned there either.
+        """Return the verifier for a clean room, where no process is ended and no `collect` command is run.
+
+        The output of those commands came with the agent's work.
+
+        Args:
+            env: Variables of its commands there.
+            room: Returns that sandbox's baseline, since its image may be another than the agent's. Not used, so that
+                nothing is pinned there either, if the agent's sandbox has no baseline.
         """
         room_of = room if self.baseline else None
-        # The room's own table may move the workspace.
+        # The verifier's own sandbox table may move the workspace.
         own = self.config.sandbox
         in_root = own.works_in_root if own and own.workdir else self.starts_in_root
         config = self.config.model_copy(update={"collect": []})
@@ -150,15 +169,16 @@ class ScriptVerifier:
 
     @property
     def _pinned_by(self) -> HardeningBaseline | None:
+        """Return the baseline by which the verifier's environment is pinned; None if it is not."""
         return self.room() if self.room is not None else self.baseline
 
     async def run(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
-        """Score the sandbox as it is; the verifier's files end up in `logs` on this host.
+        """Score the sandbox as it is; download the verifier's files to `logs` on this host.
 
-        Raises `VerifierTimeoutError`, `RewardMissingError`, `RewardFileError`, `VerifierError`.
+        Raise `VerifierTimeoutError`, `RewardMissingError`, `RewardFileError` or another `VerifierError`.
         """
         notes = await self.settle(sandbox, logs)
-        # A verifier that was started before a crash is waited for, not disturbed.
+        # A verifier that was started before a crash still runs: do not disturb it.
         if not await sandbox.was_started(self.key):
             await self.prepare(sandbox)
             if self.kills is not None:
@@ -174,14 +194,14 @@ class ScriptVerifier:
         return result.model_copy(update={"warnings": [*result.warnings, *warnings]})
 
     async def soft(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
-        """What the verifier says now, between an agent's turns: nothing is killed, and nothing of it stays.
+        """Score the sandbox between an agent's turns: no process is killed, and the verifier's files are removed.
 
-        While it runs, its files are its user's alone, so that an agent that is neither that user nor root cannot read
-        them. What the verifier itself does to the workspace is its own. Commands that collect after the agent's end are
-        not run. logs: a directory for this call alone; called again with the same one and the same `key` it answers the
-        same, and runs nothing. One at a time in a sandbox. Raises what `run` raises.
+        While it runs, only its user and root can read its files. Changes that it makes to the workspace stay. `collect`
+        commands are not run. One call at a time in a sandbox. Errors are those of `run`.
+
+        `logs` is for this call alone: a further call with it and the same `key` returns the same result.
         """
-        # Not in the directory that files of the sandbox are brought to.
+        # Not in `logs`, to which the sandbox's files are downloaded.
         end = logs.with_name(f"{logs.name}-{_SOFT_END}")
         room = (sandbox, self.target, self._user, self._own_files())
         if not end.exists():
@@ -195,13 +215,13 @@ class ScriptVerifier:
         await clear_room(*room)
         return self._result(sandbox, logs, SandboxExecResult.model_validate_json(end.read_bytes()), [])
 
-    # --- before it ---------------------------------------------------------------------------------------
+    # --- preparation -------------------------------------------------------------------------------------
 
     async def settle(self, sandbox: Sandbox, logs: Path) -> list[str]:
-        """End what the agent has left running, then run the commands that collect for the verifier, in order.
+        """End the agent's processes, then run the `collect` commands in order; return a warning for each that failed.
 
-        Returns warnings: what becomes of a command that fails is not specified where these are published; here the
-        verifier runs nevertheless. May be called again, also after a crash: what was done is not done twice.
+        The published format does not specify such a failure: here the verifier runs nevertheless. May be called again,
+        also after a crash: completed steps are not repeated.
         """
         if not await self.has_settled(sandbox):
             await self.end_agent(sandbox)
@@ -209,19 +229,19 @@ class ScriptVerifier:
         return [note for index, command in commands if (note := await self._run_before(sandbox, command, index, logs))]
 
     async def end_agent(self, sandbox: Sandbox) -> None:
-        """End what the agent has left running, unless it may stay, or hardening has ended it."""
+        """Kill the agent's processes, unless the task or `trusted` lets them stay, or hardening has killed them."""
         if self.config.hardening.kill_processes and not self.trusted and self.baseline is None:
             await sandbox.kill_processes()
 
     async def has_settled(self, sandbox: Sandbox) -> bool:
-        """Whether what the agent left was ended, so that what runs now is the scoring's own."""
+        """Return whether the agent's processes were ended before: then those that run now belong to the scoring."""
         for key in (self.key, f"{self.key}-collect-0", f"{self.key}-settled"):
             if await sandbox.was_started(key):
                 return True
         return False
 
     async def _run_before(self, sandbox: Sandbox, command: CollectCommand, index: int, logs: Path) -> str | None:
-        """Run one command of `verifier.collect`; what went wrong with it."""
+        """Run one command of `verifier.collect`; return a warning if it failed, else None."""
         key = f"verifier.collect[{index}]"
         result = await sandbox.exec_once(
             f"{self.key}-collect-{index}",
@@ -238,7 +258,7 @@ class ScriptVerifier:
         return f"{key} ended with exit status {result.return_code}" if result.return_code else None
 
     async def prepare(self, sandbox: Sandbox) -> None:
-        """Between the agent's last action and the verifier's first command: the verifier arrives."""
+        """Make the verifier's directories and upload its files. Raise `VerifierError` if the sandbox refuses."""
         aside = [f"{path}{KEPT}{part}" for path in (self.target, "/tests", LOGS) for part in ("", ".new")]
         fresh = self.config.hardening.fresh_logs
         gone = aside + (self._own_files() if fresh else [])
@@ -246,16 +266,17 @@ class ScriptVerifier:
         if result.return_code != 0:
             raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-TAIL:])
         await self._bring(sandbox, None)
-        # As root, whose file it is: the verifier's own user could not.
+        # As root, which owns the file: the verifier's user could not.
         await sandbox.control('chmod +x -- "$1" 2>/dev/null || :', f"{self.target}/{_SCRIPT}")
 
     async def _bring(self, sandbox: Sandbox, user: str | int | None) -> None:
+        """Upload the verifier, its evidence, the pytest plugins and a kit's manifest, owned by a user (None: root)."""
         for source in self.sources:
             await sandbox.upload(source, self.target, user=user)
         if self.evidence is not None:
             await sandbox.upload(self.evidence, EVIDENCE, user=user)
         if (baseline := self._pinned_by) is not None and self.config.hardening.pin_environment:
-            # Whose they are was found out where the agent worked.
+            # The modules' owners were determined in the sandbox in which the agent worked.
             own = own_modules(self.worked_in or baseline) if self.config.hardening.standard_library else None
             await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.user, own=own)
         if self.document is not None and (env := self._kit_env()):
@@ -263,13 +284,14 @@ class ScriptVerifier:
             await sandbox.write_file(kit.MANIFEST, told, user=user)
 
     async def leave(self, sandbox: Sandbox) -> None:
-        """Take out of the sandbox what the verifier brought and has written, before another step's agent acts."""
+        """Remove the verifier's files and resume schedulers (cron) that were stopped, before the next step's agent."""
         script = f'rm -rf -- "$@"; if [ -h /tests ]; then rm -f /tests; fi\n{signal_schedulers("CONT")}'
         await sandbox.control(script, self.target, LOGS, *self._own_files())
 
-    # --- it ----------------------------------------------------------------------------------------------
+    # --- run ---------------------------------------------------------------------------------------------
 
     async def _execute(self, sandbox: Sandbox, env: Mapping[str, str] | None = None) -> SandboxExecResult:
+        """Run the verifier's program by `RUN`, once for its key, with further variables `env`."""
         script = shlex.quote(f"{self.target}/{_SCRIPT}")
         command = self._declared_command or f"exec {script}"
         outputs = self.document.outputs if self.document else VerifierOutputs()
@@ -284,7 +306,7 @@ class ScriptVerifier:
         )
 
     def pinned(self, sandbox: Sandbox) -> dict[str, str]:
-        """The variables that nothing of the agent's decides, while something runs for the verifier's sake."""
+        """Return the variables that shield the verifier's processes from the agent's files; none without a baseline."""
         if (baseline := self._pinned_by) is None:
             return {}
         return verifier_env(baseline, self.config, target=self.target, workspace=sandbox.ref.workdir)
@@ -298,12 +320,12 @@ class ScriptVerifier:
 
     @property
     def user(self) -> str | int | None:
-        """Return the user that it runs as; None for root."""
+        """Return the user as whom it runs; None for root."""
         return self._default_user if self.config.user is None else self.config.user
 
     @property
     def _default_user(self) -> str | None:
-        """Return the user where the task names none."""
+        """Return the user for commands of which the task names none; None for root."""
         baseline = self._pinned_by
         return baseline.user if baseline is not None else None
 
@@ -312,13 +334,13 @@ class ScriptVerifier:
         return "root" if self.user is None else str(self.user)
 
     def _place(self, path: str) -> str:
-        """Where a path of the verifier's document lies in the sandbox; written from its directory, or the task's."""
+        """Return the path in the sandbox of a path in the document, relative to the verifier's or task's directory."""
         own, _, inner = path.removeprefix("./").partition("/")
         if inner and not any((source / path).exists() for source in self.sources):
             path = inner if any(source.name == own for source in self.sources) else path
         return posixpath.normpath(posixpath.join(self.target, path))
 
-    # --- after it ----------------------------------------------------------------------------------------
+    # --- result ------------------------------------------------------------------------------------------
 
     def _result(self, sandbox: Sandbox, logs: Path, outcome: SandboxExecResult, notes: list[str]) -> VerifyResult:
         check_end(
@@ -341,6 +363,7 @@ class ScriptVerifier:
         return result.model_copy(update={"warnings": [*notes, *result.warnings]})
 
     async def _fetch(self, sandbox: Sandbox, logs: Path) -> None:
+        """Download the verifier's files to `logs` and redact secrets. Raise `VerifierError` if they cannot be read."""
         with storage_errors(logs):
             logs.mkdir(parents=True, exist_ok=True)
         declared = self._declared_outside()
@@ -349,11 +372,11 @@ class ScriptVerifier:
                 for old in {"reward.txt", "reward.json", *declared.values()}:
                     directory.remove_tree(old)
             async with awake_timeout(FETCH_TIMEOUT):
-                # What it was shown is kept elsewhere.
+                # Without the evidence that it was given, which is stored elsewhere.
                 await sandbox.download(LOGS, logs, exclude=[EVIDENCE.removeprefix(f"{LOGS}/")])
                 for path, name in declared.items():
                     await sandbox.download(path, logs / name)
-            # A verifier may print what it found, and that is read into events and errors.
+            # A verifier may print secrets, and its output is read into events and errors.
             self.clean(logs)
         except UnsafePathError as error:
             raise VerifierError(
@@ -369,7 +392,7 @@ class ScriptVerifier:
             ) from error
 
     def _declared_outside(self) -> dict[str, str]:
-        """Declared outputs that do not lie where they do by default, with what they are called in the results."""
+        """Return the declared outputs that are not at their default paths, with their names in the results."""
         outputs = self.document.outputs if self.document else VerifierOutputs()
         names = {outputs.reward_text: "reward.txt", outputs.reward_json: "reward.json"}
         if outputs.details_json is not None and not outputs.details_json.startswith(f"{LOGS}/"):
@@ -377,13 +400,13 @@ class ScriptVerifier:
         return {path: name for path, name in names.items() if path != f"{LOGS}/{name}"}
 
     def _own_files(self) -> list[str]:
-        """What must not be there before it runs, beside its directories."""
+        """Return the files outside of its directories that must not exist before it runs."""
         pinned_by = self._pinned_by
         return [*self._declared_outside(), *(files_of(pinned_by) if pinned_by is not None else [])]
 
 
 def config_of(task: Task, step: str | None) -> VerifierConfig:
-    """The verifier's table of a step, None for the only one. Raises `VerifierError` when the task has no such step."""
+    """Return a step's verifier configuration (None: the only step). Raise `VerifierError` for an unknown step."""
     if step is None:
         return task.verifier
     for one in task.steps:
@@ -400,12 +423,12 @@ def config_of(task: Task, step: str | None) -> VerifierConfig:
 def verifier_of(
     task: Task, directory: Path, step: str | None, *, has_workdir: bool = True, **how: Any
 ) -> ScriptVerifier:
-    """A task's verifier for a step, None for the only one. directory: of its files; how: the fields that are left.
+    """Return a task's verifier for a step (None: the only one), in the task's directory.
 
-    has_workdir: whether the task or its image names a workspace.
+    `has_workdir`: whether the task or its image names a workspace. `how`: the other fields of `ScriptVerifier`.
     """
     own = task.step_files[step].verifier_dir if step else None
-    # What the steps share comes first, a step's own files over it.
+    # The files that all steps share come first; a step's own files replace them.
     sources = [source for source in (task.verifier_dir, own) if source is not None]
     assert sources  # a task without a verifier is refused when it is read
     return ScriptVerifier(

@@ -1,4 +1,4 @@
-"""The world as the agent left it, for scorers that run something in it: a sandbox, opened when the first one asks."""
+"""The world as the agent left it, for scorers that run programs in it: a sandbox that is opened at its first use."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ T = TypeVar("T")
 
 
 class SandboxWorkbench:
-    """A sandbox as scorers use it.
+    """A `Workbench` in a sandbox.
 
-    open: the sandbox; called once at most. verifier: the task's own; its `key` marks all that is run here, and its user
-    runs it. logs: the directory of this host for what the verifier leaves. What runs does so one after another, in the
-    order in which it was asked for, because each would be disturbed by the others. soft: between an agent's turns:
-    nothing of the agent's ends.
+    Its operations run one after another, in the order of the calls, because each would disturb the others.
     """
 
     def __init__(
         self, open: Callable[[], Awaitable[Sandbox]], verifier: ScriptVerifier, logs: Path, *, soft: bool = False
     ) -> None:
+        """Make it.
+
+        Args:
+            open: Opens the sandbox; called at most once.
+            verifier: Verifier of the task. Its `key` is the prefix of all keys here, and its user runs the commands.
+            logs: Directory of this host for the verifier's files.
+            soft: Whether this is a verification between an agent's turns, in which no process of the agent is ended.
+        """
         self._open = open
         self._verifier = verifier
         self._logs = logs
@@ -37,7 +42,7 @@ class SandboxWorkbench:
         self._said: VerifyResult | BenchFlowError | None = None
 
     async def tests(self) -> VerifyResult:
-        """What the task's own verifier says; it is run once, and what it failed of is remembered, too."""
+        """Return the result of the task's own verifier, which runs once: its result, or its error, is remembered."""
         async with self._turn:
             if self._said is None:
                 try:
@@ -56,9 +61,17 @@ class SandboxWorkbench:
         env: Mapping[str, str] | None = None,
         timeout_sec: float = 60.0,
     ) -> SandboxExecResult:
-        """Run a command in the workspace as the verifier's user, once for each key.
+        """Run a command in the workspace as the verifier's user, once for each key, and return its result.
 
-        files: put in place before, by absolute path. Raises `SandboxError`.
+        Args:
+            key: Idempotency key.
+            command: Argv.
+            files: Files that are written before, by absolute path.
+            env: Further environment variables.
+            timeout_sec: Seconds that the command may take.
+
+        Raises:
+            SandboxError: The sandbox cannot be opened or used.
         """
         own_key, user = f"{self._verifier.key}-run-{key}", self._verifier.user
         async with self._turn:
@@ -70,9 +83,14 @@ class SandboxWorkbench:
             return await sandbox.exec_once(own_key, command, env=variables, user=user, timeout=timeout_sec)
 
     async def read(self, path: str, *, limit: int) -> bytes | None:
-        """A file's content, relative to the workspace; None when there is none.
+        """Return the content of a file; None if it does not exist.
 
-        Raises `VerifierError` for one beyond `limit` bytes, and for what is no file.
+        Args:
+            path: Path of the file, absolute or relative to the workspace.
+            limit: Maximum size in bytes.
+
+        Raises:
+            VerifierError: It is larger, or no file that can be read.
         """
         async with self._turn:
             sandbox = await self._settled()
@@ -92,15 +110,16 @@ class SandboxWorkbench:
         return content
 
     async def _settled(self) -> Sandbox:
-        """The sandbox, with nothing of the agent's running in it."""
+        """Return the sandbox, with the agent's processes ended unless this is a soft verification."""
         sandbox = await self._opened()
         if not self._soft and self._said is None and not await self._verifier.has_settled(sandbox):
             await self._verifier.settle(sandbox, self._logs)
-            # So that whoever comes after a crash does not take what runs here for the agent's.
+            # A marker: after a crash, the next attempt must not take programs that run here for the agent's.
             await sandbox.exec_once(f"{self._verifier.key}-settled", ["true"], cwd="/")
         return sandbox
 
     async def _opened(self) -> Sandbox:
+        """Return the sandbox, opened by the first call, whose error each later call raises, too."""
         if self._sandbox is None:
             try:
                 self._sandbox = await self._open()
@@ -110,7 +129,7 @@ class SandboxWorkbench:
 
 
 def _told(kept: T | BenchFlowError | None) -> T:
-    """What is remembered: a value, or a failure, which each who asks is told."""
+    """Return a remembered value, or raise a remembered error."""
     assert kept is not None
     if isinstance(kept, BenchFlowError):
         raise kept

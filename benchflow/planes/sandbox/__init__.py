@@ -1,7 +1,7 @@
-"""Which sandbox providers there are, and one of each per process.
+"""The sandbox providers: lookup by name, with one instance of each per process.
 
-Providers join by entry points of the group `benchflow.sandboxes`. A source tree that was never installed has
-no entry points; then the table in its `pyproject.toml` is read, so that both ways find the same providers.
+Providers join by entry points of the group `benchflow.sandboxes`. A source tree that was never installed has no entry
+points; then the table in its `pyproject.toml` is read, so that both ways find the same providers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchflow.errors import ConfigError, SandboxError
 from benchflow.planes.sandbox.driven.provider import DrivenProvider
 
 GROUP = "benchflow.sandboxes"
+"""Group of the entry points."""
 
 __all__ = ["GROUP", "close_providers", "get_provider", "provider_names", "provider_of"]
 
@@ -26,31 +27,36 @@ _made: dict[str, SandboxProvider] = {}
 
 
 def provider_names() -> list[str]:
-    """The names of the providers that can be asked for, sorted."""
+    """Return the names of all providers, sorted."""
     return sorted(_providers())
 
 
 def get_provider(name: str) -> SandboxProvider:
-    """The provider of this name, made on the first call. Raises `ConfigError` for an unknown name."""
+    """Return the provider with a name, made on the first call.
+
+    Raises:
+        ConfigError: There is no such provider, or it cannot be loaded.
+    """
     if name not in _made:
         _made[name] = _make(name)
     return _made[name]
 
 
 async def close_providers(stack_id: str) -> None:
-    """Let go of every provider of this process, and of what the stack's sandboxes shared once none is left."""
+    """Close all providers of this process, after each has removed what the stack's sandboxes shared if none is left."""
     while _made:
         _, provider = _made.popitem()
         try:
             await provider.sweep(stack_id)
         except SandboxError:
-            # A daemon that is gone by now has nothing to be swept by us; the next worker sweeps again.
+            # The daemon does not answer; the next worker sweeps again.
             continue
         finally:
             await provider.close()
 
 
 def _make(name: str) -> SandboxProvider:
+    """Load and make the provider with a name."""
     target = _providers().get(name)
     if target is None:
         known = ", ".join(provider_names())
@@ -68,17 +74,18 @@ def _make(name: str) -> SandboxProvider:
 
 
 def provider_of(made: object) -> SandboxProvider:
-    """Return a provider as it is, and for a driver the provider over it."""
+    """Return a provider as it is, and for a driver a provider that runs it."""
     return DrivenProvider(made) if isinstance(made, SandboxDriver) else cast(SandboxProvider, made)
 
 
 @cache
 def _providers() -> dict[str, str]:
-    """Name to `module:attribute`, from entry points, and from pyproject.toml in a source tree."""
+    """Return `module:attribute` by name, from entry points and, in a source tree, from pyproject.toml."""
     return _declared_in_source_tree() | {point.name: point.value for point in entry_points(group=GROUP)}
 
 
 def _declared_in_source_tree() -> dict[str, str]:
+    """Return the entry points in the source tree's pyproject.toml; none outside of one."""
     file = Path(__file__).parents[3] / "pyproject.toml"
     if not file.is_file():
         return {}

@@ -1,7 +1,6 @@
-"""Archives on this host: packing what goes into a sandbox, unpacking what comes out.
+"""Tar archives on this host: packing files for a sandbox, unpacking those that come from one.
 
-Nothing that a sandbox sends is trusted: `unpack` writes below its target and nowhere else, whatever the archive
-says.
+Nothing from a sandbox is trusted: `unpack` writes below its target and nowhere else, whatever the archive contains.
 """
 
 from __future__ import annotations
@@ -24,13 +23,19 @@ from benchflow.errors import SandboxError, UnsafePathError
 from benchflow.planes.sandbox.cancellation import StoppedError
 
 _MAX_EXTENDED = 256 * 1024
-"""Bytes of an extended header that are looked through."""
+"""Maximum number of bytes of an extended header that are searched."""
 
 _PAX_SIZE = re.compile(rb"(?:^|\n)[0-9]{1,7} size=([0-9]{1,19})\n")
+"""The size record of an extended header (POSIX pax)."""
 
 
 def excluded(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a relative path, or one of its names, or a directory above it, matches a shell pattern."""
+    """Return whether a shell pattern matches a relative path, one of its parts, or a directory above it.
+
+    Args:
+        path: Relative path, with `/`.
+        patterns: Shell patterns.
+    """
     parts = PurePosixPath(path).parts
     prefixes = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
     return any(
@@ -39,7 +44,17 @@ def excluded(path: str, patterns: Sequence[str]) -> bool:
 
 
 def pack(source: Path, packed: IO[bytes], owner: tuple[int, int], exclude: Sequence[str], name: str | None) -> None:
-    """A directory's content, or one file under `name`, as an archive owned by `owner`."""
+    """Write a directory's content, or one file, as a tar archive.
+
+    Pipes, devices and sockets are left out. A hard link becomes a file of its own.
+
+    Args:
+        source: The directory or file.
+        packed: File to write.
+        owner: Uid and gid of all members.
+        exclude: Shell patterns of paths to leave out of a directory.
+        name: Name of the member if `source` is a single file; None for a directory.
+    """
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
         if name is not None:
             _add(archive, source.resolve(), name, owner)
@@ -49,6 +64,7 @@ def pack(source: Path, packed: IO[bytes], owner: tuple[int, int], exclude: Seque
 
 
 def _walk(source: Path, exclude: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield all paths below a directory that are not excluded, each with its relative name."""
     for directory, names, files in os.walk(source):
         inside = Path(directory).relative_to(source)
         names[:] = sorted(name for name in names if not excluded((inside / name).as_posix(), exclude))
@@ -59,14 +75,15 @@ def _walk(source: Path, exclude: Sequence[str]) -> Iterator[tuple[Path, str]]:
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int]) -> None:
+    """Add a file, directory or link to an archive; other kinds are left out."""
     info = archive.gettarinfo(path, arcname=name)
-    # Sockets come as None; pipes and devices have no business in a sandbox.
+    # `gettarinfo` returns None for sockets; pipes and devices have no use in a sandbox.
     if info is None or not (info.isfile() or info.isdir() or info.issym() or info.islnk()):
         return
     info.uid, info.gid = owner
     info.uname = info.gname = ""
     if info.islnk():
-        # A second name of a file: packed as a file of its own, since the first may be excluded.
+        # A hard link is packed as a file of its own, since the first name may be excluded.
         info.type, info.linkname, info.size = tarfile.REGTYPE, "", path.stat().st_size
     if info.isfile():
         with path.open("rb") as content:
@@ -76,7 +93,13 @@ def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int]
 
 
 def entry(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:
-    """The header of a file that exists only in memory."""
+    """Return the header of a file that exists only in memory, with size 0.
+
+    Args:
+        name: Name of the member.
+        mode: Permission bits.
+        owner: Uid and gid.
+    """
     info = tarfile.TarInfo(name)
     info.mode = mode
     info.uid, info.gid = owner
@@ -84,13 +107,20 @@ def entry(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:
 
 
 DOWNLOAD_LIMIT = 4 * 1024 * 1024 * 1024
-"""Bytes of one download, packed and unpacked: what a sandbox sends must not fill the host's disk."""
+"""Maximum number of bytes of one download, packed and unpacked: data from a sandbox must not fill the host's disk."""
 
 LIMITS = ArchiveLimits(size=DOWNLOAD_LIMIT)
+"""Default limits of `unpack`."""
 
 
 def too_large(source: str, size: int, largest: str) -> UnsafePathError:
-    """Return the error for a download that would be too large. size: of its files so far, holes included."""
+    """Return the error for a download that is too large.
+
+    Args:
+        source: Path in the sandbox.
+        size: Bytes of its files so far, holes included.
+        largest: Name of the largest file.
+    """
     return UnsafePathError(
         f"is not downloaded: its files have {size} bytes, and {DOWNLOAD_LIMIT} are allowed; the largest is {largest!r}",
         file=source,
@@ -99,12 +129,18 @@ def too_large(source: str, size: int, largest: str) -> UnsafePathError:
 
 
 class ArrivingArchive:
-    """An archive on its way out of a sandbox, refused by what its headers declare before that is read.
+    """A tar archive that is being received from a sandbox, refused as soon as its headers declare too much.
 
-    A stream that makes no sense is left to `unpack`, which has limits of its own.
+    An invalid stream is left to `unpack`, which has limits of its own.
     """
 
     def __init__(self, source: str, packed: IO[bytes]) -> None:
+        """Make it.
+
+        Args:
+            source: Path in the sandbox, for the error.
+            packed: File to which the archive is written.
+        """
         self._source = source
         self._packed = packed
         self._held = bytearray()
@@ -116,7 +152,11 @@ class ArrivingArchive:
         self._largest = (0, "")
 
     def take(self, data: bytes) -> None:
-        """Write the next part of it. Raises `UnsafePathError` where it is too large, or is going to be."""
+        """Write the next bytes of the archive.
+
+        Raises:
+            UnsafePathError: The archive is too large, or its headers declare that it will be.
+        """
         if self._is_readable:
             self._held += data
             self._read_headers()
@@ -125,6 +165,7 @@ class ArrivingArchive:
             raise too_large(self._source, self._packed.tell(), self._largest[1])
 
     def _read_headers(self) -> None:
+        """Parse all headers that are complete in the buffer, and drop the bytes of contents."""
         while self._is_readable:
             skipped = min(self._skipped, len(self._held))
             del self._held[:skipped]
@@ -137,15 +178,16 @@ class ArrivingArchive:
             if self._extended is None:
                 self._read_header(block)
             else:
-                # POSIX has no other place for the size of a file of more than 8 GiB.
+                # Only an extended header can declare the size of a file of more than 8 GiB.
                 found = _PAX_SIZE.search(block)
                 self._declared, self._extended = int(found[1]) if found else None, None
 
     def _read_header(self, block: bytes) -> None:
+        """Parse a header, and raise `UnsafePathError` if the declared sizes are too large in all."""
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError:
-            # The end of the archive, or no archive.
+            # The end of the archive, or an invalid one.
             self._is_readable = False
             return
         padded = -(-info.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
@@ -174,20 +216,20 @@ def unpack(
 ) -> None:
     """Write an archive's files below `target` (or, if `single`, its one file as `target`).
 
-    Left out: devices, pipes, absolute paths, paths with `..`, and links that do not lead to a place below `target`.
+    Left out: devices, pipes, absolute paths, paths with `..`, and links that do not lead to a path below `target`.
     Nothing is written through a link.
 
     Args:
-        packed: Seekable, not compressed.
-        target: Chosen by the host. What is there already may be the sandbox's, of an earlier download.
-        exclude: Shell patterns of what is left out.
+        packed: Seekable archive, not compressed.
+        target: Path that the host has chosen. Files there may be the sandbox's, of an earlier download.
+        exclude: Shell patterns of paths to leave out.
         single: Whether it is the archive of one file.
-        stop: Set by somebody else to end this early, with `StoppedError`.
-        limits: How much it may hold.
+        stop: Event that another thread sets to end this early, with `StoppedError`.
+        limits: Limits of the archive's content.
 
     Raises:
-        UnsafePathError: It holds more than the limits allow.
-        SandboxError: It is no archive.
+        UnsafePathError: It exceeds the limits.
+        SandboxError: It is no valid archive.
     """
     work = _Unpacking(target, exclude, stop, limits)
     try:
@@ -206,7 +248,7 @@ def unpack(
 
 
 class _Unpacking:
-    """One archive on its way below a directory."""
+    """The unpacking of one archive below a directory."""
 
     def __init__(self, target: Path, exclude: Sequence[str], stop: threading.Event, limits: ArchiveLimits) -> None:
         self._target = target
@@ -217,6 +259,7 @@ class _Unpacking:
         self._links: list[tuple[str, str]] = []
 
     def unpack_file(self, packed: IO[bytes]) -> None:
+        """Write the archive's first file as the target."""
         for member in read_archive(packed, self._limits, self._check):
             if member.content is not None:
                 self._target.parent.mkdir(parents=True, exist_ok=True)
@@ -225,12 +268,13 @@ class _Unpacking:
                 return
 
     def unpack_tree(self, packed: IO[bytes]) -> None:
+        """Write the archive's members below the target."""
         self._target.mkdir(parents=True, exist_ok=True)
         with ConfinedDirectory(self._target) as directory:
             for member in read_archive(packed, self._limits, self._check):
                 name = "/".join(member.parts)
                 if name and not member.leads_out and not excluded(name, self._exclude):
-                    # Where the archive has a link or a file in its way, a member is left out.
+                    # A member below a path that is a link or a file is left out.
                     with contextlib.suppress(UnsafePathError):
                         self._unpack(directory, name, member)
             # Last, so that a link to a directory of the archive does not take the directory's place.
@@ -239,6 +283,7 @@ class _Unpacking:
                     directory.link(name, leads_to)
 
     def _unpack(self, directory: ConfinedDirectory, name: str, member: Member) -> None:
+        """Write one member, or note its link for the end."""
         info = member.info
         directory.make_directories(name if info.isdir() else posixpath.dirname(name))
         if member.content is not None:
@@ -249,6 +294,7 @@ class _Unpacking:
             self._copy_linked(directory, name, info)
 
     def _write(self, directory: ConfinedDirectory, name: str, info: tarfile.TarInfo, content: IO[bytes]) -> None:
+        """Write a file in place of any that is there."""
         with directory.replacing(name, mode=(info.mode & 0o777) | 0o600) as file:
             copy_content(content, file, self._check)
             file.flush()
@@ -256,7 +302,7 @@ class _Unpacking:
                 os.utime(file.fileno(), (info.mtime, info.mtime))
 
     def _copy_linked(self, directory: ConfinedDirectory, name: str, info: tarfile.TarInfo) -> None:
-        """Make a second name of a file a file of its own."""
+        """Write a hard link as a copy of the file that it names, within the limit of all copies."""
         with contextlib.suppress(FileNotFoundError), directory.open(info.linkname) as original:
             self._linked += os.fstat(original.fileno()).st_size
             if self._linked > self._limits.size:
@@ -264,14 +310,15 @@ class _Unpacking:
             self._write(directory, name, info, original)
 
     def _check(self) -> None:
+        """Raise `StoppedError` once the stop event is set."""
         if self._stop.is_set():
             raise StoppedError
 
 
 def _stays_below(directory: str, text: str) -> bool:
-    """Tell whether a link in a directory stays below the top, read as text.
+    """Return whether a symbolic link in a directory leads to a path below the top, by its text.
 
-    Not with `..` behind a name: if that name is a link as well, the kernel goes up from where it leads.
+    A `..` after a name is refused: if that name is a link as well, the kernel goes up from where it leads.
     """
     parts = text.split("/")
     up = len(parts) - len([*itertools.dropwhile(lambda part: part in ("..", "."), parts)])

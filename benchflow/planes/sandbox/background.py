@@ -1,6 +1,6 @@
-"""Commands of a sandbox that are started once and left running: agents, the way to their model, a world's services.
+"""Commands of a sandbox that are started once and left running: agents, their relay to the model, a world's services.
 
-They stand on `exec_once`. Whoever starts one does not wait for its end, and any process finds it again by its key.
+They use `exec_once`, so that the caller need not wait for the end, and any process finds the command by its key.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 
 _LOOK_EVERY = 0.02
+"""Poll interval in seconds."""
 
 
 async def start_once(
@@ -22,7 +23,18 @@ async def start_once(
     *,
     cwd: str = "/",
 ) -> SandboxExecResult | None:
-    """Start a command as root under a key, unless it was, and leave it running; how it ended, if it has already."""
+    """Start a command as root under a key, unless it was started, and leave it running.
+
+    Args:
+        sandbox: The sandbox.
+        key: Idempotency key of the command.
+        command: Program and arguments.
+        env: Variables added to its environment.
+        cwd: Working directory.
+
+    Returns:
+        The result, if the command has already ended; else None.
+    """
     running = held(sandbox, key, command, env or {}, cwd=cwd)
     try:
         while not await sandbox.was_started(key):
@@ -37,11 +49,11 @@ async def start_once(
 def held(
     sandbox: Sandbox, key: str, command: Sequence[str], env: Mapping[str, str], *, cwd: str = "/"
 ) -> asyncio.Future[SandboxExecResult]:
-    """Waits for a command's end, which is nobody's business who only starts it: leaving it leaves the command."""
+    """Return a future of `exec_once` of a command as root. Cancelling it ends the wait, not the command."""
     return asyncio.ensure_future(sandbox.exec_once(key, command, env=dict(env), cwd=cwd, user="root"))
 
 
 async def leave(task: asyncio.Future[Any]) -> None:
-    """Stop waiting for something, whatever it came to."""
+    """Cancel a task or future and wait for its end, ignoring its result or error."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

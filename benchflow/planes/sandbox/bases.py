@@ -1,7 +1,7 @@
-"""Images that a Dockerfile builds upon and that the same provider made: found in its text by the names FROM has.
+"""Replacement of image names in a Dockerfile by images that the same provider built.
 
-A build that uses one is another build when that image changes, whatever its own files are: so the reference goes into
-the digest.
+A build that uses such an image is another build when that image changes, even if its own files do not: so the reference
+goes into the digest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,20 @@ _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?([\"']?)([A-Za-z_]\w*)\1")
 
 @dataclass
 class Resolved:
-    """A Dockerfile with its bases in place. used: the references that it now has, by the names that it had."""
+    """A Dockerfile in which image names are replaced by references."""
 
     text: str
+    """Text of the Dockerfile."""
+
     used: dict[str, str] = field(default_factory=dict)
+    """References that were inserted, by the names that they replaced (with a tag)."""
 
     def digest(self, own: str) -> str:
-        """A digest that also changes with the bases. own: without them."""
+        """Return a digest that also changes with the references.
+
+        Args:
+            own: Digest without them; returned if there are none.
+        """
         if not self.used:
             return own
         return hashlib.sha256(
@@ -35,23 +42,28 @@ class Resolved:
 
 
 def find_base(bases: Mapping[str, T], name: str) -> T | None:
-    """What there is for an image's name; a name without tag and digest is the one with `latest`."""
+    """Return the value for an image's name, of which the tag `latest` may be left out; None if there is none."""
     wanted = with_tag(name)
     return next((base for known, base in bases.items() if with_tag(known) == wanted), None)
 
 
 def resolve(text: str, bases: Mapping[str, str]) -> Resolved:
-    """Put references in the place of names: in FROM, and in COPY --from. Lines stay the lines that they are."""
+    """Replace image names by references: in FROM, and in `COPY --from`. Line numbers do not change.
+
+    Args:
+        text: Text of the Dockerfile.
+        bases: References, by image name.
+    """
     return _Resolver(bases).resolve(text) if bases else Resolved(text)
 
 
 def with_tag(name: str) -> str:
-    """An image's name with `latest`, where it has neither tag nor digest."""
+    """Return an image's name, with `latest` as its tag if it has neither tag nor digest."""
     return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 class _Resolver:
-    """What the instructions before leave to those that follow: arguments, and names of stages."""
+    """The replacement in one Dockerfile, with the arguments and stages of the instructions read so far."""
 
     def __init__(self, bases: Mapping[str, str]) -> None:
         self._bases = bases
@@ -61,6 +73,7 @@ class _Resolver:
         self._begun = False
 
     def resolve(self, text: str) -> Resolved:
+        """Return the text with the names replaced."""
         escape = escape_of(text)
         gap = rf"(?:[ \t]|{re.escape(escape)}[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\n)*)+"
         name = rf"(?P<name>(?:(?!{re.escape(escape)}[ \t]*\r?\n)\S)+)"
@@ -83,6 +96,7 @@ class _Resolver:
         return Resolved("".join([*done, text[at:]]), self._used)
 
     def _reference(self, written: str) -> str | None:
+        """Return the reference for an image name as written; None if it is a stage, or no base."""
         name = self._expand(written)
         if not name or name.lower() in self._stages:
             return None
@@ -92,6 +106,7 @@ class _Resolver:
         return reference
 
     def _declare(self, instruction: str) -> None:
+        """Record the defaults of an ARG instruction."""
         from benchflow.planes.sandbox.local.build.syntax import words
 
         for word in words(instruction.strip())[1:]:
@@ -100,7 +115,7 @@ class _Resolver:
                 self._args[name] = self._expand(value)
 
     def _expand(self, text: str) -> str:
-        """What is written, without quotes and variables; nothing where only the builder knows what that is."""
+        """Return a word without quotes and variables; empty if only the builder knows its value."""
         from benchflow.planes.sandbox.local.build.syntax import Mistake, Unsupported, expand
 
         try:
@@ -110,6 +125,7 @@ class _Resolver:
 
 
 def escape_of(text: str) -> str:
+    """Return the escape character of a Dockerfile: that of its `escape` directive, else the backslash."""
     for line in text.removeprefix("\ufeff").splitlines():
         match = _DIRECTIVE.fullmatch(line.strip())
         if match is None:
@@ -120,7 +136,14 @@ def escape_of(text: str) -> str:
 
 
 def instructions_of(text: str, escape: str) -> Iterator[tuple[int, int, str]]:
-    """Begin, end and name of each instruction, whatever lines it has; here-documents are no instructions."""
+    """Yield (start, end, name) of each instruction of a Dockerfile; offsets in characters, name in upper case.
+
+    An instruction may have several lines. Here-documents are skipped.
+
+    Args:
+        text: Text of the Dockerfile.
+        escape: Its escape character.
+    """
     lines = text.splitlines(keepends=True)
     number, offset = 0, 0
     while number < len(lines):
@@ -139,13 +162,13 @@ def instructions_of(text: str, escape: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _goes_on(line: str, escape: str) -> bool:
-    """Whether an instruction that has this line has the next one, too. Empty lines and comments in it do not end it."""
+    """Return whether an instruction continues after this line: empty lines and comments within it do not end it."""
     shown = line.strip()
     return not shown or shown.startswith("#") or shown.endswith(escape)
 
 
 def _after_documents(lines: list[str], last: int, span: str) -> int:
-    """The last line of the here-documents of an instruction. What has no end is none."""
+    """Return the last line of an instruction's here-documents; one without an end does not count."""
     for match in _HERE_DOCUMENT.finditer(span):
         end = next((n for n in range(last + 1, len(lines)) if lines[n].strip() == match[2]), None)
         last = last if end is None else end

@@ -1,4 +1,4 @@
-"""Work on a sandbox that is cancelled meanwhile: finished, where it cannot be called back, or stopped in its thread."""
+"""Cancellation of work on a sandbox: deferred until work that can't be revoked is done, or passed on to its thread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 async def see_through(work: Coroutine[Any, Any, T]) -> T:
-    """Await work to its end. A cancel that comes meanwhile is raised after it, in place of its result.
+    """Await work to its end, even if cancelled meanwhile: then `CancelledError` is raised after it, without its result.
 
-    Unlike `asyncio.shield` alone, it leaves nothing to do behind, which the end of the event loop would cancel.
+    Unlike `asyncio.shield` alone, this leaves no task behind, which the end of the event loop would cancel.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -22,19 +22,22 @@ async def see_through(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():
-            # Looked at, or the event loop complains that nobody did.
+            # Retrieved, or the event loop logs that its exception never was.
             task.exception()
         raise
 
 
 class StoppedError(Exception):
-    """Raised by work in a thread that has seen that nobody wants its result any more."""
+    """Raised by work in a thread after its caller was cancelled."""
 
 
 async def run_stoppable(work: Callable[[threading.Event], T]) -> T:
-    """Run blocking work in a thread of its own and return its result. A cancel sets the event, and waits for its end.
+    """Run blocking work in a thread of its own and return its result.
 
-    Not in a pool, where work of one rollout that takes long would keep that of all others waiting.
+    It runs in no pool, where long work for one rollout would delay that of all others.
+
+    Args:
+        work: Receives an event. A cancellation of the coroutine sets the event, and waits for the end of the work.
     """
     stop = threading.Event()
     executor = ThreadPoolExecutor(1, thread_name_prefix="stoppable")
@@ -45,6 +48,6 @@ async def run_stoppable(work: Callable[[threading.Event], T]) -> T:
     except asyncio.CancelledError:
         stop.set()
         await asyncio.wait([running])
-        # Looked at, or the event loop complains that nobody did.
+        # Retrieved, or the event loop logs that its exception never was.
         running.exception()
         raise

@@ -1,4 +1,4 @@
-"""Which sandbox `auto` means here and now, and why: Docker when a daemon answers, else this machine itself."""
+"""The choice of the sandbox for `auto`, with its reason: Docker if a daemon answers, else the local sandbox."""
 
 from __future__ import annotations
 
@@ -11,23 +11,35 @@ from urllib.parse import urlsplit
 from benchflow.errors import SandboxUnavailableError
 
 AUTO = "auto"
+"""Name that stands for the choice."""
 
 _SOCKET = "unix:///var/run/docker.sock"
+"""Default address of the Docker daemon."""
 
 PATIENCE = 5.0
-"""Seconds within which a daemon answers."""
+"""Timeout in seconds for the daemon's answer."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A provider's name, and a sentence that says why it was chosen."""
+    """A chosen provider."""
 
     sandbox: str
+    """Name of the provider."""
+
     reason: str
+    """Reason of the choice, for people."""
 
 
 def choose(patience: float = PATIENCE) -> Choice:
-    """Return Docker if its daemon answers in time, else local. Raise `SandboxUnavailableError` when neither can be."""
+    """Return Docker if its daemon answers in time, else the local sandbox.
+
+    Args:
+        patience: Seconds for the daemon's answer.
+
+    Raises:
+        SandboxUnavailableError: Neither can be used.
+    """
     address = docker_address()
     problem = docker_problem(address, patience)
     if problem is None:
@@ -46,14 +58,18 @@ def choose(patience: float = PATIENCE) -> Choice:
 
 
 def docker_address() -> str:
-    """Return where this host's Docker daemon is looked for, as DOCKER_HOST spells it."""
+    """Return the address of this host's Docker daemon, as DOCKER_HOST spells it."""
     return os.environ.get("DOCKER_HOST") or _SOCKET
 
 
 def docker_problem(address: str, patience: float = PATIENCE) -> str | None:
-    """Why no Docker daemon can be used at an address (as DOCKER_HOST spells it); None when one answers.
+    """Return the reason why no Docker daemon can be used at an address; None if one answers.
 
-    Asked without the docker library, whose import would take longer than all the rest, where that is possible.
+    The `docker` library, whose import would take longer than all the rest, is used only for addresses that need it.
+
+    Args:
+        address: Address, as DOCKER_HOST spells it.
+        patience: Timeout in seconds.
     """
     where = urlsplit(address)
     plain_tcp = where.scheme in ("tcp", "http") and not os.environ.get("DOCKER_TLS_VERIFY")
@@ -72,6 +88,7 @@ def docker_problem(address: str, patience: float = PATIENCE) -> str | None:
 
 
 def _ping(connection: http.client.HTTPConnection) -> int:
+    """Return the HTTP status of the daemon's ping."""
     try:
         connection.request("GET", "/_ping")
         return connection.getresponse().status
@@ -80,6 +97,7 @@ def _ping(connection: http.client.HTTPConnection) -> int:
 
 
 def _ask_library(address: str, patience: float) -> str | None:
+    """Return the reason why the `docker` library reaches no daemon; None if one answers."""
     import docker
 
     try:
@@ -92,7 +110,7 @@ def _ask_library(address: str, patience: float) -> str | None:
 
 
 class _Unix(http.client.HTTPConnection):
-    """HTTP over a socket in the file system."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: str, patience: float) -> None:
         super().__init__("localhost", timeout=patience)

@@ -1,4 +1,4 @@
-"""Build contexts: what of a directory is sent to the daemon, its digest, and what its Dockerfile needs."""
+"""Build contexts: the files of a directory that are sent to the builder, their digest, and the Dockerfile's needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from docker.utils.build import PatternMatcher
 
 OUTSIDE = ".benchflow.dockerfile"
-"""The name in the context of a Dockerfile that lies outside of it."""
+"""Name in the context of a Dockerfile that is outside of its directory."""
 
 _BUILDKIT_ONLY = (
     (re.compile(r"^RUN\s+(--\S+\s+)*--(mount|network|security)\b", re.I | re.M), "RUN --{0}"),
@@ -33,31 +33,41 @@ _BUILDKIT_ONLY = (
     ),
     (re.compile(r"^(?:RUN|COPY|ADD)\b.*(<<)-?[\"']?[A-Za-z_]\w*[\"']?", re.I | re.M), "a here-document"),
 )
+"""Patterns of instructions that need BuildKit, each with a label in which `{0}` is the matched flag."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """A directory to build from.
-
-    dockerfile: its name inside; text: its content; files: the relative paths that are sent; sent: the content that is
-    sent instead, if any; has_ignore_file: a `.dockerignore` in the directory counts.
-    """
+    """A directory to build an image from."""
 
     root: Path
+    """The directory."""
+
     source: Path
+    """Path of the Dockerfile, or of the directory whose files are added to a ready image."""
+
     dockerfile: str
+    """Name of the Dockerfile in the context."""
+
     text: str
+    """Content of the Dockerfile."""
+
     files: tuple[str, ...]
+    """Relative paths of the files that are sent."""
+
     sent: str | None = None
+    """Content that is sent in place of `text`; None to send `text`."""
+
     has_ignore_file: bool = True
+    """Whether a `.dockerignore` in the directory has effect."""
 
     @property
     def shown(self) -> str:
-        """The Dockerfile as an error names it: with the directory it lies in."""
+        """Return the Dockerfile's name for errors, with the directory that it is in."""
         return f"{self.source.parent.name}/{self.source.name}"
 
     def digest(self) -> str:
-        """Of all that the image is made from: names, modes, links and content."""
+        """Return a digest of all that the image is made from: names, modes, link targets and contents."""
         total = hashlib.sha256(self.text.encode())
         for name in self.files:
             path = self.root / name
@@ -71,11 +81,15 @@ class Context:
         return total.hexdigest()
 
     def archive(self) -> IO[bytes]:
-        """The context as a tar in a temporary file, at its beginning."""
+        """Return the context as a tar archive in a temporary file, at its start.
+
+        Raises:
+            ImageBuildError: A file can't be read.
+        """
         outside = self.dockerfile == OUTSIDE
         extra = [(self.dockerfile, self.sent or self.text)] if outside or self.sent else []
         if outside and self.has_ignore_file:
-            # The daemon takes its Dockerfile out of the context again if the ignore file names it.
+            # The daemon removes its Dockerfile from the context if the ignore file names it, so that no COPY sees it.
             own = self.root / ".dockerignore"
             ignore = _read(own, "its ignore file") if own.is_file() else ""
             extra.append((".dockerignore", f"{ignore}\n{OUTSIDE}\n.dockerignore\n"))
@@ -96,14 +110,14 @@ class Context:
         return packed
 
     def copied(self) -> tuple[str, ...]:
-        """The files that a COPY sees: those sent, without what only the builder itself reads of the ignored ones."""
+        """Return the files that a COPY sees: those sent, without ignored ones that only the builder reads."""
         matcher = _matcher(_ignore_lines(self.root))
-        matcher.patterns.pop()  # the library's own: the ignore file is always sent
+        matcher.patterns.pop()  # the library's last pattern, by which the ignore file is always sent
         own = [name for name in (self.dockerfile, ".dockerignore") if matcher.matches(name)]  # type: ignore[arg-type]
         return tuple(name for name in self.files if name not in own)
 
     def buildkit_features(self) -> list[str]:
-        """What the Dockerfile uses that only BuildKit carries out, as a reader would write it."""
+        """Return the features of the Dockerfile that need BuildKit, in words for people; empty if there are none."""
         joined = re.sub(r"\\\s*\n", " ", self.text)
         found = []
         for pattern, label in _BUILDKIT_ONLY:
@@ -113,7 +127,12 @@ class Context:
 
 
 def read_context(config: ImageConfig) -> Context:
-    """The context of a configuration. Raises `ConfigError` and `ImageBuildError` for what is not there."""
+    """Return the context of a configuration with a Dockerfile.
+
+    Raises:
+        ConfigError: The configuration has no context.
+        ImageBuildError: The directory or the Dockerfile can't be read.
+    """
     if config.context is None:
         raise ConfigError(
             "neither an image nor a build context is given",
@@ -134,9 +153,13 @@ def read_context(config: ImageConfig) -> Context:
 
 
 def read_files(config: ImageConfig, workdir: str | None) -> Context:
-    """Return a context that puts the files of a directory over a ready image. workdir: of that image.
+    """Return a context that adds the files of a directory to a ready image.
 
-    An ignore file among them is a file like the others, and the directory that they go into stays what it is.
+    An ignore file among them is a file like the others, and the target directory itself is not changed.
+
+    Args:
+        config: Configuration with `image` and `context`.
+        workdir: Working directory of the image; None if it has none.
     """
     assert config.context is not None
     root = Path(config.context).absolute()
@@ -149,13 +172,14 @@ def read_files(config: ImageConfig, workdir: str | None) -> Context:
 
 
 def _literal(path: str) -> str:
-    """Return a path as COPY takes it without quotes and variables."""
+    """Return a path that COPY takes literally: with escapes for quotes and variables."""
     return re.sub(r"""[\\$'"]""", r"\\\g<0>", path)
 
 
 def _read(file: Path, what: str) -> str:
+    """Return the text of a file with normalized line ends, or raise `ImageBuildError`, in which `what` names it."""
     try:
-        # Line ends as Python reads them.
+        # Line ends as in Python's text mode.
         return read_regular(file, MAX_TEXT).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnsafePathError as error:
         raise ImageBuildError(f"{what} {error.message}", file=str(file)) from error
@@ -164,13 +188,14 @@ def _read(file: Path, what: str) -> str:
 
 
 def _matcher(patterns: list[str]) -> PatternMatcher:
-    # Whoever only looks at what there is need not wait for the library.
+    # Imported here, so that commands that build nothing need not wait for the library.
     from docker.utils.build import PatternMatcher
 
     return PatternMatcher(patterns)
 
 
 def _ignore_lines(root: Path) -> list[str]:
+    """Return the patterns of a directory's `.dockerignore`."""
     file = root / ".dockerignore"
     if not file.is_file():
         return []

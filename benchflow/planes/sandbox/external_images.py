@@ -1,7 +1,7 @@
 """The images outside of a Dockerfile that it takes files from: in FROM, `COPY --from` and `RUN --mount=from`.
 
-A tag may be moved to another image, and an image that was built before is stale then. So whoever looks for a built
-image compares the ids of these.
+A tag may be moved to another image, which makes an earlier build stale. So the ids of these images are part of a
+build's identity.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ from benchflow.errors import UnsupportedFeatureError
 from benchflow.planes.sandbox.bases import escape_of, instructions_of
 
 _UNKNOWN = "\0"
-"""Value of an argument that only the builder can tell."""
+"""Value of an argument that only the builder knows."""
 
 _MOUNT_FROM = re.compile(r"""(?:^|,)["']?from=([^,"']*)""", re.I)
 
 
 @dataclass(frozen=True)
 class ExternalImage:
-    """An image by the name that the Dockerfile has for it. platform: of `FROM --platform`, if given."""
+    """An image that a Dockerfile names."""
 
     name: str
+    """Name, as the Dockerfile has it."""
+
     platform: str | None = None
+    """Value of `FROM --platform`; None if it is not given."""
 
 
 def external_images(text: str, shown: str, arguments: Mapping[str, str]) -> list[ExternalImage]:
     """Return the images that a Dockerfile names and that are no stages of it, each once.
 
     Args:
-        text: Its content.
+        text: Text of the Dockerfile.
         shown: Its name in errors.
         arguments: Build arguments that FROM sees without a declaration.
 
     Raises:
-        UnsupportedFeatureError: Only the builder itself can tell the name of an image.
+        UnsupportedFeatureError: Only the builder can tell the name of an image.
     """
     reader = _Reader(shown, arguments)
     escape = escape_of(text)
@@ -48,7 +51,7 @@ def external_images(text: str, shown: str, arguments: Mapping[str, str]) -> list
 
 
 class _Reader:
-    """The arguments and stages that instructions leave to those that follow."""
+    """The images found so far, with the arguments and stages of the instructions read."""
 
     def __init__(self, shown: str, arguments: Mapping[str, str]) -> None:
         self.found: list[ExternalImage] = []
@@ -58,7 +61,8 @@ class _Reader:
         self._has_stage = False
 
     def read(self, word: str, rest: str, line: int) -> None:
-        # The library that splits words is loaded by whoever builds, and by nobody else.
+        """Read one instruction."""
+        # Imported here, so that commands that build nothing need not load it.
         from benchflow.planes.sandbox.local.build.syntax import Mistake, Unsupported
 
         try:
@@ -70,7 +74,7 @@ class _Reader:
                 case "COPY" | "RUN":
                     self._read_flags(rest)
         except Mistake:
-            # No builder takes it, and the one that is asked says why.
+            # Invalid: the builder will refuse it, with a reason.
             return
         except Unsupported as error:
             raise UnsupportedFeatureError(
@@ -81,6 +85,7 @@ class _Reader:
             ) from error
 
     def _declare(self, rest: str) -> None:
+        """Record the defaults of an ARG instruction."""
         from benchflow.planes.sandbox.local.build.syntax import Unsupported, words
 
         for word in words(rest):
@@ -89,10 +94,11 @@ class _Reader:
                 if given:
                     self._arguments[name] = self._expand(value)
             except Unsupported:
-                # It matters only where FROM uses it.
+                # An error only if FROM uses it.
                 self._arguments[name] = _UNKNOWN
 
     def _begin_stage(self, rest: str) -> None:
+        """Add the image of a FROM instruction, and record the name of its stage."""
         from benchflow.planes.sandbox.local.build.syntax import flags, words
 
         self._has_stage = True
@@ -104,6 +110,7 @@ class _Reader:
             self._stages.add(more[1].lower())
 
     def _read_flags(self, rest: str) -> None:
+        """Add the images in the `--from` and `--mount` flags of an instruction."""
         from benchflow.planes.sandbox.local.build.syntax import Unsupported, flags
 
         for flag, value in flags(rest)[0]:
@@ -115,6 +122,7 @@ class _Reader:
                 self._add(name, None)
 
     def _add(self, name: str, platform: str | None) -> None:
+        """Add an image, unless the name is that or the number of a stage."""
         from benchflow.planes.sandbox.local.build.syntax import Unsupported
 
         if _UNKNOWN in name:
@@ -123,12 +131,13 @@ class _Reader:
             self.found.append(ExternalImage(name, platform))
 
     def _expand(self, text: str) -> str:
+        """Return a word without quotes and variables."""
         from benchflow.planes.sandbox.local.build.syntax import expand
 
         return expand(text, self._arguments, lambda name: None)
 
 
 def _joined(span: str, escape: str) -> str:
-    """Return an instruction in one line, without the comments and empty lines in it."""
+    """Return an instruction as one line, without the comments and empty lines in it."""
     lines = [line.rstrip() for line in span.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return " ".join(line.removesuffix(escape) for line in lines)

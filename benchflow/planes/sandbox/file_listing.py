@@ -1,4 +1,4 @@
-"""All files of a sandbox, from an archive of its root: for drivers whose layers this host can't read."""
+"""Listing all files of a sandbox from an archive of its root, for drivers whose layers this host can't read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchflow.errors import UnsafePathError
 from benchflow.planes.sandbox.overlays import digest_of, is_below, text_of
 
 MAX_BYTES = 64 * 1024**3
-"""Bytes of all files of a sandbox."""
+"""Maximum number of bytes of all files of a sandbox."""
 
 _CAPABILITY = "SCHILY.xattr.security.capability"
 
@@ -27,10 +27,14 @@ _KINDS: dict[bytes, FileKind] = {
 
 
 def list_archive(packed: IO[bytes], skip: Sequence[str]) -> FileChanges:
-    """Return the files that an archive of a sandbox's root holds. skip: paths to leave out, with all below them.
+    """Return the files in an archive of a sandbox's root.
+
+    Args:
+        packed: The archive, seekable.
+        skip: Paths to leave out, with all that is below them.
 
     Raises:
-        UnsafePathError: The archive is broken, or larger than any sandbox.
+        UnsafePathError: The archive is broken, or has more than `MAX_BYTES`.
     """
     files: dict[str, FileState | None] = {}
     try:
@@ -40,7 +44,7 @@ def list_archive(packed: IO[bytes], skip: Sequence[str]) -> FileChanges:
                 continue
             info = member.info
             if info.islnk():
-                # Another name of a file that came before, unless that was left out.
+                # A hard link to an earlier member, which may have been left out.
                 files[path] = files.get(text_of("/" + info.linkname.removeprefix("./").lstrip("/")))
                 continue
             kind = _KINDS.get(info.type, "file")

@@ -1,8 +1,8 @@
-"""What processes of a sandbox execute, as the kernel tells this host of it, with no program of the sandbox taking part.
+"""The code that processes of a sandbox execute, read by this host from the kernel, without programs of the sandbox.
 
-Code that is put into a running program from outside (`ptrace`, `/proc/PID/mem`) changes pages that the program shares
-with its file. The kernel gives the process a copy of such a page, and says so in `/proc/PID/pagemap`. Code that a
-program makes for itself (of Java, node, a regular expression) lies in memory without a file: it tells nothing.
+Code that is injected into a running program from outside (`ptrace`, `/proc/PID/mem`) changes pages that the program
+shares with its file. The kernel gives the process a copy of such a page, and shows that in `/proc/PID/pagemap`. Code
+that a program generates for itself (Java, node, regular expressions) is in memory without a file and is not examined.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from benchflow.planes.sandbox.idle_program import program
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PIECE = 64 * 1024
-"""Pages that are asked for at once: a process may map a file of any size."""
+"""Number of pages that are read at once from `pagemap`: a process may map a file of any size."""
 
 _MAX_PAGES = 1024 * 1024
 _MAX_CHANGED = 4096
-"""Pages of code, and of changed code, beyond which a process is not looked through."""
+"""Maximum numbers of pages of code, and of changed code; a process with more is not compared."""
 
 _MANY = "many"
-"""The digest of what has more pages."""
+"""The digest of a process with more pages."""
 
 _OWN = {0b010, 0b100, 0b110}
 """Highest bits of an entry of `pagemap` (Linux 3.5): the page is present, or swapped, and not a file's."""
 
 _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ (\d+) *(.*)")
 _OF_A_PROGRAM = ("[anon", "[heap]")
-"""Beginnings of the names in brackets that are not the kernel's own: of memory that a program has asked for."""
+"""Prefixes of names in brackets that are not the kernel's own mappings: memory that a program has requested."""
 
 _INIT = "docker-init"
 _STANDING_SEC = 2.0
-"""How long a process may stand still, as for a copy of its sandbox."""
+"""Timeout in seconds for a process that is paused, as during a capture of its sandbox."""
 
 _ATTEMPTS = 3
-"""Looks at a process that changes its mappings meanwhile."""
+"""Number of attempts for a process that changes its mappings meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +58,28 @@ class _Mapping:
 
     @property
     def size(self) -> int:
+        """Return the number of bytes."""
         return self.end - self.start
 
     @property
     def is_given(self) -> bool:
-        """Return whether the kernel gives it to every program, like `[vdso]` and `[stack]`."""
+        """Return whether the kernel maps it into every program, like `[vdso]` and `[stack]`."""
         return self.name.startswith("[") and not self.name.startswith(_OF_A_PROGRAM)
 
     @property
     def is_executable(self) -> bool:
+        """Return whether it is executable, and not one of the kernel's own mappings except the stack."""
         return self.rights[2] == "x" and (not self.is_given or self.name == "[stack]")
 
 
 def read_codes(pids: Iterable[int], judge: Callable[[int], str | None] | None = None) -> dict[int, str]:
-    """Return what processes execute, as `SeesCode.code` does, by their numbers on this host.
+    """Return, for each process, a digest of its code in memory that differs from the program's file.
 
-    judge: what to ask about a process first; None of it means that the process is like any other.
+    See `SeesCode.code` for the values. Processes that can't be inspected are left out.
+
+    Args:
+        pids: Pids on this host.
+        judge: Callback that returns the value for a pid that it knows more about; None to compare it with its file.
     """
     found = {}
     for pid in pids:
@@ -87,8 +93,11 @@ def read_codes(pids: Iterable[int], judge: Callable[[int], str | None] | None = 
 def changed_code(pid: int) -> str | None:
     """Return a digest of the code that differs in memory from its file: empty if none does, None if it can't be read.
 
-    It says nothing of where the code lies, which differs each time a program is started. A page that was changed and is
-    as in the file again, as a debugger leaves it, counts as unchanged.
+    It does not depend on the addresses of the code, which differ each time a program is started. A page that was
+    changed and is as in the file again, as after a debugger, counts as unchanged.
+
+    Args:
+        pid: Pid on this host.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -99,24 +108,27 @@ def changed_code(pid: int) -> str | None:
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             return None
         except OSError:
-            # It has let go of a mapping in between.
+            # A mapping was removed meanwhile.
             continue
     return None
 
 
 def idle_code(pid: int, machine: str) -> str | None:
-    """Return what a process executes that is to be the program that waits for ever: empty if it does that alone.
+    """Return the value of `SeesCode.code` for a process that should be the idle program.
 
-    None if it can't be looked into.
+    Empty if it is in the one state that the idle program can be in: it has the program's pages and no others to
+    execute, waits where the program does, has no further thread, handler, file or system call, and is not traced.
+    `FOREIGN_CODE` if it is not; None if it can't be inspected.
 
-    All that it can do is known: it has the program's pages and none else to execute, waits where the program does, with
-    no thread, handler, file or request to the kernel of its own, and nobody traces it.
+    Args:
+        pid: Pid on this host.
+        machine: Machine of the program, as the kernel names it.
     """
     place = Path("/proc") / str(pid)
     deadline = time.monotonic() + _STANDING_SEC
     while True:
         try:
-            # Of one that runs, or stands still, the kernel does not say where it is.
+            # The kernel reports no system call for a process that runs, or is frozen.
             call = (place / "syscall").read_text().split()
             if call[0] != "running":
                 return "" if _idles(place, call, program(machine, is_hidden=False)) else FOREIGN_CODE
@@ -128,9 +140,14 @@ def idle_code(pid: int, machine: str) -> str | None:
 
 
 def init_code(pid: int) -> str | None:
-    """Return what a process executes that is to be the daemon's init program: None if that is its file's.
+    """Return the value of `SeesCode.code` for a process that should be the daemon's init program.
 
-    Such a program is static, has no thread and makes no code. The daemon mounts it alone, which nobody inside can.
+    `FOREIGN_CODE` if it is another program, has a second thread, or has other code to execute: init is static, has one
+    thread and generates no code. The daemon alone mounts it, which no process inside can. None if its file is to be
+    compared, and if it can't be inspected.
+
+    Args:
+        pid: Pid on this host.
     """
     place = Path("/proc") / str(pid)
     try:
@@ -144,13 +161,14 @@ def init_code(pid: int) -> str | None:
 
 
 def _places(pid: int) -> Iterator[Path]:
-    """Yield the directories of a process, and of its other threads: the first one has no memory after its end."""
+    """Yield the `/proc` directories of a process and its other threads: an ended first thread has no memory left."""
     yield Path("/proc") / str(pid)
     for thread in Path(f"/proc/{pid}/task").iterdir():
         yield Path("/proc") / thread.name
 
 
 def _mappings(place: Path) -> Iterator[_Mapping]:
+    """Yield the mappings of a process."""
     for line in (place / "maps").read_text(errors="surrogateescape").splitlines():
         if (found := _LINE.fullmatch(line)) is not None:
             start, end, rights, offset, inode, name = found.groups()
@@ -158,6 +176,7 @@ def _mappings(place: Path) -> Iterator[_Mapping]:
 
 
 def _digest(place: Path, mappings: list[_Mapping]) -> str:
+    """Return a digest of the changed pages of code: empty if there are none, `_MANY` if there are too many pages."""
     digest, is_any = hashlib.sha256(), False
     left, changed = _MAX_PAGES, 0
     with (place / "mem").open("rb", 0) as memory, (place / "pagemap").open("rb", 0) as table:
@@ -179,7 +198,7 @@ def _digest(place: Path, mappings: list[_Mapping]) -> str:
 
 
 def _own_pages(mapping: _Mapping, table: int) -> list[int]:
-    """Return where in a mapping the pages are that the process has for itself. table: a handle of its `pagemap`."""
+    """Return the offsets in a mapping of pages that are the process's own, from the open `pagemap`, `table`."""
     found: list[int] = []
     first, end = mapping.start // _PAGE, mapping.end // _PAGE
     for piece in range(first, end, _PIECE):
@@ -189,15 +208,15 @@ def _own_pages(mapping: _Mapping, table: int) -> list[int]:
 
 
 def _changed_pages(place: Path, mapping: _Mapping, own: list[int], memory: int) -> list[tuple[int, bytes]]:
-    """Return those of the pages of a mapping that differ from its file: offset in the file, and content."""
+    """Return (offset in the file, content) of those own pages of a mapping that differ from its file."""
     path = place / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
     if not path.is_file():
         return []
-    # Not a name: the kernel opens the file that is mapped, wherever it is by now.
+    # Not by its name: through this link the kernel opens the mapped file itself, even if it was moved or removed.
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if os.pread(file, 4, 0) != b"\x7fELF":
-            # Programs of other kinds are moved as they are loaded, by changing their code.
+            # Programs in other formats are relocated when they are loaded, by changing their code.
             return []
         pages = [(mapping.offset + at, os.pread(memory, _PAGE, mapping.start + at)) for at in own]
         return [(at, page) for at, page in pages if os.pread(file, _PAGE, at).ljust(_PAGE, b"\0") != page]
@@ -206,12 +225,12 @@ def _changed_pages(place: Path, mapping: _Mapping, own: list[int], memory: int) 
 
 
 def _idles(place: Path, call: list[str], content: bytes) -> bool:
-    """Return whether a process is in the one state that the program that waits for ever can be in.
+    """Return whether a process is in the one state that the idle program can be in.
 
     Args:
-        place: Its directory.
-        call: What it waits in: number, six arguments, stack pointer and program counter.
-        content: The program.
+        place: Its `/proc` directory.
+        call: Fields of its `syscall` file: number, six arguments, stack pointer and program counter.
+        content: The program's file.
     """
     mappings = [mapping for mapping in _mappings(place) if not mapping.is_given]
     status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines() if ":\t" in line)

@@ -1,4 +1,4 @@
-"""Processes of a sandbox as the kernel tells this host of them, with no program of the sandbox taking part."""
+"""The processes of a sandbox, read and killed by this host through the kernel, without programs of the sandbox."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 END_SEC = 60.0
-"""How long the kernel may take to end what is killed: a process that waits for the disk does so first."""
+"""Timeout in seconds for killed processes to end: one that waits for the disk does that first."""
 
 _POLL_SEC = 0.001
+"""Poll interval in seconds."""
 
 _EXITING = 0x4
-"""The kernel's mark of a process that is on its way out."""
+"""The kernel's flag (PF_EXITING) of a process that is exiting."""
 
 
 def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningProcess | None:
-    """Return a process by its number on this host; None if it has ended."""
+    """Return a process by its pid on this host; None if it has ended.
+
+    Args:
+        pid: Pid on this host.
+        group: Value of `RunningProcess.group`.
+        entered: Value of `RunningProcess.entered`.
+    """
     place = Path("/proc") / str(pid)
     try:
         head, _, tail = (place / "stat").read_bytes().rpartition(b") ")
@@ -49,7 +56,7 @@ def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningP
 
 
 def has_ended_first(pid: int) -> bool:
-    """Return whether the first thread of a process has ended, or is on its way out, while others run."""
+    """Return whether the first thread of a process has ended, or is exiting, while others run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -58,14 +65,14 @@ def has_ended_first(pid: int) -> bool:
 
 
 def _is_over(fields: Sequence[bytes]) -> bool:
-    """Return whether the first thread of a process has ended, or is on its way out."""
+    """Return whether the first thread of a process has ended, or is exiting, from the fields of `stat`."""
     return fields[0] in b"ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def _state_of(fields: Sequence[bytes]) -> str:
-    """Return the state of a process. fields: of its `stat`, behind the name.
+    """Return the state letter of a process, from the fields of its `stat` after the name.
 
-    What is on its way out counts as ended. A process whose first thread has ended has not, as long as others run.
+    A process that is exiting counts as ended (`Z`). One whose first thread has ended has not, as long as others run.
     """
     if not _is_over(fields):
         return fields[0].decode()
@@ -73,14 +80,14 @@ def _state_of(fields: Sequence[bytes]) -> str:
 
 
 def unseen(pid: int) -> RunningProcess:
-    """Return the row of a process that had ended, or become another one, before it could be read."""
+    """Return the row of a process that had ended, or continued as another process, before it could be read."""
     return RunningProcess(
         pid=-pid, parent=0, session=0, start=0, state="?", name=b"", user="", marked=None, entered=True
     )
 
 
 def kill_processes(processes: Iterable[RunningProcess]) -> None:
-    """Send SIGKILL to processes, unless another one has the number by now."""
+    """Send SIGKILL to processes, unless another one has the pid by now."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(process.pid)
@@ -93,7 +100,15 @@ def kill_processes(processes: Iterable[RunningProcess]) -> None:
 
 
 def wait_for_ends(processes: Iterable[RunningProcess], timeout: float = END_SEC) -> None:
-    """Return once processes that were killed have ended. Raises `SandboxError` if one does not."""
+    """Wait until killed processes have ended.
+
+    Args:
+        processes: The processes.
+        timeout: Seconds for all of them.
+
+    Raises:
+        SandboxError: One does not end.
+    """
     deadline = AwakeDeadline(timeout)
     for process in processes:
         while (found := read_process(process.pid)) is not None and found.identity == process.identity:
@@ -108,8 +123,9 @@ def wait_for_ends(processes: Iterable[RunningProcess], timeout: float = END_SEC)
 
 
 def _is_same_file(one: Path, other: Path) -> bool | None:
+    """Return whether two paths are the same file; None if that can't be read."""
     try:
         return one.samefile(other)
     except OSError:
-        # A process that has ended, or is about to, executes nothing.
+        # A process that has ended, or is exiting, has no executable any more.
         return None

@@ -1,7 +1,7 @@
-"""A program that waits for ever: the first process of a sandbox.
+"""The idle program: a sandbox's first process, which waits for ever.
 
-It is a file of some 300 bytes without libraries, because the root of a sandbox that was forked or restored holds what
-an agent left there: a shell, a `sleep` or a loader of the agent's would be a process that no verifier ends.
+It is a file of some 300 bytes without libraries, because the image of a sandbox that was forked or restored has what an
+agent left there: a shell, a `sleep` or a loader of the agent's would be a process that no verifier ends.
 """
 
 from __future__ import annotations
@@ -10,15 +10,25 @@ import struct
 from typing import NamedTuple
 
 _BASE = 0x400000
+"""Address at which the program is loaded."""
+
 _HEADERS = 64 + 2 * 56
+"""Bytes of the ELF header and of two program headers."""
+
 _LARGEST_PAGE = 0x10000
+"""Largest page size of the machines: the segment's alignment."""
 
 
 class _Code(NamedTuple):
-    """machine, flags: as ELF numbers them.
+    """Machine code of one machine, in hex.
 
-    hide: `prctl(PR_SET_DUMPABLE, 0)`. code: `rt_sigaction(SIGCHLD, action, 0, 8)` with the action that lies before all
-    of it, then `ppoll(0, 0, 0, 0)` for ever.
+    Args:
+        machine: Number of the machine in the ELF header.
+        hide: `prctl(PR_SET_DUMPABLE, 0)`.
+        code: `rt_sigaction(SIGCHLD, action, 0, 8)` with the action that precedes all code, then `ppoll(0, 0, 0, 0)` in
+            a loop.
+        flags: Flags in the ELF header.
+        order: Byte order, as in `struct`.
     """
 
     machine: int
@@ -69,16 +79,19 @@ _CODES = {
 }
 
 MACHINES = tuple(_CODES)
-"""What a kernel calls the machines that there is a program for."""
+"""Machines for which there is a program, as the kernel names them."""
 
 
 def program(machine: str, *, is_hidden: bool = True) -> bytes:
     """Return the program for a machine, as an ELF file without sections.
 
-    is_hidden: whether nobody inside may trace it or read its environment, which the kernel allows or forbids together.
+    Args:
+        machine: Machine, one of `MACHINES`.
+        is_hidden: Whether no process inside may trace it or read its environment. The kernel allows or forbids both
+            together.
     """
     kind, hide, code, flags, order = _CODES[machine]
-    # SIG_IGN for SIGCHLD: the kernel then reaps the orphans of the sandbox, for which a PID 1 has to care.
+    # SIG_IGN for SIGCHLD: the kernel then reaps the orphans of the sandbox, which is otherwise a PID 1's task.
     action = struct.pack(f"{order}QQQQ", 1, 0, 0, 0)
     text = action + bytes.fromhex(hide + code)
     identity = b"\x7fELF" + bytes([2, 1 if order == "<" else 2, 1]) + bytes(9)
@@ -86,6 +99,6 @@ def program(machine: str, *, is_hidden: bool = True) -> bytes:
     header = struct.pack(f"{order}HHIQQQIHHHHHH", 2, kind, 1, entry, 64, 0, flags, 64, 56, 2, 0, 0, 0)
     size = _HEADERS + len(text)
     load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, _LARGEST_PAGE)
-    # Without this one its stack would be executable.
+    # Without this header (PT_GNU_STACK) its stack would be executable.
     stack = struct.pack(f"{order}IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16)
     return identity + header + load + stack + text

@@ -1,4 +1,4 @@
-"""What an image is asked once: a script in a sandbox that is started from it for a moment, and its answer, kept."""
+"""Facts about images: the output of a script in a short-lived sandbox of the image, stored so that it runs once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,21 @@ async def image_fact(
     labels: Mapping[str, str],
     beside: str = "",
 ) -> str:
-    """What a script of the engine's says in sandboxes of an image, kept by what identifies the image once it is known.
+    """Return a fact about an image: stored, or else read from a script's output in a sandbox that is started for it.
 
-    file: where answers to this question are kept, JSON; its name is the question's. read: the answer in what the script
-    said; may raise. labels: what the reaper knows the sandbox by, should this process die meanwhile. beside: what else
-    the answer depends on. Raises `SandboxError` when the image does not start.
+    Facts are stored by provider and image identity.
+
+    Args:
+        provider: Provider of the sandbox.
+        image: The image.
+        script: Script to run as root.
+        file: JSON file in which the answers to this question are stored; the question is named after it.
+        read: Returns the fact from the script's result; may raise.
+        labels: Labels by which the reaper finds the sandbox if this process dies.
+        beside: Further key, for facts that depend on more than the image.
+
+    Raises:
+        SandboxError: The image does not start.
     """
     key = " ".join(part for part in (provider.name, image.identity, beside) if part)
     known = _known(file)
@@ -38,7 +48,7 @@ async def image_fact(
         async with file_lock(locks / f"{file.stem}-{short_hash(key, 16)}.lock"):
             found = _known(file).get(key)
             if found is None:
-                # A start or a removal that was cut short would leave the sandbox.
+                # Seen through even if cancelled: an interrupted start or removal would leave the sandbox.
                 found = read(await see_through(_ask(provider, image, script, file.stem, labels)))
             async with file_lock(locks / f"{file.stem}.lock"):
                 known = _known(file) | {key: found}
@@ -49,7 +59,8 @@ async def image_fact(
 async def _ask(
     provider: SandboxProvider, image: ImageRef, script: str, question: str, labels: Mapping[str, str]
 ) -> SandboxExecResult:
-    # Its own of each owner: a reaper that removes what one left must not take it from another.
+    """Run the script in a new sandbox of the image and remove the sandbox."""
+    # One name per owner: a reaper that removes the orphan of one run must not remove another run's sandbox.
     name = f"bf-{question}-{short_hash(json.dumps([image.identity, labels.get('benchflow.run')]), 16)}"
     spec = SandboxSpec(
         name=name, image=image, labels=dict(labels), workdir="/", network_mode="no-network", entrypoint="none"
@@ -62,6 +73,7 @@ async def _ask(
 
 
 def _known(file: Path) -> dict[str, str]:
+    """Return the stored facts by key."""
     try:
         known: dict[str, str] = json.loads(file.read_text())
         return known

@@ -1,10 +1,10 @@
-"""What was changed in an overlay file system, read from its layers on this host.
+"""The changes in an overlay file system, read from its layers on this host.
 
-Nothing of the sandbox runs for it. The upper layers are written by the sandbox, perhaps right now, so they are opened
-by `confined`; the lower ones never change while a sandbox lies over them.
+No program of the sandbox runs for this. The upper layers may be written by the sandbox at the same time, so they are
+opened with `confined`; the lower ones never change while a sandbox uses them.
 """
 
-# Strings, because a tree has very many paths.
+# Paths are strings, because a tree has very many of them.
 # ruff: noqa: PTH208
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from benchflow.contracts.file_changes import FileChanges, FileKind, FileState
 from benchflow.errors import SandboxError, UnsafePathError
 
 OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
-"""Attributes of a directory that hides what layers below have in it."""
+"""Attributes of a directory that hides its content in the layers below."""
 
 _ELSEWHERE = ("trusted.overlay.redirect", "trusted.overlay.metacopy")
-"""Attributes of what has its content in another place; the engine's sandboxes are mounted without both."""
+"""Attributes of entries whose content is elsewhere; the engine's sandboxes are mounted without both features."""
 
 _CAPABILITY = "security.capability"
 _MAX_FILE = 64 * 1024 * 1024
+"""Maximum number of bytes of a file that `read_original` returns."""
 
 _KINDS: dict[int, FileKind] = {
     stat.S_IFREG: "file",
@@ -44,6 +45,7 @@ _KINDS: dict[int, FileKind] = {
 }
 
 Files = dict[str, FileState | None]
+"""States by absolute path; None for a path that was removed."""
 
 
 @dataclass
@@ -51,23 +53,25 @@ class Overlay:
     """The layers of one overlay."""
 
     uppers: Sequence[Path]
-    """What was changed, topmost first: directories of this host."""
+    """Directories of the layers with changes, topmost first."""
 
     lowers: Sequence[Path]
-    """What it was changed over, topmost first."""
+    """Directories of the original layers, topmost first."""
 
     _places: dict[str, list[str]] = field(default_factory=dict)
+    """Cache of `_merged`."""
 
     def changes(self, known: Files | None, skip: Sequence[str]) -> Files:
-        """Return all that differs between the lower layers and the whole, by absolute path.
+        """Return all differences between the lower layers and the whole, by absolute path.
 
         Args:
-            known: What differed before. Of other new files no digest is made, since nothing could be equal to them.
-            skip: Paths that are left out, with all that is below them.
+            known: Earlier differences; None for none. If given, no digest is made of files that can't equal their
+                earlier state, since nothing is compared with them.
+            skip: Paths to leave out, with all that is below them.
 
         Raises:
             UnsafePathError: An upper layer can't be read: its paths are too long, or there are too many files.
-            SandboxError: It is not of this form.
+            SandboxError: The overlay uses an unsupported feature.
         """
         found: Files = {}
         for upper in reversed(self.uppers):
@@ -83,7 +87,12 @@ class Overlay:
         return {text_of(path): state for path, state in found.items() if not self._is_as_before(path, state)}
 
     def original(self, path: str, *, is_read: bool = False) -> FileState | None:
-        """Return what the lower layers have at a path without links. is_read: with the digest of its content."""
+        """Return the state of a path in the lower layers; None if nothing is there.
+
+        Args:
+            path: Absolute path without symbolic links.
+            is_read: Whether to include the digest of a file's content.
+        """
         place = self._place(path.rstrip("/"))
         if place is None:
             return None
@@ -95,7 +104,11 @@ class Overlay:
         return state
 
     def read_original(self, path: str) -> bytes | None:
-        """Return the content of a regular file of the lower layers, by a path without links; None if it is none."""
+        """Return the content of a file in the lower layers; None if it is no regular file, or has more than 64 MiB.
+
+        Args:
+            path: Absolute path without symbolic links.
+        """
         place = self._place(path.rstrip("/"))
         if place is None or not stat.S_ISREG((status := os.lstat(place)).st_mode) or status.st_size > _MAX_FILE:
             return None
@@ -113,6 +126,7 @@ class Overlay:
         return names
 
     def _is_as_before(self, path: str, state: FileState | None) -> bool:
+        """Return whether a state is equal to that in the lower layers."""
         before = self.original(path)
         if state is None or before is None:
             return state is before
@@ -121,7 +135,7 @@ class Overlay:
         return bool(state.digest) and self.original(path, is_read=True) == state
 
     def _place(self, path: str) -> str | None:
-        """Return the path on this host of what the lower layers have at a path."""
+        """Return the path on this host of a path in the lower layers; None if nothing is there."""
         parent, _, name = path.rpartition("/")
         if not name:
             return str(self.lowers[0]) if self.lowers else None
@@ -135,19 +149,19 @@ class Overlay:
         return None
 
     def _merged(self, path: str) -> list[str]:
-        """Return the directories of lower layers whose contents make up the directory at a path, topmost first."""
+        """Return the directories of lower layers that make up the directory at a path, topmost first."""
         unknown = []
         while path and path not in self._places:
             unknown.append(path)
             path = path.rpartition("/")[0]
         found = self._places[path] if path else [str(lower).rstrip("/") for lower in self.lowers]
-        # No recursion: an agent makes directories as deep as it likes.
+        # No recursion: an agent may nest directories deeper than Python's stack allows.
         for below in reversed(unknown):
             found = self._places[below] = self._within(found, below.rpartition("/")[2])
         return found
 
     def _within(self, directories: Sequence[str], name: str) -> list[str]:
-        """Return what makes up a directory in one that these make up."""
+        """Return the directories that make up a subdirectory of a directory which these make up."""
         found = []
         for directory in directories:
             place = f"{directory}/{name}"
@@ -173,13 +187,14 @@ class _Reader:
     known: Files | None
     skip: Sequence[str]
     _earlier: list[str] = field(init=False)
-    """Paths that layers below it have changed, in their order."""
+    """Paths that layers below it have changed, sorted."""
 
     def __post_init__(self) -> None:
         self._earlier = sorted(self.found)
 
     def read(self) -> None:
-        # Directories in which nothing of the layers below is seen.
+        """Add the changes of the layer to `found`."""
+        # Directories that hide those of the layers below.
         alone: set[str] = set()
         present: dict[str, set[str]] = {}
         for entry in self.layer.entries(skip=lambda name: is_below(f"/{name}", self.skip)):
@@ -201,14 +216,14 @@ class _Reader:
             try:
                 self.found[path] = self._state(entry)
             except FileNotFoundError:
-                # Removed since it was listed: by what still runs, after whose end it is looked at again.
+                # Removed since it was listed, by a process that still runs; it is compared again after that has ended.
                 self.found.pop(path, None)
         for path, names in present.items():
             gone = self.overlay.names_below(path) - names
             self.found |= {f"{path}/{name}": None for name in gone if not is_below(f"{path}/{name}", self.skip)}
 
     def _forget_below(self, path: str) -> None:
-        """Forget what layers below this one have changed below a path."""
+        """Remove changes of the layers below this one that are below a path."""
         below = f"{path}/"
         for place in range(bisect_left(self._earlier, below), len(self._earlier)):
             if not self._earlier[place].startswith(below):
@@ -216,6 +231,7 @@ class _Reader:
             self.found.pop(self._earlier[place], None)
 
     def _is_opaque(self, entry: Entry) -> bool:
+        """Return whether a directory hides those of the layers below. Raises `SandboxError` for a redirect."""
         attributes = self.layer.attributes(entry.name)
         if any(name in attributes for name in _ELSEWHERE):
             raise SandboxError(
@@ -226,6 +242,7 @@ class _Reader:
         return any(attributes.get(name) == b"y" for name in OPAQUE)
 
     def _state(self, entry: Entry) -> FileState:
+        """Return the state of an entry, with a digest if the file may equal an earlier state."""
         if not entry.is_file:
             return state_of(entry.status, target=lambda: self.layer.read_link(entry.name))
         path = f"/{entry.name}"
@@ -241,7 +258,7 @@ class _Reader:
         return state
 
     def _may_be_known(self, path: str, state: FileState) -> bool:
-        """Return whether a file may be what it was before."""
+        """Return whether a file may equal its earlier state, so that a digest is needed."""
         if self.known is None:
             return True
         name = text_of(path)
@@ -250,13 +267,20 @@ class _Reader:
 
 
 async def list_changes(base: str, overlay: Overlay, known: FileChanges | None, skip: Sequence[str]) -> FileChanges:
-    """Return what differs from an image, as the driver's method of this name does. base: the image's id."""
+    """Return the files that differ from an image, as `ListsChanges.changes` does.
+
+    Args:
+        base: Id of the image.
+        overlay: Layers of the image and of the sandbox.
+        known: Earlier changes; None for none.
+        skip: Paths to leave out, with all that is below them.
+    """
     files = known.files if known is not None else None
     return FileChanges(base=base, files=await asyncio.to_thread(overlay.changes, files, skip))
 
 
 async def read_originals(overlay: Overlay, paths: Sequence[str]) -> dict[str, FileState]:
-    """Return what an image has at paths, as the driver's method `originals` does."""
+    """Return an image's files at these paths, with digests, as `ListsChanges.originals` does, without missing ones."""
 
     def read() -> dict[str, FileState]:
         found = {path: overlay.original(path, is_read=True) for path in paths}
@@ -266,7 +290,13 @@ async def read_originals(overlay: Overlay, paths: Sequence[str]) -> dict[str, Fi
 
 
 def state_of(status: os.stat_result, *, target: Callable[[], str] = lambda: "", capability: str = "") -> FileState:
-    """Return the state of what has this status, without a digest. target: reads the text of a link."""
+    """Return the state of a file from its status, without a digest.
+
+    Args:
+        status: Result of `lstat`.
+        target: Returns the target of a symbolic link; called only for one.
+        capability: Capabilities of a program, in hex.
+    """
     kind = _KINDS[stat.S_IFMT(status.st_mode)]
     size = {"file": status.st_size, "device": status.st_rdev}.get(kind, 0)
     mode = 0 if kind == "link" else stat.S_IMODE(status.st_mode)
@@ -277,12 +307,12 @@ def state_of(status: os.stat_result, *, target: Callable[[], str] = lambda: "", 
 
 
 def is_below(path: str, places: Sequence[str]) -> bool:
-    """Return whether a path is one of these places, or lies below one."""
+    """Return whether a path is one of these places, or below one."""
     return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def text_of(name: str) -> str:
-    """Return a name with escapes for the bytes that are no text, which JSON could not hold."""
+    """Return a name with escapes for bytes that are not UTF-8, which JSON could not hold."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
@@ -292,11 +322,12 @@ def digest_of(file: IO[bytes]) -> str:
 
 
 def is_whiteout(status: os.stat_result) -> bool:
-    """Return whether an entry of a layer says that there is nothing."""
+    """Return whether an entry of a layer marks a removed file (a character device 0:0)."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def _capability(place: str, status: os.stat_result) -> str:
+    """Return the capabilities of a program of a lower layer, in hex; empty for any other file."""
     return _attribute(place, _CAPABILITY).hex() if stat.S_ISREG(status.st_mode) else ""
 
 

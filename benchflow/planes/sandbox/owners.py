@@ -1,4 +1,4 @@
-"""Sandboxes that belong to one process alone, and to no workflow."""
+"""Sandboxes that belong to one process and to no workflow."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 from benchflow.planes.sandbox.local.helper.process import start_time
 
 OWNER_LABEL = "benchflow.owner"
-"""Label of a sandbox that is for one process alone: its pid and start time."""
+"""Label of a sandbox that belongs to one process: its pid and start time."""
 
 OF_A_PROCESS = "process"
-"""Stack that the labels of such a sandbox name."""
+"""Stack id in the labels of such a sandbox."""
 
 
 def owned_by_this_process() -> dict[str, str]:
-    """Return the label of a sandbox that is removed once this process has ended."""
+    """Return the labels of a sandbox that is to be removed once this process has ended."""
     return {OWNER_LABEL: f"{os.getpid()}:{start_time(os.getpid())}"}
 
 
 def is_abandoned(owner: str | None) -> bool:
-    """Return whether the process that a sandbox was started for is gone."""
+    """Return whether the process in an owner label has ended; False without a label."""
     pid, _, started = (owner or "").partition(":")
     return owner is not None and not (pid.isdecimal() and str(start_time(int(pid))) == started)

@@ -1,8 +1,8 @@
-"""Builds that were made anew on request, beside those before, from which sandboxes may still be started.
+"""Rebuilds: builds that were made anew on request, beside earlier ones, from which sandboxes may still be started.
 
-A build goes by its identity: all that it is made from. One that is made anew goes by that and by the name of the
-request, so that everybody who has the same request finds it, and nobody repeats it. The newest is recorded on this host
-for those who have none.
+A build's key is its identity: a digest of all that it is made from. The key of a rebuild is a digest of that and of the
+request's name, so that all with the same request share one build. The newest rebuild is recorded on this host, for
+builds without a request.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from benchflow.store import write_atomic
 
 
 def build_key(identity: str, rebuild: str | None) -> str:
-    """Return the key of the build to use: of the request `rebuild`, or of the newest one.
+    """Return the key of the build to use: that of a request, else that of the newest rebuild, else the identity.
 
     Args:
-        identity: A digest.
-        rebuild: The name of the request; None if there is none.
+        identity: Digest of all that the build is made from.
+        rebuild: Name of the request; None if there is none.
     """
     request = rebuild or _newest(identity)
     return identity if request is None else hashlib.sha256(f"{identity}\0{request}".encode()).hexdigest()
 
 
 def record_rebuild(identity: str, rebuild: str) -> None:
-    """Make the build of a request, which is done, the newest one of its identity."""
+    """Record the finished build of a request as the newest one of its identity."""
     write_atomic(state_dir() / "rebuilds" / identity, rebuild.encode())
 
 
 def _newest(identity: str) -> str | None:
+    """Return the request of the newest rebuild; None if there is none."""
     try:
         return (state_dir() / "rebuilds" / identity).read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Room on this host for work in progress: it goes with its maker, however that ends."""
+"""Temporary directories on this host, which are removed after use, also if the process has died."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchflow.planes.sandbox.records import file_lock
 
 @asynccontextmanager
 async def scratch() -> AsyncIterator[Path]:
-    """A new, empty directory, locked while its maker lives, gone afterwards."""
+    """Yield a new, empty directory, which is locked during the block and removed afterwards."""
     await clear_scratch()
     place = _home() / secrets.token_hex(8)
     lock = place.with_suffix(".lock")
@@ -29,7 +29,7 @@ async def scratch() -> AsyncIterator[Path]:
 
 
 async def clear_scratch() -> None:
-    """Remove what those have left that died at it."""
+    """Remove the temporary directories of dead processes."""
     for name in {path.stem for path in _home().glob("*")}:
         lock = _home() / f"{name}.lock"
         async with file_lock(lock, wait=False) as held:

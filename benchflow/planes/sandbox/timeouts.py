@@ -1,7 +1,7 @@
-"""Time limits that count the seconds in which a process attends to what they limit, and no others.
+"""Timeouts that count only the seconds in which a process attends to the work that they limit.
 
-Nobody attends while this process is frozen, perhaps with its whole host, and from a worker's end to the start of the
-next one. What outlives a worker has a record of this, which the next worker reads.
+Time is unattended while this process is frozen, perhaps with its whole host, and from the end of a worker to the start
+of the next one. For work that outlives a worker there is a record, which the next worker reads.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from benchflow.errors import StoreError
 from benchflow.store import storage_errors
 
 LOOK_EVERY_SEC = 2.0
+"""Interval in seconds of polls, and of writes of the record."""
+
 FROZEN_SEC = 10.0
-"""Seconds between two looks that say that nobody attended between them. Fewer may be due to load."""
+"""Seconds between two polls from which the time between them counts as unattended. Shorter gaps may be due to load."""
 
 _SLOW_ROUND_SEC = 1.0
+"""Seconds that a longer gap counts in `AwakeDeadline`."""
 
 
 class Attendance:
-    """The seconds in which somebody attends, known by looks that are no more than `FROZEN_SEC` apart."""
+    """The time in which a process attends to some work, known by polls at most `FROZEN_SEC` apart."""
 
     def __init__(self, record: Path | None = None, since: float | None = None) -> None:
-        """Begin or resume.
+        """Start, or resume from the record.
 
         Args:
-            record: File in which the next worker finds this. Its directory exists.
-            since: When that began which is attended to, as the monotonic clock has it; now if None.
+            record: File from which the next worker resumes; None for no record. Its directory exists.
+            since: Start of the work, by the monotonic clock; None for now.
         """
         self._record = record
         now = time.monotonic()
         self._began = now if since is None else since
         noted = self._noted()
         self.missed_sec: float = noted["missed"] if noted else 0.0
-        """Seconds so far in which nobody attended."""
+        """Unattended seconds so far."""
         self.missed: list[tuple[float, float]] = _intervals(noted)
-        """Begin and end of each time in which nobody attended."""
+        """Begin and end of each unattended time, by the monotonic clock."""
         self._seen: float = noted["seen"] if noted else self._began
         self._has_left: bool = noted["left"] if noted else False
         self._noted_at = self._seen
@@ -53,11 +56,11 @@ class Attendance:
 
     @property
     def attended_sec(self) -> float:
-        """Return the seconds since the beginning in which somebody attended, up to the last look."""
+        """Return the attended seconds since the start, up to the last poll."""
         return self._seen - self._began - self.missed_sec
 
     def look(self) -> bool:
-        """Record that a worker attends now. Return True if the time since this one's last look was not attended."""
+        """Record that this worker attends now. Return whether the time since its last poll was unattended."""
         now = time.monotonic()
         was_missed = self._has_left or now - self._seen > FROZEN_SEC
         if was_missed and (noted := self._noted()) is not None and noted["seen"] > self._seen:
@@ -74,22 +77,24 @@ class Attendance:
         return was_missed
 
     def leave(self) -> None:
-        """Record that nobody attends until the next look, such as while a person is asked."""
+        """Record that time is unattended until the next poll, as while a person is asked."""
         self.look()
         self._has_left = True
         self._note()
 
     def _noted(self) -> dict[str, Any] | None:
+        """Return the record; None if there is none."""
         if self._record is None:
             return None
         try:
             noted: dict[str, Any] = json.loads(self._record.read_text())
         except (FileNotFoundError, ValueError):
-            # ValueError: a power cut has left its name and not its content.
+            # ValueError: a power cut has left the file without its content.
             return None
         return noted
 
     def _note(self) -> None:
+        """Write the record, if there is to be one."""
         if self._record is not None:
             part = self._record.with_name(f".{self._record.name}.{os.getpid()}")
             with storage_errors(part):
@@ -100,21 +105,24 @@ class Attendance:
 
 
 def _intervals(noted: dict[str, Any] | None) -> list[tuple[float, float]]:
-    # A record of an older version has none.
+    """Return the unattended intervals of a record."""
+    # Records of older versions have no `gaps`.
     return [(began, ended) for began, ended in noted.get("gaps", ())] if noted else []
 
 
 class AwakeDeadline:
-    """The end of a number of seconds, for a loop that asks after each of its rounds whether they are over."""
+    """A deadline for a loop that checks it in each round, which does not expire while the process is frozen."""
 
     def __init__(self, seconds: float) -> None:
+        """Make it, with the seconds that it lasts from now."""
         self._left = seconds
         self._seen = time.monotonic()
 
     def is_over(self) -> bool:
-        """Return whether the time since the last call was the last that was left.
+        """Return whether the deadline has passed.
 
-        More than `FROZEN_SEC` count as one second: this process was frozen, or is so slow that one more round is due.
+        More than `FROZEN_SEC` since the last call count as one second: this process was frozen, or is so slow that one
+        more round is due.
         """
         now = time.monotonic()
         gap, self._seen = now - self._seen, now
@@ -124,13 +132,18 @@ class AwakeDeadline:
 
 @asynccontextmanager
 async def awake_timeout(seconds: float | None, attendance: Attendance | None = None) -> AsyncIterator[asyncio.Timeout]:
-    """Limit a block as `asyncio.timeout` does, by seconds that are attended.
+    """Limit a block as `asyncio.timeout` does, but count attended seconds only.
 
-    What ended while the process was frozen has ended in time: there is a moment left in which it is noticed.
+    Work that ended while the process was frozen counts as in time: the timeout leaves a moment in which that is
+    noticed.
 
     Args:
         seconds: The limit; None for none.
-        attendance: Of what began earlier, or is to be waited for by others later. By default it begins now.
+        attendance: Attendance to work that started earlier, or that other processes will wait for. By default it starts
+            now.
+
+    Raises:
+        TimeoutError: The seconds are over.
     """
     async with asyncio.timeout(None) as limit:
         if seconds is None and attendance is None:
@@ -144,10 +157,15 @@ async def awake_timeout(seconds: float | None, attendance: Attendance | None = N
 
 
 async def awake_sleep(seconds: float | None, attendance: Attendance | None = None) -> None:
-    """Return when so many seconds are attended, which is done meanwhile; never if None."""
+    """Sleep until a number of attended seconds is reached, polling the attendance meanwhile.
+
+    Args:
+        seconds: Attended seconds since the start of the attendance; None to sleep for ever.
+        attendance: The attendance; by default it starts now.
+    """
     attendance = attendance or Attendance()
     while True:
-        # A note that cannot be written is written later; what is limited does not depend on the disk.
+        # A record that cannot be written now is written later; the limited work does not depend on the disk.
         with contextlib.suppress(StoreError):
             attendance.look()
         left = math.inf if seconds is None else seconds - attendance.attended_sec
@@ -158,7 +176,7 @@ async def awake_sleep(seconds: float | None, attendance: Attendance | None = Non
 
 @asynccontextmanager
 async def awake_clock() -> AsyncIterator[Callable[[], float]]:
-    """Yield a function that returns for how many seconds this process has run since."""
+    """Yield a function that returns the seconds since the start of the block in which this process was not frozen."""
     attendance = Attendance()
     looking = asyncio.ensure_future(awake_sleep(None, attendance))
 
@@ -173,7 +191,7 @@ async def awake_clock() -> AsyncIterator[Callable[[], float]]:
 
 
 async def awake_wait(task: asyncio.Future[Any], seconds: float) -> bool:
-    """Wait for a task for so many seconds in which this process runs. Return whether it is done."""
+    """Wait for a task, at most for the seconds while this process is not frozen. Return whether it is done."""
     with contextlib.suppress(TimeoutError):
         async with awake_timeout(seconds):
             await asyncio.wait([task])
@@ -181,5 +199,6 @@ async def awake_wait(task: asyncio.Future[Any], seconds: float) -> bool:
 
 
 async def _expire(limit: asyncio.Timeout, seconds: float | None, attendance: Attendance) -> None:
+    """Let a timeout expire once the seconds are attended."""
     await awake_sleep(seconds, attendance)
     limit.reschedule(asyncio.get_running_loop().time())

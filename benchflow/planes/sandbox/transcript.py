@@ -1,4 +1,4 @@
-"""What a build or a pull says: to its log as it comes, and its last lines for an error."""
+"""The output of a build or a pull, written to its log as it comes, with the last lines for an error."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections import deque
 from pathlib import Path
 
 TAIL = 30
-"""Lines kept for an error."""
+"""Maximum number of lines in an error."""
 MAX_LINE_CHARACTERS = 4096
-"""The end of a line that is kept for an error. A task's build may print without ever ending a line."""
+"""Maximum length of such a line, of which the end is retained. A build may print without ever ending a line."""
 MAX_LOG_CHARACTERS = 50_000_000
-"""The beginning of a build's output that is kept in its log."""
+"""Maximum length of the log, of which the start is retained."""
 CUT = "\n(the rest of this log is not kept)\n"
+"""Last line of a log that was truncated."""
 
 
 class Transcript:
-    """The transcript of one build; without a log only the tail is kept."""
+    """The transcript of one build."""
 
     def __init__(self, log: Path | None) -> None:
+        """Make it, with the file to append to; None to retain only the tail."""
         self._log = log
         self._last: deque[str] = deque(maxlen=TAIL)
         self._rest = ""
@@ -28,10 +30,12 @@ class Transcript:
 
     @property
     def tail(self) -> str:
+        """Return the last lines of the output."""
         lines = [*self._last, *([self._rest] if self._rest else [])]
         return "\n".join(lines[-TAIL:])
 
     def write(self, text: str) -> None:
+        """Add a piece of output, which may end within a line."""
         if self._log is not None and not self._is_cut:
             self._is_cut = len(text) > self._left
             with self._log.open("a", encoding="utf-8") as file:

@@ -1,9 +1,9 @@
-"""Whole trees of files, copied with everything an overlay reads from them, and removed.
+"""Copying and removing whole directory trees, with all that an overlay reads from them.
 
-The ways of the standard library lose extended attributes of the system, hard links, device nodes or holes.
+The functions of the standard library lose extended attributes of the system, hard links, device nodes or holes.
 """
 
-# Strings, because a tree has very many paths.
+# Paths are strings, because a tree has very many of them.
 # ruff: noqa: PTH101, PTH102, PTH106, PTH115, PTH211
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ import subprocess
 from pathlib import Path
 
 FICLONE = 0x40049409
-"""The call that makes a file share the blocks of another."""
+"""Request of `ioctl` that makes a file share the blocks of another."""
 
 _WHOLE = 1 << 30
+"""Maximum number of bytes of one copy request."""
 
 
 def copy(source: Path, target: Path, *, reflink: bool) -> None:
-    """Make the directory `target` what `source` is: owners, modes, times, links, nodes, extended attributes, ACLs.
+    """Copy a directory tree with owners, modes, times, links, nodes, extended attributes and ACLs.
 
-    reflink: files must share their blocks until written; without it they do where the file system lets them. Nothing
-    may change `source` meanwhile. A crash or an error leaves part of `target`.
+    A crash or an error leaves a part of `target`.
+
+    Args:
+        source: The directory, which must not change meanwhile.
+        target: Path of the copy, which does not exist.
+        reflink: Whether files must share their blocks until written. If not, they do if the file system can.
+
+    Raises:
+        OSError: A file can't be copied.
     """
     linked: dict[tuple[int, int], str] = {}
     found = []
@@ -45,13 +53,17 @@ def copy(source: Path, target: Path, *, reflink: bool) -> None:
                     _copy_entry(entry.path, copied, own, reflink)
                     if own.st_nlink > 1:
                         linked[own.st_dev, own.st_ino] = copied
-    # Last, since every entry changes its directory's time, and a mode may forbid to enter.
+    # Directories last, since each new entry changes their times, and a mode may forbid to enter.
     for old, new, status in reversed(found):
         _dress(old, new, status)
 
 
 def remove(path: Path) -> None:
-    """Remove a tree, however deep, also while another process removes it. Missing is success."""
+    """Remove a tree of any depth, also while another process removes it. A missing one is success.
+
+    Raises:
+        OSError: It can't be removed.
+    """
     try:
         return os.rmdir(path)
     except FileNotFoundError:
@@ -65,6 +77,7 @@ def remove(path: Path) -> None:
 
 
 def _copy_entry(old: str, new: str, status: os.stat_result, reflink: bool) -> None:
+    """Copy a file, symbolic link or node, with its attributes."""
     if stat.S_ISREG(status.st_mode):
         _copy_data(old, new, status.st_size, reflink)
     elif stat.S_ISLNK(status.st_mode):
@@ -75,6 +88,7 @@ def _copy_entry(old: str, new: str, status: os.stat_result, reflink: bool) -> No
 
 
 def _copy_data(old: str, new: str, size: int, reflink: bool) -> None:
+    """Copy the content of a regular file."""
     reader = os.open(old, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         writer = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -90,7 +104,7 @@ def _copy_data(old: str, new: str, size: int, reflink: bool) -> None:
 
 
 def _copy_ranges(reader: int, writer: int, size: int) -> None:
-    """Copy what a file holds, leaving its holes: an image of a disk may be far larger than the disk."""
+    """Copy the data of a file without its holes: the image of a disk may be far larger than the disk."""
     end = 0
     while end < size:
         try:
@@ -109,8 +123,9 @@ def _copy_ranges(reader: int, writer: int, size: int) -> None:
 
 
 def _copy_range(reader: int, writer: int, start: int, length: int) -> int:
+    """Copy a range of bytes and return how many were copied."""
     try:
-        # Shares blocks where it can.
+        # Shares blocks if the file system can.
         return os.copy_file_range(reader, writer, length, offset_src=start)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
@@ -119,7 +134,7 @@ def _copy_range(reader: int, writer: int, start: int, length: int) -> int:
 
 
 def _dress(old: str, new: str, status: os.stat_result) -> None:
-    """Owner first, which clears set-user-id bits and capabilities; times last, which all else changes."""
+    """Copy the owner first, which clears set-user-id bits and capabilities; then mode and attributes; times last."""
     os.chown(new, status.st_uid, status.st_gid, follow_symlinks=False)
     if not stat.S_ISLNK(status.st_mode):
         os.chmod(new, stat.S_IMODE(status.st_mode))

@@ -1,6 +1,6 @@
-"""What every agent must do, as tests. An agent that passes them all resumes its turns whichever process dies.
+"""Conformance tests for agents. An agent that passes them all resumes its turns whichever process dies.
 
-`docs/custom-agent.md` says how one is written. Let this suite say what is missing (pytest and pytest-asyncio must be
+`docs/custom-agent.md` shows how to write one. This suite then shows what is missing (pytest and pytest-asyncio must be
 installed):
 
     # test_my_agent.py
@@ -14,13 +14,12 @@ installed):
         asks = "Ask me whether to go on."
         remembers = ("My name is Ann.", "What is my name?", "Ann")
 
-`agent` is what `--agent-import-path` or `--agent` takes. The prompts are what makes the agent do what a test is about;
-one that calls a model needs a model that does what they ask for, such as `benchflow.testing.scripted_model`: override
-the fixture `route`. `asks` and `remembers` may be left out: then these tests are skipped. Override `furnish` to put
-files into the sandbox before the agent starts. A test gives each process an agent object of its own, since none may
-keep in memory what it could not find again.
+`agent` is a value of `--agent-import-path` or `--agent`. The prompts make the agent do what a test is about. An agent
+that calls a model needs one that follows them, such as `benchflow.testing.scripted_model`: override the fixture
+`route`. Without `asks` and `remembers` their tests are skipped. Override `furnish` to put files into the sandbox before
+the agent starts. A test gives each process an agent object of its own, since all state must survive the process.
 
-Each theme is a class of its own (`Opening`, `Turns`, ...), so that an agent in the making can begin with one of them.
+Each theme is a class of its own (`Opening`, `Turns`, ...), so that an unfinished agent can begin with one of them.
 """
 
 from __future__ import annotations
@@ -39,4 +38,4 @@ __all__ = ["AgentConformance", "Endings", "Opening", "Questions", "Restoring", "
 
 @pytest.mark.asyncio
 class AgentConformance(Opening, Turns, Endings, Questions, Restoring):
-    """All of it. Subclass it under a name that pytest collects, and give it the agent."""
+    """The whole suite. Subclass it under a name that pytest collects, and set `agent` and the prompts."""

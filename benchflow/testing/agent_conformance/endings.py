@@ -1,4 +1,4 @@
-"""The ends of turns that somebody else than the agent ends, and of agents."""
+"""Turns that are cancelled or reach a limit, and the end of agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchflow.testing.waiting import TIMEOUT_SEC
 
 
 class Endings(Fixtures):
-    """`cancel`, limits, `end` and `close`."""
+    """Tests of `cancel`, limits, `end` and `close`."""
 
     async def test_another_process_cancels_a_turn(self, place: AgentPlace, held: AgentSession, taking: Take) -> None:
         turn = taking(0, self.lasts)
@@ -48,7 +48,7 @@ class Endings(Fixtures):
         first = taking(0, self.lasts)
         async with first.until_it_tells():
             pass
-        # The heir's limits, so that they do not cut off what comes before.
+        # Only the second process has limits, so that they don't end the turn before it has sent its lines.
         async with asyncio.timeout(TIMEOUT_SEC):
             stop = await taking(0, self.lasts, limits=limits).take()
         assert stop.ended_by == ended_by

@@ -1,4 +1,4 @@
-"""What every theme of the suite stands on: an agent in a sandbox, and processes that take its turns."""
+"""Fixtures of the agent suite: an agent in a sandbox, and processes that run its turns."""
 
 from __future__ import annotations
 
@@ -30,32 +30,44 @@ PATIENT = Limits(wall=600, idle=300)
 """Limits that no turn of a test reaches, however busy the machine."""
 
 SETUP_SEC = 300.0
+"""Timeout of the agent's setup."""
 
 _READY = "mkdir -p /logs/agent /logs/artifacts"
 
 
 @dataclass
 class Taking:
-    """A process that takes a turn of a session. lines: what it was given of the trajectory."""
+    """A process that runs a turn of a session."""
 
     agent: Agent
     held: AgentSession
+    """The session."""
+
     number: int
+    """Index of the turn's step."""
+
     prompt: str
     limits: Limits = PATIENT
     answer: AskUser | None = None
+    """Answers the agent's questions; None leaves the agent without a user."""
+
     is_nudge: bool = False
+    """Whether the turn is a nudge."""
+
     present: int = 0
-    """Lines that are written already."""
+    """Number of lines that are in the trajectory already."""
 
     lines: list[Line] = field(default_factory=list)
+    """Trajectory lines that the process has received."""
+
     skipped: int = 0
-    """Lines that need not be given again, as the agent was told."""
+    """Number of lines that the agent was allowed to leave out, because they are in the trajectory already."""
 
     tool_calls: int = 0
+    """Number of the turn's tool calls; set at its end."""
 
     async def take(self) -> StopReason:
-        """Take the turn to its end."""
+        """Run the turn to its end, and return why it ended."""
 
         def skip(lines: int) -> bool:
             if lines > self.present:
@@ -75,7 +87,7 @@ class Taking:
 
     @asynccontextmanager
     async def until_it_tells(self) -> AsyncIterator[asyncio.Task[StopReason]]:
-        """Take the turn until it tells something; the process is gone at the end, wherever the turn is then."""
+        """Run the turn in a task, and yield it once it has sent a line. At the end of the block the process is gone."""
         task = asyncio.ensure_future(self.take())
         try:
             await until(lambda: self.lines or task.done())
@@ -88,41 +100,44 @@ class Taking:
 
 
 Take = Callable[..., Taking]
+"""Type of the fixture `taking`."""
+
 Place = Callable[[SandboxSpec, Path], Awaitable[AgentPlace]]
+"""Type of the fixture `placed`."""
 
 
 class Fixtures(SandboxFixtures):
-    """The fixtures of the suite. What an author gives are the attributes."""
+    """Fixtures of the suite. Its users set the attributes."""
 
     agent: ClassVar[str]
     """Name or import path of the agent."""
 
     talks: ClassVar[str]
-    """A prompt for a turn that tells something, and ends by itself."""
+    """Prompt for a turn that sends trajectory lines, and ends by itself."""
 
     lasts: ClassVar[str]
-    """A prompt for a turn that tells something, and then nothing for an hour."""
+    """Prompt for a turn that sends trajectory lines, and then nothing for an hour."""
 
     asks: ClassVar[str | None] = None
-    """A prompt for a turn in which the agent asks its user, tells something, and ends."""
+    """Prompt for a turn in which the agent asks its user, sends trajectory lines, and ends. None skips its tests."""
 
     remembers: ClassVar[tuple[str, str, str] | None] = None
-    """A prompt that tells it something, one that asks for it, and what it then tells."""
+    """Prompt that gives the agent a fact, prompt that asks for it, and text of the answer. None skips this check."""
 
     async def furnish(self, sandbox: Sandbox) -> None:
-        """Put into the sandbox what the agent needs there."""
+        """Put the files that the agent needs into a new sandbox. By default none."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def image_config(cls, tmp_path_factory: pytest.TempPathFactory) -> ImageConfig:
-        """What the image of the sandboxes is made from: a Dockerfile, for which this host may stand, too."""
+        """Return the image configuration: a Dockerfile, which a local sandbox takes, too: its host stands for FROM."""
         context = tmp_path_factory.mktemp("environment")
         (context / "Dockerfile").write_text(f"FROM {cls.base_image}\nWORKDIR /app\n")
         return ImageConfig(context=str(context))
 
     @pytest.fixture
     def route(self) -> ModelRoute | None:
-        """The way to the agent's model; None for an agent that calls none."""
+        """Return the route to the agent's model; None for an agent that calls none. Override it for a model."""
         return None
 
     @pytest.fixture
@@ -133,7 +148,7 @@ class Fixtures(SandboxFixtures):
         state_directory: Path,
         route: ModelRoute | None,
     ) -> Place:
-        """Places the agent in a sandbox of its own, whose specification and directory on this host are given."""
+        """Return a function that starts a sandbox with the agent in it, from its spec and a directory on this host."""
 
         async def begin(wanted: SandboxSpec, directory: Path) -> AgentPlace:
             async def run_relay(program: Sequence[str]) -> None:
@@ -162,17 +177,17 @@ class Fixtures(SandboxFixtures):
 
     @pytest_asyncio.fixture
     async def place(self, placed: Place, spec: SandboxSpec, tmp_path: Path) -> AgentPlace:
-        """The agent's place in a sandbox of the test's own."""
+        """Return the agent's place in a sandbox of this test alone."""
         return await placed(spec, tmp_path)
 
     @pytest_asyncio.fixture
     async def held(self, place: AgentPlace) -> AsyncIterator[AgentSession]:
-        """A session that was opened there."""
+        """Yield a session that was opened in `place`."""
         opened = await agent_in(place).open(0)
         yield opened
         await agent_in(place).end(opened)
 
     @pytest.fixture
     def taking(self, place: AgentPlace, held: AgentSession) -> Take:
-        """Makes a process that takes a turn: its number, its prompt, and fields of `Taking`."""
+        """Return a function that makes a `Taking`, from the turn's number, its prompt, and other fields by keyword."""
         return lambda number, prompt, **more: Taking(agent_in(place), held, number, prompt, **more)

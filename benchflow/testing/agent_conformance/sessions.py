@@ -1,4 +1,4 @@
-"""Sessions: opened once, asking their user, and going on in a copy of their world."""
+"""Sessions: opened once, with questions to their user, and restored in a copy of their sandbox."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from benchflow.testing.agent_conformance.fixtures import Fixtures, Place, Take, 
 from benchflow.testing.sandbox_conformance.fixtures import Keep
 
 MAX_CAPTURED = 64 * 1024
-"""Bytes of what a session is captured as: it travels in a workflow's history."""
+"""Maximum size of a captured session, in bytes: it is stored in a workflow's history."""
 
 
 class Opening(Fixtures):
-    """`open`."""
+    """Tests of `open`."""
 
     async def test_a_session_opens_once(self, place: AgentPlace, held: AgentSession) -> None:
         assert await agent_in(place).open(0) == held
@@ -39,11 +39,11 @@ class Opening(Fixtures):
 
 
 class Questions(Fixtures):
-    """`on_ask_user`, for agents that ask."""
+    """Tests of `on_ask_user`, for agents that ask."""
 
     @pytest.fixture
     def question(self) -> str:
-        """The prompt for a turn that asks."""
+        """Return the prompt for a turn that asks; skip the test without one."""
         if self.asks is None:
             pytest.skip("this agent does not ask its user")
         return self.asks
@@ -68,7 +68,7 @@ class Questions(Fixtures):
             with pytest.raises(Unanswered) as waits:
                 await taking(0, question, answer=_wait).take()
             asked.append(waits.value.question)
-        # The same whoever asks: answers are given by its id.
+        # The question must be the same in every process, because its answer is found by its id.
         assert asked[0] == asked[1]
         turn = taking(0, question, answer=_answer)
         assert (await turn.take()).ended_by is None
@@ -88,10 +88,11 @@ async def _refuse(question: Question) -> Answer:
 
 
 class Restoring(Fixtures):
-    """`capture` and `restore`, in a copy of the world."""
+    """Tests of `capture` and `restore`, in a copy of the sandbox."""
 
     @pytest.fixture
     def snapshots(self, provider: SandboxProvider) -> None:
+        """Skip the test if the provider takes no snapshots."""
         if not provider.capabilities().snapshot:
             pytest.skip("this provider keeps no states of sandboxes")
 
@@ -119,7 +120,7 @@ class Restoring(Fixtures):
         copied = await placed(spec.model_copy(update={"image": image, "name": f"{spec.name}-copy"}), tmp_path / "copy")
         restored = await agent_in(copied).restore(0, held, captured)
         assert await agent_in(copied).restore(0, held, captured) == restored
-        # Turns are the rollout's: those of the parent are not taken again.
+        # Turn numbers are the rollout's: the copy resumes after those of the parent.
         turn = Taking(agent_in(copied), restored, 1, asks)
         assert not await (await agent_in(copied).session(restored)).was_begun(1)
         assert (await turn.take()).ended_by is None

@@ -1,4 +1,4 @@
-"""Turns: taken to their ends, taken again, and resumed by other processes."""
+"""Turns: run to their ends, run again, and resumed by other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchflow.testing.agent_conformance.fixtures import Fixtures, Take
 
 
 class Turns(Fixtures):
-    """`prompt`, `nudge` and `was_begun`."""
+    """Tests of `prompt`, `nudge` and `was_begun`."""
 
     async def test_a_turn_is_taken_to_its_end(self, place: AgentPlace, held: AgentSession, taking: Take) -> None:
         assert not await (await agent_in(place).session(held)).was_begun(0)

@@ -1,6 +1,6 @@
-"""What every sandbox provider must do, as tests. A provider that passes them all can be used for every task.
+"""Conformance tests for sandbox providers. A provider that passes them all can be used for every task.
 
-`docs/custom-sandbox.md` tells how a driver, or a whole provider, is written. Let this suite say what is missing
+`docs/custom-sandbox.md` shows how to write a driver, or a whole provider. This suite then shows what is missing
 (pytest, pytest-asyncio and pytest-timeout must be installed):
 
     # test_my_sandbox.py
@@ -10,19 +10,19 @@
         provider_path = "my_package.sandbox:MyDriver"
         base_image = "debian:bookworm-slim"
 
-`provider_path` is a path and not an object, because other processes make the provider, too: a worker may die at any
+`provider_path` is a path and not an object, because other processes create the provider, too: a worker may die at any
 moment, so a provider keeps nothing in memory that it could not find again from a `SandboxRef`. The image needs a
-shell, coreutils, procps, util-linux, passwd (`useradd`) and Python 3 with sqlite3. Where its name alone does not make
-one, override the fixture `image_config` (class scope), which returns an `ImageConfig`; where the state directory needs
-care, the fixture `state_directory`.
+shell, coreutils, procps, util-linux, passwd (`useradd`) and Python 3 with sqlite3. For an image that is not pulled by
+its name, override the fixture `image_config` (class scope), which returns an `ImageConfig`; for another state
+directory, the fixture `state_directory`.
 
-What `capabilities()` does not claim is not asked for, but must be refused with `UnsupportedFeatureError`; a limit
-that this host cannot keep must be a warning of the `SandboxRef` that names it (`memory_mb`, `cpus`, `storage_mb`).
-Both skip the tests concerned. BENCHFLOW_TEST_OUTSIDE names a host that serves HTTPS, for the test that a public
-sandbox reaches out; it is skipped where the machine that runs the tests does not reach it itself.
+A feature that `capabilities()` does not claim must be refused with `UnsupportedFeatureError`; a limit that this host
+cannot enforce must be a warning of the `SandboxRef` that names it (`memory_mb`, `cpus`, `storage_mb`). Both skip the
+tests concerned. BENCHFLOW_TEST_OUTSIDE names a host that serves HTTPS, for the test that a public sandbox reaches the
+Internet; it is skipped where the machine that runs the tests does not reach that host itself.
 
-The suite takes some minutes, most of which go to starting sandboxes and building images. Each theme is a class of its
-own (`Commands`, `ExactlyOnce`, `Forks`, ...), so that a provider in the making can begin with one of them.
+The suite takes some minutes, mostly to start sandboxes and build images. Each theme is a class of its own (`Commands`,
+`ExactlyOnce`, `Forks`, ...), so that an unfinished provider can begin with one of them.
 """
 
 from __future__ import annotations
@@ -100,4 +100,4 @@ class SandboxConformance(
     Episodes,
     Ports,
 ):
-    """All of it. Subclass it under a name that pytest collects, and give it the provider."""
+    """The whole suite. Subclass it under a name that pytest collects, and set `provider_path`."""

@@ -1,4 +1,4 @@
-"""What a sandbox may use up, what it may see of this host, and where a secret may be found."""
+"""Limits of a sandbox, its view of this host, and the places of secrets."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ STAYING = f"{THREADS}over.wait()"
 LEAVING = f"{THREADS}over.set()\nimport os\nos._exit(0)"
 
 STATE_FILE_LIMIT = 16 * 1024 * 1024
-"""Bytes above which a file of the state directory is no record (a disk image is looked at from within)."""
+"""Bytes above which a file of the state directory is no record: a disk image, which is searched from within."""
 
 
 async def files_with(sandbox: Sandbox, text: str, since: str) -> list[str]:
-    """The files on the sandbox's root file system, changed since another, that hold a text.
+    """Return the files on the sandbox's root file system that contain a text and are newer than the file `since`.
 
-    Those that are larger than a file with a secret would be are left out: others' may be sparse.
+    Files of about 32 MiB and more are left out: no file with a secret is so large, and others may be sparse.
     """
-    # The pattern comes in halves, since an argument or a file of its own would be found, too. Where programs lie, there
-    # are a hundred thousand files that nobody changes.
+    # The text is passed in halves, since the search would find its own arguments, too. Below /usr there are a hundred
+    # thousand files that nothing changes.
     half = len(text) // 2
     programs = " -o ".join(f"-path /usr/{name}" for name in ("include", "lib", "share", "src"))
     search = (
@@ -54,7 +54,7 @@ async def files_with(sandbox: Sandbox, text: str, since: str) -> list[str]:
 
 
 class Limits(Fixtures):
-    """`cpus`, `memory_mb`, `storage_mb`, and the number of processes."""
+    """Tests of `cpus`, `memory_mb`, `storage_mb`, and the maximum number of processes."""
 
     async def test_a_command_that_needs_more_memory_than_allowed_is_killed_and_nothing_else(self, start: Start) -> None:
         sandbox = await start(memory_mb=128)
@@ -63,10 +63,10 @@ class Limits(Fixtures):
         assert (await sandbox.exec(HOG)).return_code == 137
         assert (await sandbox.exec_once("hog", HOG)).return_code == 137
         use = await sandbox.memory_use()
-        # Counters are an accelerator's.
+        # Only drivers with an accelerator have counters.
         assert use is None or (use.kills, use.limit_mb, use.is_own_limit) == (2, 128, True)
         assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
-        # The limit is the sandbox's, and not each command's.
+        # The limit is for the sandbox as a whole, not for each command.
         hold = "import time; x = b'x' * 80_000_000; open('/held', 'w').close(); time.sleep(600)"
         await sandbox.exec(
             ["sh", "-c", f'python3 -c "{hold}" >/dev/null 2>&1 & until [ -e /held ]; do sleep 0.05; done']
@@ -110,7 +110,7 @@ class Limits(Fixtures):
 
 
 class Privacy(Fixtures):
-    """What leaks, in either direction."""
+    """Tests that nothing leaks between a sandbox and this host, in either direction."""
 
     async def test_this_hosts_files_and_the_engines_environment_are_not_inside(
         self, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -189,7 +189,7 @@ class Privacy(Fixtures):
         assert (await sandbox.exec(use, env={"KEY": secret}, user="nobody", cwd="/")).return_code == 0
         assert (await sandbox.exec_once("use", use, env={"KEY": secret})).return_code == 0
         assert [c.return_code async for c in sandbox.exec_stream(use, env={"KEY": secret})][-1] == 0
-        # A copy has all files that the sandbox has, and what is looked for would be found.
+        # A copy has all files of the sandbox. /found shows that the search finds the secret.
         searched = await start(image=await keep(sandbox)) if provider.capabilities().snapshot else sandbox
         await searched.write_file("/found", f"{secret}\n")
         assert await files_with(searched, secret, "/since") == ["/found"]

@@ -1,4 +1,4 @@
-"""Images made from a Dockerfile, by providers that say they carry one out."""
+"""Images built from a Dockerfile, by providers that claim to build them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchflow.testing.waiting import until
 
 
 class BuildContext:
-    """A directory to build from, unlike any before; its images are removed when the test is over."""
+    """A build context with a nonce, so that no image of it exists. Its images are removed after the test."""
 
     def __init__(
         self,
@@ -30,6 +30,15 @@ class BuildContext:
         *,
         entrypoint: bool = False,
     ) -> None:
+        """Create the directory.
+
+        Args:
+            root: Path of the new directory.
+            base_image: Image of the Dockerfile's FROM.
+            provider: Builds the images.
+            discard: Receives the images to remove.
+            entrypoint: Whether sandboxes run the image's entrypoint.
+        """
         self.root = root
         self._entrypoint = entrypoint
         self._from = f"FROM {base_image}"
@@ -39,16 +48,17 @@ class BuildContext:
         (root / "nonce").write_text(uuid.uuid4().hex)
 
     def write(self, *steps: str) -> ImageConfig:
-        """Write the Dockerfile: FROM the base image, then the nonce, then these steps."""
+        """Write a Dockerfile (FROM the base image, the nonce, these steps) and return the configuration to build it."""
         lines = [self._from, "COPY nonce /nonce", *steps]
         (self.root / "Dockerfile").write_text("\n".join(lines) + "\n")
         return ImageConfig(context=str(self.root), timeout_sec=600, entrypoint=self._entrypoint)
 
     async def build(self, *steps: str, log: Path | None = None) -> ImageRef:
+        """Write a Dockerfile of these steps and build it. log: receives the build's output."""
         return await self.build_config(self.write(*steps), log=log)
 
     async def build_config(self, config: ImageConfig, log: Path | None = None, *, to_keep: bool = False) -> ImageRef:
-        """to_keep: whoever asks for it removes it."""
+        """Build an image. to_keep: the caller removes it, instead of the end of the test."""
         image = await self._provider.build(config, log=log)
         if not to_keep:
             self._discard.append(image)
@@ -56,10 +66,11 @@ class BuildContext:
 
 
 class Builds(Fixtures):
-    """`build` and `remove_image`."""
+    """Tests of `build` and `remove_image`."""
 
     @pytest.fixture
     def context(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
+        """Return a build context; skip the test if the provider builds no Dockerfile."""
         if not provider.capabilities().dockerfile:
             pytest.skip("this provider carries out no Dockerfile")
         return BuildContext(tmp_path / "environment", self.base_image, provider, discard)
@@ -93,8 +104,8 @@ class Builds(Fixtures):
         assert (await sandbox.exec(["run-me"])).stdout == "ran\n"
         assert await sandbox.read_bytes("/tree/link") == b"x"
         assert await sandbox.read_bytes("/tmp/who") == b"worker\n"
-        # The engine's commands are root's whatever the image says, and every command has its environment, before which
-        # the sandbox's own goes.
+        # The engine's commands run as root whatever the image's USER is. Every command has the image's environment,
+        # over which the sandbox's goes.
         said = await sandbox.exec(["sh", "-c", 'echo "$(id -un) $SECOND $GREETING $THIRD"'])
         assert said.stdout == "root two  sandbox\n"
         said = await sandbox.exec(["sh", "-c", 'echo "$FIRST"'], user="worker", env={"FIRST": "mine"})
@@ -175,7 +186,7 @@ class Builds(Fixtures):
         config = config.model_copy(update={"exclude": ("skills",), "dockerfile": str(outside)})
         sandbox = await start(image=await context.build_config(config))
         found = (await sandbox.exec(["find", "/all", "-type", "f", "-printf", "%f\\n"])).stdout.split()
-        # Whether the list of what is not sent is sent itself is nobody's concern.
+        # .dockerignore itself may be sent or not.
         assert sorted(set(found) - {".dockerignore"}) == ["keep.log", "nonce", "plain"]
 
     async def test_no_step_sees_this_hosts_files(self, context: BuildContext, tmp_path: Path) -> None:

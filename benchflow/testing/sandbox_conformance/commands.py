@@ -1,4 +1,4 @@
-"""Running commands: what they see, and what they return."""
+"""Commands: their surroundings and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ODD = ["a b", "", "$HOME", "'\"", "new\nline", "*", "-n", "ü€", "\\n", "tail\
 
 
 class Commands(Fixtures):
-    """`exec`."""
+    """Tests of `exec`."""
 
     async def test_a_command_returns_its_status_and_both_outputs(self, sandbox: Sandbox) -> None:
         result = await sandbox.exec(["sh", "-c", "echo out; echo err >&2; exit 3"])
@@ -108,7 +108,7 @@ class Commands(Fixtures):
         probe = "import os; print(sorted(os.listdir('/proc/self/fd')), oct(os.umask(0)))"
         assert (await sandbox.exec(["python3", "-c", probe])).stdout == "['0', '1', '2', '3'] 0o22\n"
         said = await sandbox.exec(["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"])
-        # 32 and 33 are the C library's own, which no program can set.
+        # Signals 32 and 33 are the C library's own, which no program can set.
         own = 1 << 31 | 1 << 32
         assert [int(line.split()[1], 16) & ~own for line in said.stdout.splitlines()] == [0, 0]
 
@@ -133,7 +133,7 @@ class Commands(Fixtures):
     async def test_a_server_left_behind_neither_holds_the_command_nor_dies(self, sandbox: Sandbox) -> None:
         length = nap()
         serve = f"(while :; do echo tick; sleep 0.2; done) & sleep {length} & echo started"
-        # Whoever is held by it is held for ever.
+        # A provider that waits for the server waits forever.
         result = await asyncio.wait_for(sandbox.exec(["sh", "-c", serve]), PATIENCE)
         assert result.return_code == 0 and "started\n" in result.stdout
         await asleep(sandbox, length)
@@ -149,7 +149,7 @@ class Commands(Fixtures):
 
 
 class Control(Fixtures):
-    """`control`."""
+    """Tests of `control`."""
 
     async def test_a_script_gets_its_arguments_and_gives_its_status_and_outputs(self, sandbox: Sandbox) -> None:
         odd = [text for text in ODD if len(text) < 1000]
@@ -178,7 +178,7 @@ class Control(Fixtures):
 
 
 class Streams(Fixtures):
-    """`exec_stream`."""
+    """Tests of `exec_stream`."""
 
     async def test_a_stream_yields_output_as_it_comes_and_then_the_status(self, sandbox: Sandbox, room: str) -> None:
         await sandbox.exec(["mkfifo", f"{room}/gate"])

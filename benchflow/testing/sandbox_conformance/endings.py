@@ -1,4 +1,4 @@
-"""How commands end before their time: timeouts and cancellations, and what they take along."""
+"""Timeouts and cancellations of commands, and the processes that they kill."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, S
 from benchflow.testing.waiting import until
 
 LIMITS = (1.0, 10.0, 60.0)
-"""Seconds that a command is given: more, where a busy machine did not let it come far enough in fewer."""
+"""Timeouts in seconds to try: a longer one, if a busy machine did not let the command get far enough in a shorter."""
 
 STOPPER = ["sh", "-c", "while :; do kill -s STOP -- -1; done"]
-"""Stops all other processes that there are and will be, also those by which an engine enters."""
+"""Stops (SIGSTOP) all other processes, present and future, also those of the engine that enter the sandbox."""
 
 HELD_UP_SEC = 20.0
-"""Far more than ending anything takes, and less than any limit of an engine's for what a daemon doesn't answer."""
+"""Far more than any end takes, and less than any timeout of an engine for a daemon that doesn't answer."""
 
 
 def daemons(*naps: str) -> str:
-    """Leaves the session, forks twice, drops the environment and turns a deaf ear, in as many ways as naps."""
+    """Return a script that starts up to three `sleep` daemons, with these durations, that are hard to find or kill.
+
+    They leave the session, fork twice, clear the environment or ignore signals.
+    """
     ways = (
         "setsid sh -c '(sleep {} &)' &",
         "(setsid setsid sleep {} &) ;",
@@ -35,7 +38,7 @@ def daemons(*naps: str) -> str:
 
 
 async def stop_what_enters(provider: SandboxProvider, sandbox: Sandbox) -> None:
-    """Start and leave running what stops all other processes of a sandbox."""
+    """Start a process that stops all others of a sandbox, and leave it running. Skip without lockdown."""
     if provider.capabilities().lockdown == "none":
         pytest.skip("a provider without lockdown asks the sandbox's own programs how its commands fare")
     running = asyncio.create_task(sandbox.exec_once("stopper", STOPPER, cwd="/"))
@@ -47,7 +50,17 @@ async def stop_what_enters(provider: SandboxProvider, sandbox: Sandbox) -> None:
 async def run_out(
     sandbox: Sandbox, script: Callable[..., str], count: int, user: str | None = None
 ) -> tuple[SandboxExecResult, list[str]]:
-    """Let a shell command run out of its time when it takes so many naps: how it ended, and the naps."""
+    """Let a shell command reach its timeout after all `sleep` processes that it starts have come up.
+
+    Args:
+        sandbox: The sandbox.
+        script: Returns the command for the durations of its sleeps.
+        count: Number of sleeps.
+        user: User of the command; None for root.
+
+    Returns:
+        Its result, and the durations.
+    """
     clock = asyncio.get_running_loop().time
     for limit in LIMITS:
         naps, taken = [nap() for _ in range(count)], False
@@ -55,7 +68,7 @@ async def run_out(
         command = sandbox.exec(["sh", "-c", script(*naps)], user=user, cwd="/", timeout=limit)
         task = asyncio.create_task(command)
         while not taken and clock() < over:
-            # Of what is killed while it comes up yet, not all could be known.
+            # If the command is killed before all of them run, the test could not tell which are left.
             taken = len(await napping(sandbox, *naps)) == count and clock() < over
         result = await asyncio.wait_for(task, limit + PATIENCE)
         assert result.timed_out and result.return_code == 124
@@ -65,7 +78,7 @@ async def run_out(
 
 
 class Endings(Fixtures):
-    """`exec` with `timeout`, and cancelled."""
+    """Tests of `exec` with a timeout, and cancelled."""
 
     @pytest.mark.parametrize("user", [None, "nobody"])
     async def test_a_timeout_kills_the_command_and_all_it_started(self, sandbox: Sandbox, user: str | None) -> None:
@@ -108,7 +121,7 @@ class Endings(Fixtures):
             assert await napping(sandbox, length) == []
         assert not result.timed_out and result.stdout == "done\n"
         await asleep(sandbox, length)
-        # Past its time, when one that had not ended would be killed with all of this.
+        # Past the timeout, at which a command that had not ended would be killed with these processes.
         await asyncio.sleep(limit + 0.1)
         assert await napping(sandbox, length) == [length]
         await sandbox.kill_processes(keep="nothing")
@@ -133,7 +146,7 @@ class Endings(Fixtures):
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await napping(sandbox, timed) == []
-        # What was on its way when its caller went may come up yet, and is ended then.
+        # A command that was being started when its caller was cancelled may start late; it must be killed then.
         await asyncio.sleep(0.3)
         await awake(sandbox, timed, cancelled)
 
@@ -160,6 +173,6 @@ class Endings(Fixtures):
         async with asyncio.timeout(HELD_UP_SEC):
             with contextlib.suppress(SandboxError):
                 assert (await sandbox.exec(["sleep", nap()], timeout=1)).timed_out
-            # What the engine has for all sandboxes is not held up.
+            # Resources that the engine shares among sandboxes must not be blocked.
             assert (await (await start()).exec(["echo", "alive"])).stdout == "alive\n"
             await own.stop()

@@ -1,4 +1,4 @@
-"""Single files: read and written whole, also where a hostile root has laid links."""
+"""Single files: read and written whole, also past links that a hostile root has made."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ BINARY = bytes(range(256)) * 40
 
 
 async def listing(sandbox: Sandbox, path: str) -> list[str]:
-    """Everything below a directory, as `path type mode owner:group`."""
+    """Return the entries below a directory, sorted, as `path type mode owner:group`."""
     said = await sandbox.exec(["find", path, "-mindepth", "1", "-printf", "%P %y %m %U:%G\\n"])
     return sorted(said.stdout.splitlines())
 
 
 class Files(Fixtures):
-    """`read_bytes`, `read_file` and `write_file`."""
+    """Tests of `read_bytes`, `read_file` and `write_file`."""
 
     @pytest.fixture
     def host_secret(self, tmp_path: Path) -> Path:
-        """A file of this host that no sandbox may reach, alone in its directory."""
+        """Return a file of this host that no sandbox may reach, alone in its directory."""
         (tmp_path / "host").mkdir()
         secret = tmp_path / "host" / "secret"
         secret.write_text(f"secret-{uuid.uuid4().hex}")

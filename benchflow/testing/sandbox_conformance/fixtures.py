@@ -1,7 +1,7 @@
-"""What every theme of the suite stands on: a provider, sandboxes that are gone afterwards, and ways to look inside.
+"""Fixtures of the sandbox suite: a provider, sandboxes that are removed afterwards, and helpers to look into them.
 
-`sandbox` is one that the tests of a class share, for what leaves no trace that another would see; it is found again,
-or made anew if a test broke it, by starting it under the same name. `start` makes sandboxes of the test's own.
+`sandbox` is shared by the tests of a class, for tests that leave no trace which another one would see. If a test broke
+it, it is started again under the same name. `start` starts sandboxes of a test's own.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from benchflow.testing.waiting import TIMEOUT_SEC, until
 
 T = TypeVar("T")
 Start = Callable[..., Awaitable[Sandbox]]
+"""Type of the fixture `start`."""
+
 Keep = Callable[[Sandbox], Awaitable[ImageRef]]
+"""Type of the fixture `keep`."""
 
 STACK_LABEL = "benchflow.stack"
 PATIENCE = TIMEOUT_SEC
-"""Seconds within which what must happen has happened, also on a busy machine."""
+"""Timeout, in seconds, of anything that must happen, also on a busy machine."""
 
 
 def make_provider(path: str) -> SandboxProvider:
-    """The provider, or the one over the driver, that `module:attribute` names, called without arguments."""
+    """Call `module:attribute` without arguments, and return the provider; for a driver, the provider over it."""
     module, _, attribute = path.partition(":")
     return provider_of(getattr(importlib.import_module(module), attribute)())
 
 
 def nap() -> str:
-    """A duration for `sleep` that no other process on this machine was given: its mark in every process table."""
+    """Return a random, very long duration for `sleep`, by which the process is recognised in every process table."""
     return f"9{secrets.randbelow(10**9):09d}"
 
 
 async def napping(sandbox: Sandbox, *naps: str) -> list[str]:
-    """Which of these naps some process in the sandbox takes."""
-    # Past the commands' own way, which many tests have something under.
+    """Return those durations with which a process in the sandbox runs `sleep`."""
+    # By `control`, because many tests are about `exec` itself.
     said = await sandbox.control("ps -eo args")
     assert said.return_code == 0, said.stderr
     lines = said.stdout.splitlines()
@@ -56,7 +59,7 @@ async def napping(sandbox: Sandbox, *naps: str) -> list[str]:
 
 
 async def asleep(sandbox: Sandbox, *naps: str) -> None:
-    """Wait until all of these naps are being taken."""
+    """Wait until `sleep` runs in the sandbox with all of these durations."""
 
     async def all_are() -> bool:
         return len(await napping(sandbox, *naps)) == len(naps)
@@ -65,7 +68,7 @@ async def asleep(sandbox: Sandbox, *naps: str) -> None:
 
 
 async def awake(sandbox: Sandbox, *naps: str) -> None:
-    """Wait until none of these naps is being taken."""
+    """Wait until `sleep` runs in the sandbox with none of these durations."""
 
     async def none_is() -> bool:
         return not await napping(sandbox, *naps)
@@ -74,21 +77,27 @@ async def awake(sandbox: Sandbox, *naps: str) -> None:
 
 
 async def leave(sandbox: Sandbox, length: str, user: str | None = None) -> None:
-    """Leave a background process that has given up its session, its parent and its environment."""
+    """Start `sleep` in the background, detached from its session, parent and environment, and wait until it runs.
+
+    Args:
+        sandbox: The sandbox.
+        length: Duration of the sleep.
+        user: User of the process; None for root.
+    """
     await sandbox.exec(["sh", "-c", f"(env -i setsid sleep {length} &) >/dev/null 2>&1"], user=user, cwd="/")
     await asleep(sandbox, length)
 
 
 def elsewhere(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Carry out a coroutine on an event loop of its own."""
+    """Run a coroutine on an event loop of its own in another thread, and return its result. Blocks."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work()).result()
 
 
 def left_mounted(provider_path: str, directory: Path) -> list[str]:
-    """What is mounted below a state directory and stays so, however often its provider sweeps.
+    """Sweep until nothing is mounted below a state directory. Return the mounts that are left after a timeout.
 
-    What the kernel lets go of late goes with the next sweep.
+    Repeated, because the kernel may release a mount late: it goes with the next sweep.
     """
 
     def mounted() -> list[str]:
@@ -108,18 +117,18 @@ def left_mounted(provider_path: str, directory: Path) -> list[str]:
 
 
 class Fixtures:
-    """The fixtures of the suite. What an author gives are the two attributes."""
+    """Fixtures of the suite. Its users set the two attributes."""
 
     provider_path: ClassVar[str]
-    """`module:attribute` of a callable that makes the provider: a path, because other processes make it, too."""
+    """`module:attribute` of a callable that returns the provider or driver: a path, as other processes use it, too."""
 
     base_image: ClassVar[str] = "debian:bookworm-slim"
-    """The image that sandboxes start from, and that Dockerfiles name in FROM."""
+    """Image from which sandboxes start, and which Dockerfiles name in FROM."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def state_directory(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-        """BenchFlow's state directory for the tests of a class."""
+        """Yield BenchFlow's state directory for the tests of a class."""
         directory = tmp_path_factory.mktemp("state")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("BENCHFLOW_STATE_DIR", str(directory))
@@ -128,7 +137,7 @@ class Fixtures:
     @pytest.fixture(scope="class")
     @classmethod
     def class_stack(cls, state_directory: Path) -> Iterator[str]:
-        """The stack of the sandbox that a class shares."""
+        """Yield the id of the stack of a class's shared sandbox, which is removed afterwards."""
         stack = uuid.uuid4().hex
         yield stack
 
@@ -142,13 +151,13 @@ class Fixtures:
     @pytest.fixture(scope="class")
     @classmethod
     def image_config(cls, tmp_path_factory: pytest.TempPathFactory) -> ImageConfig:
-        """What the image of the sandboxes is made from."""
+        """Return the configuration of the sandboxes' image. Override it for one that is built."""
         return ImageConfig(image=cls.base_image)
 
     @pytest.fixture(scope="class")
     @classmethod
     def image(cls, class_stack: str, image_config: ImageConfig) -> ImageRef:
-        """The image, built or found once a class."""
+        """Return the image, built or found once a class."""
 
         async def build() -> ImageRef:
             provider = make_provider(cls.provider_path)
@@ -160,12 +169,12 @@ class Fixtures:
 
     @pytest.fixture
     def stack(self) -> str:
-        """The stack that the sandboxes of one test belong to."""
+        """Return the id of the stack to which the sandboxes of one test belong."""
         return uuid.uuid4().hex
 
     @pytest.fixture
     def spec(self, stack: str, image: ImageRef) -> SandboxSpec:
-        """A sandbox as it can be asked for."""
+        """Return the spec of a sandbox without a network, under a new name."""
         return SandboxSpec(
             name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
             image=image,
@@ -175,22 +184,23 @@ class Fixtures:
 
     @pytest_asyncio.fixture
     async def provider(self, state_directory: Path) -> AsyncIterator[SandboxProvider]:
+        """Yield the provider."""
         made = make_provider(self.provider_path)
-        # Some know only then what they are capable of here.
+        # Some providers know their capabilities on this host only after a check.
         await made.check()
         yield made
         await made.close()
 
     @pytest_asyncio.fixture
     async def other(self, state_directory: Path) -> AsyncIterator[SandboxProvider]:
-        """A second provider object, as another worker would hold it."""
+        """Yield a second provider object, as another worker would have it."""
         made = make_provider(self.provider_path)
         yield made
         await made.close()
 
     @pytest_asyncio.fixture
     async def discard(self, provider: SandboxProvider) -> AsyncIterator[list[ImageRef]]:
-        """Images to remove when the test is over and its sandboxes are gone."""
+        """Yield a list for images to remove after the test, when its sandboxes are gone."""
         images: list[ImageRef] = []
         yield images
         for image in images:
@@ -198,7 +208,7 @@ class Fixtures:
 
     @pytest.fixture
     def keep(self, discard: list[ImageRef]) -> Keep:
-        """Takes a snapshot of a sandbox under a new name."""
+        """Return a function that takes a snapshot of a sandbox, which is removed after the test."""
 
         async def take(sandbox: Sandbox) -> ImageRef:
             image = await sandbox.snapshot(f"benchflow-test-{nap()}")
@@ -211,7 +221,7 @@ class Fixtures:
     async def start(
         self, provider: SandboxProvider, spec: SandboxSpec, stack: str, discard: list[ImageRef]
     ) -> AsyncIterator[Start]:
-        """Starts sandboxes of this test's stack; keyword arguments are those of `SandboxSpec`."""
+        """Yield a function that starts a sandbox of this test's stack; its keyword arguments set `SandboxSpec`."""
 
         async def begin(**wanted: Any) -> Sandbox:
             fields = {"name": f"benchflow-test-{uuid.uuid4().hex[:12]}"} | wanted
@@ -223,7 +233,7 @@ class Fixtures:
     @pytest.fixture(scope="class")
     @classmethod
     def shared_spec(cls, image: ImageRef, class_stack: str) -> SandboxSpec:
-        """The sandbox that the tests of a class share."""
+        """Return the spec of the sandbox that the tests of a class share."""
         return SandboxSpec(
             name=f"benchflow-test-{class_stack[:12]}",
             image=image,
@@ -235,7 +245,7 @@ class Fixtures:
     @pytest.fixture(scope="class")
     @classmethod
     def shared_ref(cls, shared_spec: SandboxSpec) -> SandboxRef:
-        """The same, begun."""
+        """Start the sandbox that the tests of a class share, and return its ref."""
 
         async def begin() -> SandboxRef:
             provider = make_provider(cls.provider_path)
@@ -247,7 +257,7 @@ class Fixtures:
 
     @pytest_asyncio.fixture
     async def sandbox(self, provider: SandboxProvider, shared_spec: SandboxSpec, shared_ref: SandboxRef) -> Sandbox:
-        """The sandbox that the tests of a class share."""
+        """Return the sandbox that the tests of a class share."""
         try:
             return await provider.attach(shared_ref)
         except SandboxLostError:
@@ -256,24 +266,24 @@ class Fixtures:
 
     @pytest_asyncio.fixture
     async def still(self, sandbox: Sandbox) -> Sandbox:
-        """The same with nothing running in it."""
+        """Return the shared sandbox with all its processes killed."""
         await sandbox.kill_processes(keep="nothing")
         return sandbox
 
     @pytest_asyncio.fixture
     async def own(self, start: Start) -> Sandbox:
-        """A sandbox for this test alone."""
+        """Return a sandbox of this test alone."""
         return await start()
 
     @pytest_asyncio.fixture
     async def room(self, sandbox: Sandbox) -> str:
-        """A directory of this test's own in the shared sandbox, which every user may write."""
+        """Return a new directory in the shared sandbox that every user may write."""
         path = f"/room-{uuid.uuid4().hex[:12]}"
         await sandbox.control('mkdir "$1" && chmod 1777 "$1"', path)
         return path
 
 
 async def remove_all(provider: SandboxProvider, stack: str) -> None:
-    """Remove every sandbox of a stack and what they shared."""
+    """Remove all sandboxes of a stack, and the resources that they shared."""
     await asyncio.gather(*(provider.remove(owned.name) for owned in await provider.owned(stack)))
     await provider.sweep(stack)

@@ -1,4 +1,4 @@
-"""Sandboxes come, are found again, and go."""
+"""The life of sandboxes: started, found again, frozen and removed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from benchflow.testing.sandbox_conformance.fixtures import (
 from benchflow.testing.waiting import until
 
 KILLS = pytest.mark.parametrize("kills", [3, 10])
-"""How many processes are killed while they start a sandbox, each a little later than the one before."""
+"""Number of processes that are killed while they start a sandbox, each a little later than the one before."""
 
 
 class Starting(Fixtures):
-    """`check`, `capabilities`, `build` and `start`."""
+    """Tests of `check`, `capabilities`, `build` and `start`."""
 
     async def test_the_provider_keeps_the_protocol_and_can_start_sandboxes_here(
         self, provider: SandboxProvider, sandbox: Sandbox
@@ -173,7 +173,7 @@ class Starting(Fixtures):
 
 
 class Finding(Fixtures):
-    """`attach`, `owned`, and one provider in many places."""
+    """Tests of `attach`, `owned`, and providers in several processes and event loops."""
 
     async def test_attaching_finds_it_from_elsewhere_until_it_is_gone_and_every_method_says_so_then(
         self, own: Sandbox, provider: SandboxProvider, other: SandboxProvider, stack: str, tmp_path: Path
@@ -269,7 +269,7 @@ class Finding(Fixtures):
 
 
 class Ending(Fixtures):
-    """`stop`, `remove` and `sweep`."""
+    """Tests of `stop`, `remove` and `sweep`."""
 
     async def test_removing_at_the_same_moment_or_again_or_what_never_was_is_success(
         self, provider: SandboxProvider, other: SandboxProvider, own: Sandbox, stack: str
@@ -354,12 +354,12 @@ class Ending(Fixtures):
 
 
 class Freezing(Fixtures):
-    """`freeze`, `thaw` and `is_frozen`, of providers that can."""
+    """Tests of `freeze`, `thaw` and `is_frozen`, for providers that can freeze."""
 
     async def test_a_frozen_sandbox_stands_still_until_it_is_thawed(
         self, provider: SandboxProvider, other: SandboxProvider, start: Start, stack: str
     ) -> None:
-        """Also while other processes find it, attach to it and clear up."""
+        """The sandbox stays frozen while other processes find it, attach to it and clean up."""
         if not provider.capabilities().freeze:
             pytest.skip("its sandboxes can't be frozen")
         sandbox = await start()
@@ -407,7 +407,7 @@ class Freezing(Fixtures):
 
 
 def on_this_host(lengths: list[str]) -> list[str]:
-    """Which of these naps some process of this host takes, as far as this host sees them."""
+    """Return those durations with which a process that this host sees runs `sleep`."""
     lines = set()
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:

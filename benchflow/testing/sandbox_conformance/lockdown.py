@@ -1,4 +1,4 @@
-"""How far a verifier can be kept from what an agent has left: what `Capabilities.lockdown` says, and no less."""
+"""Protection of a verifier from an agent's leftovers, as `Capabilities.lockdown` claims it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LIARS = """for name in base64 cat chmod chown cp dd find head install ls mkdir m
   case $place in /*) printf '#!/bin/sh\\necho lie\\n' >"$place" ;; esac
 done
 """
-"""What an agent that is root may do to the programs by which somebody would look."""
+"""Replaces the programs that show and copy files, as an agent with root may do."""
 
 
 async def lie(sandbox: Sandbox) -> None:
-    """Put the liars in place."""
+    """Replace the sandbox's programs by ones that lie."""
     with contextlib.suppress(SandboxError):
-        # Its own end may be told by such programs.
+        # The command's own end may be reported by such a program.
         await sandbox.exec(["sh", "-c", LIARS])
 
 
@@ -44,7 +44,7 @@ touch /etc/shadow
 
 
 class Lockdown(Fixtures):
-    """What is declared."""
+    """Tests of the declared lockdown: list changes, replace files, and start a clean sandbox, past lying programs."""
 
     async def test_changed_files_are_listed_past_programs_that_lie(
         self, provider: SandboxProvider, own: Sandbox

@@ -1,4 +1,4 @@
-"""Who can reach whom."""
+"""Networks: connections between sandboxes, this host and the Internet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORT = 9001
 SERVE = "mkdir -p /page && cd /page && echo {} >index.html && (python3 -m http.server 9001 >/dev/null 2>&1 &)"
 TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1); print('reached')"
 OUTSIDE = os.environ.get("BENCHFLOW_TEST_OUTSIDE", "example.com")
-"""A name on the Internet that serves HTTPS, for the tests of public sandboxes on a host that reaches it."""
+"""Host on the Internet that serves HTTPS, for the test of public sandboxes on machines that reach it."""
 
 HTTPS = (
     "import socket, ssl, sys\n"
@@ -32,7 +32,7 @@ HTTPS = (
 
 
 async def fetched(address: tuple[str, int]) -> bytes:
-    """The page at an address, asked for until its server is up."""
+    """Return the body of the page at an address, polling until its server is up."""
 
     async def page() -> bytes:
         try:
@@ -48,15 +48,17 @@ async def fetched(address: tuple[str, int]) -> bytes:
 
 
 class Networks(Fixtures):
-    """`network_mode` and `expose_port`."""
+    """Tests of `network_mode` and `expose_port`."""
 
     @pytest.fixture
     def needs_public(self, provider: SandboxProvider) -> None:
+        """Skip the test if the provider has no public network."""
         if "public" not in provider.capabilities().network_modes:
             pytest.skip("this provider has no public network")
 
     @pytest.fixture
     def needs_none(self, provider: SandboxProvider) -> None:
+        """Skip the test if the provider cannot start a sandbox without a network."""
         if "no-network" not in provider.capabilities().network_modes:
             pytest.skip("this provider cannot do without a network")
 
@@ -68,7 +70,7 @@ class Networks(Fixtures):
                 await start(network_mode=mode)
             assert caught.value.key == "network_mode"
         assert await provider.owned(stack) == []
-        # The other two begin in all the tests below.
+        # Sandboxes of the other two modes start in the tests below.
         if "allowlist" in provider.capabilities().network_modes:
             assert (await (await start(network_mode="allowlist")).exec(["true"])).return_code == 0
 
@@ -81,11 +83,11 @@ class Networks(Fixtures):
             assert (await sandbox.exec(["sh", "-c", SERVE.format(n)])).return_code == 0
         addresses = [await sandbox.expose_port(PORT) for sandbox in sandboxes]
         assert [await fetched(address) for address in addresses] == [b"0\n", b"1\n"]
-        # It may be asked for by any process, again and again.
+        # Any process may ask for the address, repeatedly.
         assert await fetched(await (await other.attach(sandboxes[1].ref)).expose_port(PORT)) == b"1\n"
         (host, port), (server, client) = addresses[0], sandboxes
         own = (await server.exec(["hostname", "-I"])).stdout.split()
-        # What it serves itself at that port is not to be taken for the other's.
+        # Its own server at that port must not be taken for the other sandbox's.
         await client.kill_processes(keep="nothing")
         for address in {host, *own} - {"127.0.0.1"}:
             for at in {port, PORT}:
@@ -101,7 +103,7 @@ class Networks(Fixtures):
         sandbox = await start(network_mode="public")
 
         async def reached() -> bool:
-            # What lies between may lose a packet, and that is not the sandbox's doing.
+            # Retried, since a packet may be lost between this host and that one.
             return (await sandbox.exec(["python3", "-c", HTTPS, OUTSIDE], timeout=30)).stdout.startswith("TLS")
 
         await until(reached)

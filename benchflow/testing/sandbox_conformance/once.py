@@ -1,4 +1,4 @@
-"""Commands that run once under a key, whoever asks, and whoever dies."""
+"""Commands that run exactly once under a key, whichever processes call them or die."""
 
 from __future__ import annotations
 
@@ -15,42 +15,48 @@ from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awa
 from benchflow.testing.waiting import until
 
 LATE = (1.0, 3.0, 8.0)
-"""Seconds after which somebody comes late: more, where a busy machine did not get far enough in fewer. After 10 s in
-which nobody has waited, a provider may take the callers for frozen, and not count that time.
+"""Delays, in seconds, of a late caller to try: a longer one, if a busy machine did not get far enough in a shorter.
+After 10 s without a caller, a provider may take the callers for frozen, and not count that time.
 """
 
 
 class Once:
-    """A command whose side effect is a line in a file, so that its runs can be counted."""
+    """A command under a new key that appends a line to a file, so that its runs can be counted."""
 
     def __init__(self, sandbox: Sandbox, room: str) -> None:
+        """Make it. room: directory of the file, in the sandbox."""
         self.sandbox = sandbox
         self.key = f"work-{uuid.uuid4().hex}"
         self.file = f"{room}/count-{uuid.uuid4().hex[:8]}"
         self.command = self.of("sleep 0.2; echo out; echo err >&2; exit 7")
 
     def of(self, script: str) -> list[str]:
+        """Return a counted command that runs a shell script."""
         return ["sh", "-c", f"echo ran >>{self.file}; {script}"]
 
     async def count(self) -> int:
+        """Return how often the command was started."""
         try:
             return (await self.sandbox.read_bytes(self.file)).count(b"ran\n")
         except FileNotFoundError:
             return 0
 
     async def runs(self) -> None:
+        """Wait until the command was started."""
         await until(self.count)
 
 
 class ExactlyOnce(Fixtures):
-    """`exec_once`, `was_started`, `kill_once`."""
+    """Tests of `exec_once`, `was_started` and `kill_once`."""
 
     @pytest.fixture
     def once(self, sandbox: Sandbox, room: str) -> Once:
+        """Return a counted command in the shared sandbox."""
         return Once(sandbox, room)
 
     @pytest.fixture(params=[None, "nobody"], ids=["as root", "as another user"])
     def user(self, request: pytest.FixtureRequest) -> str | None:
+        """Return the user of the commands: None for root, then another one."""
         chosen: str | None = request.param
         return chosen
 
@@ -115,7 +121,7 @@ class ExactlyOnce(Fixtures):
 
     @pytest.mark.parametrize("kills", [5, 20])
     async def test_a_caller_may_be_killed_at_any_moment(self, sandbox: Sandbox, room: str, kills: int) -> None:
-        """Some land between creating, recording and starting; each time it ran, or runs now, once."""
+        """Kill the caller at moments between creation, record and start. Each time, the command must run once."""
         probe = Once(sandbox, room)
         caller = others.call(self.provider_path, sandbox.ref, "exec_once", probe.key, probe.of("exit 7"))
         await caller.begun()
@@ -130,7 +136,7 @@ class ExactlyOnce(Fixtures):
             await caller.begun()
             await asyncio.sleep(whole * step / kills)
             await caller.kill()
-            # Counted first: what the killed one had begun may come up between the two.
+            # Counted first, since the killed caller's command may start between the two calls.
             if await once.count():
                 assert await sandbox.was_started(once.key)
             result = await sandbox.exec_once(once.key, command, user=user, cwd="/", timeout=30)
@@ -191,11 +197,11 @@ class ExactlyOnce(Fixtures):
             for result in await asyncio.gather(*both):
                 assert result.timed_out and result.return_code == 124
             took = time.monotonic() - began
-            # The one who waited without a limit learns the same end.
+            # The caller without a timeout gets the same result.
             assert (await task).timed_out
             assert (await sandbox.exec_once(waited_for.key, ["true"])).timed_out
             assert await napping(sandbox, first, second, third) == []
-            # Counted from when they attached it would have been the limit at least.
+            # Counted from the attachment, it would have taken the limit at least.
             if took < limit:
                 return
         raise AssertionError(f"who attaches waits for {took:.0f} s, however long it has run by then")
@@ -213,7 +219,7 @@ class ExactlyOnce(Fixtures):
                 return (await sandbox.control('test -e "$1"', over)).return_code == 0
 
             await until(is_over)
-            # Until whoever ran it has noted that, too, and its time is over.
+            # Until the command's end is recorded and its timeout has passed.
             await asyncio.sleep(late)
             result = await sandbox.exec_once(once.key, ["true"], timeout=late)
             if not result.timed_out:

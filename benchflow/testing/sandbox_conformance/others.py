@@ -1,7 +1,7 @@
-"""Calls made by other processes, which a test can have at any number, and kill.
+"""Calls by other processes, which a test can start in any number, and kill.
 
-A fork server imports everything once and forks a process per call, so that twenty of them cost a second. What a
-caller gets is text: the path of the provider and the ref, or the spec, as JSON. It makes a provider of its own.
+A fork server imports everything once and forks a process for each call, so that twenty of them take a second. A caller
+receives text: the path of the provider and the ref, or the spec, as JSON. It makes a provider of its own.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.testing.sandbox_conformance.fixtures import make_provider
 
 WAIT = 120.0
+"""Timeout, in seconds, of messages from a caller."""
 
 
 class Caller:
-    """A process that makes one call on a sandbox, or starts one."""
+    """A process that makes one call of a provider or a sandbox."""
 
     def __init__(self, process: BaseProcess, answers: Connection) -> None:
+        """Make it of a started process, and the connection to which it sends its messages."""
         self._process = process
         self._answers = answers
 
     async def begun(self) -> None:
-        """Wait until it is about to make its call."""
+        """Wait until the process is about to make its call."""
         assert await self._next() == "begun"
 
     async def answer(self) -> dict[str, Any]:
-        """What the call returned, as JSON data. Raises `AssertionError` with what it raised."""
+        """Return the result of the call as JSON data. Raise `AssertionError`, with its error, if it failed."""
         said = await self._next()
         if said == "begun":
             said = await self._next()
@@ -40,7 +42,7 @@ class Caller:
         return said
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait for its end."""
         self._process.kill()
         await asyncio.to_thread(self._process.join, WAIT)
         assert not self._process.is_alive()
@@ -51,25 +53,46 @@ class Caller:
 
 
 def call(provider_path: str, ref: SandboxRef, method: str, *args: Any, **options: Any) -> Caller:
-    """Let another process attach to a sandbox and call one of its methods."""
+    """Have another process attach to a sandbox and call one of its methods.
+
+    Args:
+        provider_path: `module:attribute` of the provider.
+        ref: The sandbox.
+        method: Name of the method.
+        args: Its positional arguments.
+        options: Its keyword arguments.
+
+    Returns:
+        The process. Its answer is the result, as `{"result": ...}` unless that is a model.
+    """
     return _launch(_call, provider_path, ref.model_dump_json(), method, args, options)
 
 
 def start(
     provider_path: str, spec: SandboxSpec, then: list[str] | None = None, secrets: dict[str, str] | None = None
 ) -> Caller:
-    """Let another process start a sandbox and, if asked, run a command in it; the answer is its ref."""
+    """Have another process start a sandbox.
+
+    Args:
+        provider_path: `module:attribute` of the provider.
+        spec: The sandbox.
+        then: Command to run in it. With one, the process then stays until it is killed, as a worker does.
+        secrets: Secrets of the sandbox.
+
+    Returns:
+        The process. Its answer is the sandbox's ref.
+    """
     return _launch(_start, provider_path, spec.model_dump_json(), then, secrets)
 
 
 def build(provider_path: str, config: ImageConfig) -> Caller:
-    """Let another process build an image; the answer is its ref."""
+    """Have another process build an image, and return the process. Its answer is the image's ref."""
     return _launch(_build, provider_path, config.model_dump_json())
 
 
 def _launch(target: Any, provider_path: str, *args: Any) -> Caller:
     context = multiprocessing.get_context("forkserver")
-    # Imported once in the server instead of once a call.
+    # Imported once in the fork server instead of once a call.
     context.set_forkserver_preload([__name__, provider_path.partition(":")[0]])
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(dict(os.environ), there, provider_path, *args), daemon=True)
@@ -109,7 +132,7 @@ def _start(
             await sandbox.exec(then)
         answers.send(sandbox.ref.model_dump(mode="json"))
         if then:
-            # Stays as a worker does, holding what it holds, until it is killed.
+            # Like a worker, it keeps its open resources until it is killed.
             await asyncio.sleep(WAIT)
         await provider.close()
 
@@ -128,7 +151,7 @@ def _build(env: dict[str, str], answers: Connection, path: str, config: str) -> 
 
 
 def _run(env: dict[str, str], answers: Connection, work: Any) -> None:
-    # What the fork server was started with may be another test's.
+    # The fork server's environment may be that of another test.
     os.environ.clear()
     os.environ.update(env)
     try:

@@ -1,6 +1,6 @@
-"""Snapshots that another host can have: they go to the artifact store and come back, whole or not at all.
+"""Portable snapshots: packed into the artifact store and unpacked again, completely or not at all.
 
-The other host is this one once it has no longer what was packed.
+The other host is this one, after it has removed the snapshot.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ os.remove('/etc/issue')
 import shutil
 shutil.rmtree('/etc/skel'); os.mkdir('/etc/skel'); put('/etc/skel/new')
 """
-"""Whatever a file system can hold, new, changed, and gone."""
+"""Changes files of every kind that a file system can hold: new, changed and removed ones."""
 
 LOOK = """
 import hashlib, json, os, stat
@@ -91,34 +91,36 @@ store = Store(Stalling(Path(sys.argv[2])))
 pack = ArtifactRef.model_validate_json(sys.argv[3])
 asyncio.run(make_provider(sys.argv[1]).unpack_snapshot(pack, sys.argv[5], store))
 """
-"""Unpacks with a store that says nothing more in the middle of one blob."""
+"""Unpacks from a store that stalls in the middle of one blob."""
 
 Unpack = Callable[[ArtifactRef], Awaitable[ImageRef]]
+"""Type of the fixture `unpack`."""
 
 
 class Packs(Fixtures):
-    """`pack_snapshot` and `unpack_snapshot`."""
+    """Tests of `pack_snapshot` and `unpack_snapshot`."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def blobs(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """Where the artifact store lies, one for all: what is below a snapshot is brought there but once."""
+        """Return the artifact store's directory: one for all tests, as layers below a snapshot are sent only once."""
         return tmp_path_factory.mktemp("artifacts")
 
     @pytest.fixture
     def store(self, blobs: Path) -> Store:
+        """Return the artifact store."""
         return Store(DirectoryBackend(blobs))
 
     @pytest_asyncio.fixture
     async def packer(self, provider: SandboxProvider, start: Start) -> Sandbox:
-        """A sandbox of a provider whose snapshots other hosts can have."""
+        """Return a sandbox; skip the test if the provider packs no snapshots."""
         if not provider.capabilities().portable:
             pytest.skip("this provider packs no snapshots")
         return await start()
 
     @pytest_asyncio.fixture
     async def unpack(self, provider: SandboxProvider, store: Store, discard: list[ImageRef]) -> AsyncIterator[Unpack]:
-        """Unpacks under a name of its own."""
+        """Yield a function that unpacks a snapshot under a new name, which is removed after the test."""
 
         async def take(pack: ArtifactRef) -> ImageRef:
             image = await provider.unpack_snapshot(pack, f"benchflow-test-{nap()}", store)
@@ -131,7 +133,7 @@ class Packs(Fixtures):
     async def packed(
         packer: Sandbox, provider: SandboxProvider, keep: Keep, store: Store, blobs: Path
     ) -> tuple[ImageRef, ArtifactRef, Path]:
-        """A snapshot with a file, its pack, and the blob of what it alone has changed."""
+        """Return a snapshot with the file /kept, its pack, and the path of the blob with the snapshot's own change."""
         await provider.pack_snapshot(await keep(packer), store)
         before = stored(blobs)
         await packer.write_file("/kept", "x" * 1000)
@@ -157,11 +159,11 @@ class Packs(Fixtures):
         assert said.return_code == 0, said.stderr
         image = await keep(packer)
         pack = await provider.pack_snapshot(image, store)
-        # What a snapshot keeps of the files is another matter.
+        # Compared with a copy, because a snapshot need not keep everything of a file.
         copy = await start(image=image)
         there = await look(copy)
         await copy.stop()
-        # As on a host that has never had it.
+        # As on a host that never had it.
         await provider.remove_image(image)
         other = await start(image=await unpack(pack))
         assert await look(other) == there
@@ -182,7 +184,7 @@ class Packs(Fixtures):
             await provider.remove_image(image)
         again = await start(image=await unpack(pack))
         assert (await again.exec(["ls", "/d"])).stdout.split() == ["one", "two"]
-        # It is like any other: its own states can be kept and packed.
+        # An unpacked snapshot is like any other: sandboxes from it can be captured and packed.
         await again.write_file("/d/three", "3")
         third = await start(image=await unpack(await provider.pack_snapshot(await keep(again), store)))
         assert (await third.exec(["ls", "/d"])).stdout.split() == ["one", "three", "two"]
@@ -221,7 +223,7 @@ class Packs(Fixtures):
         assert images[0] == images[1] != images[2] == images[3]
         for found in (images[0], images[2]):
             assert await (await start(image=found)).read_bytes("/kept") == b"x"
-        # One of the two names is let go of, and the other has all its files still.
+        # When one of the two names is removed, the other still has all files.
         await provider.remove_image(images[0])
         assert await (await start(image=images[2])).read_bytes("/kept") == b"x"
 
@@ -277,7 +279,7 @@ class Packs(Fixtures):
         await process.wait()
         with pytest.raises(SandboxStartError):
             await start(image=unpacked)
-        # What it has left goes with the next look for what dead processes have left.
+        # `owned` also removes what dead processes left.
         await provider.owned(stack)
         assert {path for path in files_of(state_directory) - before if path.suffix != ".lock"} == set()
         assert await provider.unpack_snapshot(pack, name, store) == unpacked
@@ -297,7 +299,7 @@ class Packs(Fixtures):
 
 
 async def look(sandbox: Sandbox) -> dict[str, Any]:
-    """All that can be said of what `CHANGES` has changed."""
+    """Return the metadata and content hashes of the files that `CHANGES` changes, by path."""
     said = await sandbox.exec(["python3", "-c", LOOK])
     assert said.return_code == 0, said.stderr
     found: dict[str, Any] = json.loads(said.stdout)
@@ -305,8 +307,10 @@ async def look(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def stored(blobs: Path) -> dict[str, int]:
+    """Return the sizes of all blobs in the store's directory, by name."""
     return {path.name: path.stat().st_size for path in blobs.rglob("*") if path.is_file()}
 
 
 def files_of(directory: Path) -> set[Path]:
+    """Return all paths below a directory."""
     return set(directory.rglob("*"))

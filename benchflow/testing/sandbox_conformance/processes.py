@@ -1,4 +1,4 @@
-"""Ending what an agent left running, and keeping what belongs to the world."""
+"""Processes: those that an agent left are killed, those of the environment stay."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def work():
 threading.Thread(target=work).start()
 ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)
 """
-"""Ends its first thread, so that the kernel calls it a zombie, while another one goes on."""
+"""Ends its first thread, so that the kernel reports a zombie, while another thread runs on."""
 
 BOMB = """
 import os, signal, time
@@ -70,7 +70,7 @@ while True:
 
 
 class Processes(Fixtures):
-    """`mark_baseline` and `kill_processes`."""
+    """Tests of `mark_baseline` and `kill_processes`."""
 
     async def test_services_stay_and_everything_else_is_killed(self, still: Sandbox) -> None:
         service, mine, others = nap(), nap(), nap()
@@ -114,7 +114,7 @@ class Processes(Fixtures):
         await asleep(still, later)
         assert await still.kill_processes() >= 1
         for _ in range(4):
-            # Each time, one more is started.
+            # Each time, the service starts another one.
             await asleep(still, later)
             await still.kill_processes()
         assert await still.kill_processes() == 0
@@ -168,7 +168,7 @@ class Processes(Fixtures):
         await task
 
     async def test_of_a_restored_sandbox_only_what_was_added_belongs_to_the_world(self, still: Sandbox) -> None:
-        """What else runs was started by a program that an agent left."""
+        """All else that runs was started by a program that an agent left."""
         planted, service = nap(), nap()
         await leave(still, planted)
         task = asyncio.create_task(still.exec_once("restored", ["sleep", service]))
@@ -230,7 +230,7 @@ class Processes(Fixtures):
 
         await until(burning)
         assert await still.kill_processes() >= 32
-        # By their arguments, which one that has ended has no more, though its end may still be under way.
+        # Found by their arguments, since a killed process that the kernel is still removing has none.
         assert (await still.exec(["sh", "-c", "ps -eo args= | grep -c ^python3"])).stdout == "0\n"
 
     async def test_what_goes_on_as_another_process_all_the_time_is_killed(self, still: Sandbox) -> None:
@@ -276,13 +276,13 @@ class Processes(Fixtures):
 
 
 async def _leave_headless(sandbox: Sandbox) -> None:
-    """Have a process go on without its first thread, that no command waits for."""
+    """Start `HEADLESS` in the background, and wait until its first thread has ended."""
     await sandbox.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", HEADLESS])
     await _headless(sandbox)
 
 
 async def _headless(sandbox: Sandbox) -> None:
-    """Wait until a process goes on without its first thread."""
+    """Wait until `HEADLESS` runs without its first thread."""
     find = "test -s /tmp/alive && cat /proc/[0-9]*/stat | grep -q '(python3) Z'"
 
     async def goes_on() -> bool:
@@ -292,7 +292,7 @@ async def _headless(sandbox: Sandbox) -> None:
 
 
 async def _is_alive(sandbox: Sandbox) -> bool:
-    """Return whether something writes the time again and again. What it wrote is removed."""
+    """Return whether a process keeps writing to /tmp/alive, and remove the file."""
     said = await sandbox.control(
         "for i in 1 2 3 4 5 6; do cat /tmp/alive; sleep 0.02; done | sort -u; rm -f /tmp/alive"
     )

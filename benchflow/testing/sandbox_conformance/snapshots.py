@@ -1,9 +1,8 @@
-"""States kept, gone back to and forked, under a world that goes on.
+"""Snapshots, restores and forks of a sandbox while a process writes in it.
 
-The world is one writer with three records of the same count: a SQLite database in WAL mode (two tables, one
-transaction), a log that is appended to, and a counter in mapped memory. It writes them in this order, so that at
-any one moment each is equal to the one before it or one behind. In between it leaves a moment to others: without, one
-of few cores would be its own.
+The writer keeps the same count three times: in a SQLite database in WAL mode (two tables, one transaction), in a log
+that it appends to, and in mapped memory. It writes them in this order, so that at any one moment each is equal to the
+one before it or one behind. It sleeps briefly in between, because it would else occupy one of few cores.
 """
 
 from __future__ import annotations
@@ -71,13 +70,13 @@ print(json.dumps({
 
 
 async def logged(sandbox: Sandbox) -> int:
-    """How far the writer has come, by its log."""
+    """Return the writer's count, by its log."""
     said = await sandbox.control("stat -c %s /world/log 2>/dev/null || echo 0")
     return int(said.stdout) // 9
 
 
 async def is_whole(sandbox: Sandbox) -> dict[str, Any]:
-    """Assert that the three records are those of one moment; returns them."""
+    """Assert that the writer's three records are of one moment, and return them."""
     said = await sandbox.exec(["python3", "-c", READ])
     assert said.return_code == 0, said.stderr
     world: dict[str, Any] = json.loads(said.stdout)
@@ -91,7 +90,7 @@ async def is_whole(sandbox: Sandbox) -> dict[str, Any]:
 
 
 class Refusing(Fixtures):
-    """A provider that keeps no states says so, and does nothing."""
+    """Tests that unsupported snapshots, restores and forks are refused without any effect."""
 
     async def test_what_is_not_offered_is_refused_by_name(self, sandbox: Sandbox, provider: SandboxProvider) -> None:
         can = provider.capabilities()
@@ -107,11 +106,11 @@ class Refusing(Fixtures):
 
 
 class Snapshots(Fixtures):
-    """`snapshot` and `restore`."""
+    """Tests of `snapshot` and `restore`."""
 
     @pytest_asyncio.fixture
     async def keeper(self, provider: SandboxProvider, start: Start) -> Sandbox:
-        """A sandbox of a provider that keeps snapshots."""
+        """Return a sandbox; skip the test if the provider takes no snapshots."""
         if not provider.capabilities().snapshot:
             pytest.skip("this provider keeps no snapshots")
         return await start(env={"TASK": "t 1"})
@@ -125,7 +124,7 @@ class Snapshots(Fixtures):
         await keeper.exec(["sh", "-c", "echo later >/kept/file"])
         copy = await start(image=image)
         assert await keeper.read_bytes("/kept/file") == b"later\n"
-        # It outlives its sandbox, and so does what it was kept in.
+        # A snapshot outlives its sandbox.
         await keeper.stop()
         await copy.exec(["sh", "-c", "rm /root/binary; echo y >/second"])
         above = await start(image=await keep(copy))
@@ -199,7 +198,7 @@ class Snapshots(Fixtures):
         assert await napping(keeper, length) == []
         assert (await keeper.exec(["sh", "-c", 'echo "$TASK"'])).stdout == "t 1\n"
         assert (await other.attach(keeper.ref)).ref == keeper.ref
-        # What was done once counts as done, though its traces are gone.
+        # An execution under a key counts as done, though its effects were reverted.
         assert (await keeper.exec_once("step", ["echo", "twice"])).stdout == "once\n"
         assert (await keeper.exec_once("next", ["echo", "next"])).stdout == "next\n"
 
@@ -214,18 +213,18 @@ class Snapshots(Fixtures):
 
 
 class Forks(Fixtures):
-    """`fork`."""
+    """Tests of `fork`."""
 
     @pytest_asyncio.fixture
     async def parent(self, provider: SandboxProvider, start: Start) -> Sandbox:
-        """A sandbox of a provider that forks."""
+        """Return a sandbox; skip the test if the provider does not fork."""
         if not provider.capabilities().fork:
             pytest.skip("this provider forks no sandboxes")
         return await start(env={"TASK": "t 1"}, memory_mb=128)
 
     @pytest_asyncio.fixture
     async def world(self, parent: Sandbox) -> Sandbox:
-        """The same with the writer at work in it."""
+        """Return `parent` with the writer running in it."""
         return await begin(parent)
 
     async def test_each_child_of_a_running_world_is_one_moment_of_it(
@@ -242,7 +241,7 @@ class Forks(Fixtures):
             states.append(await is_whole(child))
         assert all(state == states[0] for state in states)
         assert before <= states[0]["log"] <= after
-        # The parent was not touched: the same writer writes on.
+        # The parent was not changed: the same writer runs on.
         assert (await world.control("pgrep -f '[w]orld.db'")).stdout == service
         assert await progress(world)
         assert {owned.name for owned in await provider.owned(stack)} == {world.ref.name, *(ref.name for ref in refs)}
@@ -281,7 +280,7 @@ class Forks(Fixtures):
                 *("lo", "tunl0", "sit0", "ip6tnl0")
             }
             if not any("memory_mb" in warning for warning in ref.warnings):
-                # Of their parent's memory they have nothing, nor of its kills.
+                # A child inherits neither its parent's memory use nor its count of out-of-memory kills.
                 before = await child.memory_use()
                 assert before is None or before.kills == 0
                 assert (await child.exec(HOG)).return_code == 137
@@ -364,11 +363,12 @@ class Forks(Fixtures):
 
 
 def names(count: int) -> list[str]:
+    """Return new names of sandboxes."""
     return [f"benchflow-test-{nap()}" for _ in range(count)]
 
 
 async def begin(sandbox: Sandbox) -> Sandbox:
-    """Set the writer to work in a sandbox, as a service."""
+    """Start the writer in a sandbox, as a service of its baseline, and return the sandbox."""
     await sandbox.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", WRITER])
 
     async def has_begun() -> bool:
@@ -380,7 +380,7 @@ async def begin(sandbox: Sandbox) -> Sandbox:
 
 
 async def progress(sandbox: Sandbox) -> bool:
-    """Wait until the writer has got further."""
+    """Wait until the writer has increased its count, and return True."""
     before = await logged(sandbox)
 
     async def has_moved() -> bool:

@@ -1,4 +1,4 @@
-"""Files and directories copied in and out, also where the sandbox wants them to land elsewhere."""
+"""Files and directories copied in and out, also past links that lead elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUGE = 48 * 1024 * 1024
 
 
 def tree(root: Path) -> Path:
-    """A directory with what makes copying hard."""
+    """Fill a directory with files that are hard to copy (links, a pipe, odd names), and return it."""
     (root / "sub" / "deep").mkdir(parents=True)
     (root / "run.sh").write_text("#!/bin/sh\n")
     (root / "run.sh").chmod(0o755)
@@ -34,7 +34,7 @@ def tree(root: Path) -> Path:
 
 
 class Uploads(Fixtures):
-    """`upload`."""
+    """Tests of `upload`."""
 
     async def test_a_directory_arrives_with_modes_links_and_odd_names(
         self, sandbox: Sandbox, room: str, tmp_path: Path
@@ -119,7 +119,7 @@ class Uploads(Fixtures):
 
 
 class Downloads(Fixtures):
-    """`download`."""
+    """Tests of `download`."""
 
     async def test_many_files_go_and_come_back_the_same(self, sandbox: Sandbox, room: str, tmp_path: Path) -> None:
         source = tmp_path / "src"

@@ -1,4 +1,4 @@
-"""Worlds: an image's own entrypoint, images upon images, ports, and one sandbox for several episodes."""
+"""Entrypoints of images, images based on built ones, ports, and sandboxes that several rollouts share."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from benchflow.testing.waiting import until
 Begin = Callable[..., Awaitable[Sandbox]]
 
 FORMS = ("first", "below")
-# Says what it is, keeps a note of each beginning, starts a worker anew whenever it ends (in a session of its own, with
-# no parent and no environment), and stays.
+# Logs its start, restarts its worker (own session, no parent, no environment) whenever that ends, and stays.
 WORLD = """#!/bin/sh
 echo "$$ $(id -un) $(pwd) $1 $PLAIN $SECRET" >>/world/begun
 echo "the world says $1"
@@ -58,17 +57,17 @@ COMBINED = [
     pytest.param(("ENTRYPOINT echo e", 'CMD ["c"]'), "e", id="shell and exec"),
     pytest.param(('SHELL ["/bin/sh", "-ec"]', "CMD false; echo no", "CMD echo yes"), "yes", id="another shell"),
 ]
-"""What a Dockerfile says to run, and what is run."""
+"""Instructions of a Dockerfile, and the output of the command that they combine to."""
 
 NO_ENTRYPOINT = "this provider runs no entrypoint of an image"
 
 
 class Worlds(Fixtures):
-    """`SandboxSpec.entrypoint`, `start(secrets=)`, `entrypoint_state` and `end_entrypoint`."""
+    """Tests of `SandboxSpec.entrypoint`, `start(secrets=)`, `entrypoint_state` and `end_entrypoint`."""
 
     @pytest.fixture
     def plan(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
-        """A context to build a world from."""
+        """Return a build context of images with an entrypoint; skip the test if the provider can't run them."""
         if not provider.capabilities().dockerfile:
             pytest.skip("this provider carries out no Dockerfile")
         if not provider.capabilities().entrypoint:
@@ -80,7 +79,7 @@ class Worlds(Fixtures):
 
     @pytest.fixture
     def begin(self, provider: SandboxProvider, spec: SandboxSpec, start: Start) -> Begin:
-        """Starts sandboxes with secrets; `start` removes them."""
+        """Return a function that starts a sandbox with secrets. The fixture `start` removes it."""
 
         async def begin(secrets: dict[str, str] | None = None, **wanted: Any) -> Sandbox:
             fields = {"name": f"benchflow-test-{uuid.uuid4().hex[:12]}"} | wanted
@@ -92,7 +91,7 @@ class Worlds(Fixtures):
     @pytest.fixture(scope="class")
     @classmethod
     def world_images(cls, class_stack: str) -> Iterator[list[ImageRef]]:
-        """The image that `world_image` has built, gone with the tests of the class."""
+        """Yield a list for the image that `world_image` builds. It is removed after the tests of the class."""
         images: list[ImageRef] = []
         yield images
 
@@ -106,7 +105,7 @@ class Worlds(Fixtures):
 
     @pytest_asyncio.fixture
     async def world_image(self, plan: BuildContext, world_images: list[ImageRef]) -> ImageRef:
-        """The image of `WORLD`, built once a class."""
+        """Return the image whose entrypoint is `WORLD`, built once a class."""
         if not world_images:
             config = plan.write(
                 *("RUN useradd -m keeper && mkdir -m 1777 /world", "COPY world.sh /usr/local/bin/world"),
@@ -136,7 +135,7 @@ class Worlds(Fixtures):
         assert sandbox.ref.workdir == "/world"
         state = await provider.entrypoint_state(sandbox.ref.name)
         assert state.running and state.exit_code is None and state.log == "the world says hello\n"
-        # It is the entrypoint's, and no command's.
+        # The secret is in the environment of the entrypoint only, not of commands.
         assert (await sandbox.exec(["sh", "-c", 'echo "$SECRET" "$PLAIN" "$(id -un)"'])).stdout == " plain root\n"
         assert (await sandbox.control("ls -d /logs/agent")).return_code == 0
 
@@ -157,7 +156,7 @@ class Worlds(Fixtures):
         await asleep(sandbox, worker)
         await leave(sandbox, mine)
         await leave(sandbox, others_, user="keeper")
-        # Each waits for the next, so that in the end there is nobody but the last.
+        # Each process waits for the next, so that only the last one remains.
         twice = f"setsid -w setsid -w sh -c 'sleep {alike} &' >/dev/null 2>&1"
         await sandbox.exec(["sh", "-c", twice], user="nobody")
         await asleep(sandbox, alike)
@@ -175,7 +174,7 @@ class Worlds(Fixtures):
         for form in FORMS:
             sandbox = await begin({"A": "1"}, image=image, entrypoint=form)
             assert (await provider.entrypoint_state(sandbox.ref.name)).running
-            # A sandbox that ends with its entrypoint may not come to answer.
+            # A sandbox that ends with its entrypoint may be gone before it answers.
             with contextlib.suppress(SandboxLostError):
                 await sandbox.write_file("/stop", "")
 
@@ -184,7 +183,7 @@ class Worlds(Fixtures):
 
             await until(ended)
             state = await provider.entrypoint_state(sandbox.ref.name)
-            # Which of two outputs came first is not everywhere known.
+            # Not every provider knows the order of stdout and stderr.
             assert (state.exit_code, sorted(state.log.splitlines())) == (7, ["one 1", "two"]), form
         assert (await sandbox.exec(["echo", "here"])).stdout == "here\n"
 
@@ -200,7 +199,7 @@ class Worlds(Fixtures):
             assert await napping(sandbox, worker) == []
         state = await provider.entrypoint_state(sandbox.ref.name)
         assert not state.running and state.exit_code == 137 and "the world says" in state.log
-        # Ended is not lost: it does not begin again.
+        # The sandbox still exists, so that the entrypoint is not started again.
         await begin(**wanted, name=sandbox.ref.name)
         assert await napping(sandbox, worker) == []
 
@@ -237,7 +236,7 @@ class Worlds(Fixtures):
             both = [provider.start(wanted, host_id="h", queue="q", secrets=told) for _ in range(2)]
             sandbox, _ = await asyncio.gather(*both)
 
-            # What it wrote comes before what it becomes.
+            # The write to /begun comes before the exec of sleep.
             await asleep(sandbox, length)
             assert (await sandbox.control('ps -eo args | grep -cx "$1"', f"sleep {length}")).stdout == "1\n", step
             assert await sandbox.read_bytes("/begun") == b"canary\n"
@@ -270,7 +269,7 @@ class Worlds(Fixtures):
 
 
 class Bases(Fixtures):
-    """`ImageConfig.bases`."""
+    """Tests of `ImageConfig.bases`."""
 
     @pytest.fixture
     def base(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
@@ -288,6 +287,7 @@ class Bases(Fixtures):
         return BuildContext(tmp_path / "upper", self.base_image, provider, discard)
 
     def upon(self, upper: BuildContext, base: ImageRef, *lines: str, name: str = "world") -> ImageConfig:
+        """Write a Dockerfile of these lines. Return the configuration in which `name` in FROM stands for `base`."""
         (upper.root / "Dockerfile").write_text("\n".join(lines) + "\n")
         return ImageConfig(context=str(upper.root), timeout_sec=600, bases={name: base.reference})
 
@@ -361,7 +361,7 @@ class Bases(Fixtures):
 
 
 class Episodes(Fixtures):
-    """`SandboxRef.episode`."""
+    """Tests of `SandboxRef.episode`, the rollout namespace of a shared sandbox."""
 
     async def test_each_episode_has_executions_of_its_own(
         self, sandbox: Sandbox, other: SandboxProvider, room: str
@@ -390,7 +390,7 @@ class Episodes(Fixtures):
 
 
 class Ports(Fixtures):
-    """`SandboxSpec.ports` and `expose_port`."""
+    """Tests of `SandboxSpec.ports` and `expose_port`."""
 
     async def test_a_port_of_each_of_two_sandboxes_is_reached_from_this_host(
         self, provider: SandboxProvider, start: Start

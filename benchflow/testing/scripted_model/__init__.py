@@ -1,12 +1,12 @@
-"""A model endpoint that says what a script says, in the dialect in which it is asked.
+"""A model endpoint that replies by a script, in the API dialect of each request.
 
     async with ScriptedModel("script.yaml") as model:       # or a list of replies, a Script, a Python callable
         ...                                                  # model.base_url, model.openai_base_url
         assert not model.unanswered
 
-`script` holds the data that a script is made of, `tools` and `agents.toml` the translation of generic tool calls to
-each agent's own, `dialects` the wire formats (OpenAI chat completions and responses, Anthropic messages, Gemini). How
-to point an agent at it is in `docs/testing.md`.
+`script` holds the models of a script, `tools` and `agents.toml` the translation of generic tool calls to each agent's
+own, `dialects` the wire formats (OpenAI chat completions and responses, Anthropic messages, Gemini). `docs/testing.md`
+shows how to point an agent at it.
 """
 
 from benchflow.testing.scripted_model.choice import Program

@@ -11,13 +11,21 @@ from benchflow.testing.scripted_model.server import ScriptedModel
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints the address on the first line of standard output and serves until SIGINT or SIGTERM."""
+    """Print the base URL as the first line of stdout, and serve until SIGINT or SIGTERM.
+
+    Args:
+        argv: Command line without the program; None for that of the process.
+
+    Returns:
+        The exit status: 2 for an unusable script or address, else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchflow.testing.scripted_model", description=__doc__)
     parser.add_argument("script", help="a YAML file; see benchflow.testing.scripted_model.script")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets containers in (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--record", metavar="FILE", help="append every request to FILE as a JSON line")
     options = parser.parse_args(argv)
+    # Blocked before the server's thread starts, so that `sigwait` below gets them.
     stops = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     try:

@@ -1,4 +1,4 @@
-"""The HTTP side: which path is which dialect, and how a reply, an error or a fault goes out."""
+"""The HTTP side: find a request's dialect by its path, and send the reply, error or fault."""
 
 from __future__ import annotations
 
@@ -33,13 +33,20 @@ PATHS: tuple[tuple[re.Pattern[str], Dialect], ...] = (
     (re.compile(r"/messages$"), Anthropic()),
     (re.compile(r"/models/[^:]+:(generateContent|streamGenerateContent)$"), Gemini()),
 )
-"""Whatever comes before is free, because clients differ in what they take for a base URL."""
+"""Dialects by the ends of their paths. What precedes is free, because clients differ in their base URLs."""
 
 
 class ScriptedApp:
-    """The ASGI application. `closing` ends stalled and held replies when the server stops."""
+    """The ASGI application. Its event `closing` ends stalled and held replies when the server stops."""
 
     def __init__(self, chooser: Chooser, log: CallLog, models: tuple[str, ...]) -> None:
+        """Make it.
+
+        Args:
+            chooser: Chooses the replies.
+            log: Receives every request.
+            models: Names in the model list.
+        """
         self.chooser = chooser
         self.log = log
         self.models = models
@@ -49,7 +56,7 @@ class ScriptedApp:
         self.asgi = Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
 
     async def answer(self, http: Request) -> Response:
-        """Any request: noted on arrival, then answered."""
+        """Record any request on its arrival, and return its response."""
         raw = await http.body()
         try:
             body = json.loads(raw) if raw else None
@@ -64,6 +71,7 @@ class ScriptedApp:
         return self._other(call)
 
     async def _model_call(self, http: Request, call: Call, dialect: Dialect) -> Response:
+        """Return the response to a model call: the chosen reply, or status 400 for a body that isn't of the dialect."""
         try:
             if not isinstance(call.body, dict):
                 raise TypeError("the body is not a JSON object")
@@ -81,7 +89,7 @@ class ScriptedApp:
         return Delivery(self, call, dialect, speech, choice.label)
 
     def _other(self, call: Call) -> Response:
-        """What agents ask besides the model: the list of models, token counts, whether anybody is there."""
+        """Return the response to a request that calls no model: model list, token count, health check; else 404."""
         path = call.path.rstrip("/")
         if call.method in ("GET", "HEAD") and path.endswith("/models"):
             return self._plain(call, _model_list(self.models))
@@ -96,21 +104,24 @@ class ScriptedApp:
         return self._plain(call, {"type": "error", "error": error}, 404)
 
     def _plain(self, call: Call, body: Any, status: int = 200) -> Response:
+        """Return a JSON response, and record the request as ended."""
         self.log.decided(call, str(status))
         self.log.end(call, client_left=False)
         return JSONResponse(body, status)
 
 
 class Delivery(Response):
-    """Sends one reply, and whatever is to go wrong with it."""
+    """Response that sends one reply, with its delays and faults."""
 
     def __init__(self, app: ScriptedApp, call: Call, dialect: Dialect, speech: Speech, label: str) -> None:
+        """Make the response to a call. label: see `Choice.label`; it is sent as the header `x-scripted-reply`."""
         super().__init__(status_code=speech.reply.error.status if speech.reply.error else 200)
         self.app, self.call, self.dialect, self.speech, self.reply = app, call, dialect, speech, speech.reply
         self.label = label
         self._gone = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the reply until it or the connection ends, and record the end."""
         watch = asyncio.ensure_future(self._watch(receive))
         try:
             await self._deliver(send)
@@ -122,7 +133,7 @@ class Delivery(Response):
             self.app.log.end(self.call, client_left=left)
 
     async def _watch(self, receive: Receive) -> None:
-        """Notices that the client has left, or that the server stops."""
+        """Set `_gone` when the client disconnects or the server stops."""
         closing = asyncio.ensure_future(self.app.closing.wait())
         message = asyncio.ensure_future(_disconnect(receive))
         try:
@@ -133,7 +144,7 @@ class Delivery(Response):
             message.cancel()
 
     async def _wait_for(self, event: asyncio.Event | None, seconds: float | None = None) -> None:
-        """Waits for the event or so long, unless nobody listens any more."""
+        """Wait for an event, or for so many seconds, but no longer than the client stays."""
         waits = {asyncio.ensure_future(self._gone.wait())}
         if event is not None:
             waits.add(asyncio.ensure_future(event.wait()))
@@ -156,6 +167,7 @@ class Delivery(Response):
             await self._send_whole(send)
 
     async def _start(self, send: Send, media_type: str, *more: tuple[str, str]) -> None:
+        """Send the status and the headers, of which `more` are additional ones."""
         headers = [("content-type", media_type), ("x-scripted-reply", self.label), *more]
         headers.append(("request-id", f"req_{self.speech.id}"))
         encoded = [(name.encode(), value.encode()) for name, value in headers]
@@ -194,7 +206,7 @@ class Delivery(Response):
         return await send({"type": "http.response.body", "body": body})
 
     async def _go_wrong(self, send: Send) -> None:
-        """The server closes a connection whose response was begun and not completed."""
+        """Carry out the fault of the reply. The server then closes the connection, as the response isn't complete."""
         fault = self.reply.fault
         assert fault is not None
         if fault.kind == "stall":
@@ -204,12 +216,13 @@ class Delivery(Response):
 
 
 async def _disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _speech(choice: Choice, call: Call) -> Speech:
-    """Call ids are unique in the server and say which request they came from."""
+    """Return a choice with concrete tool calls. Their ids, unique in the server, contain the request's index."""
     reply: Reply = choice.reply
     calls = tuple(
         concrete(use, choice.request, f"call_{call.index:04d}_{number}") for number, use in enumerate(reply.tools)
@@ -218,7 +231,7 @@ def _speech(choice: Choice, call: Call) -> Speech:
 
 
 def _model(name: str) -> dict[str, Any]:
-    """One entry that each dialect's client can read."""
+    """Return an entry of the model list that clients of every dialect can read."""
     openai = {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
     anthropic = {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
     gemini = {

@@ -1,4 +1,4 @@
-"""Which reply a call gets: side calls first, then the script's replies in their order, then `otherwise`."""
+"""Choose the reply to a call: that of side calls first, then the script's replies in order, then `otherwise`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,34 @@ from benchflow.testing.scripted_model.script import HTTPError, Reply, Script, Si
 from benchflow.testing.scripted_model.tools import known_side_calls
 
 Program = Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
-"""A script in Python: a reply, or what makes one, for each call; None when it has nothing to say."""
+"""A script in Python: returns the reply to each call, or None for a call that is not expected."""
+
 Answer = Reply | str | Mapping[str, Any] | None
+"""A reply, its text, or its data; None for none."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The reply to a call. label: the reply's index in the script, `program`, `side`, `otherwise` or `unanswered`."""
+    """The reply to a call."""
 
     request: ModelRequest
+    """The call, with its number, or marked as a side call."""
+
     reply: Reply
     label: str
+    """Index of the reply in the script, or `program`, `side`, `otherwise` or `unanswered`."""
 
 
 class Chooser:
-    """Goes through one script. Safe to call from several threads."""
+    """Chooses the replies of one script. Thread-safe."""
 
     def __init__(self, script: Script | Program, side: SideCalls | None = None) -> None:
+        """Start with all replies of a script unused.
+
+        Args:
+            script: The script, or a callable in its place.
+            side: Rules for side calls; None for the script's own, or the defaults for a callable.
+        """
         self._script = script
         self._side = side or (script.side if isinstance(script, Script) else SideCalls())
         self._used: Counter[int] = Counter()
@@ -39,7 +50,13 @@ class Chooser:
         self._lock = threading.Lock()
 
     async def choose(self, request: ModelRequest) -> Choice:
-        """The reply to this call. Where there is none, an error that says so; status 400, as agents repeat a 5xx."""
+        """Choose the reply to a call, and count it as used.
+
+        A call without a reply gets an error of status 400, because agents retry a 5xx.
+
+        Raises:
+            ValidationError: A callable returned data that is no reply.
+        """
         if is_side_call(request, self._side):
             return Choice(replace(request, side=True), self._side.reply, "side")
         with self._lock:
@@ -65,16 +82,21 @@ class Chooser:
         return unanswered(request, f"none of the script's {len(script.replies)} replies is left for this call")
 
     def _left(self, index: int, reply: Reply) -> bool:
+        """Return whether the reply at an index may be used once more."""
         return reply.times == "always" or self._used[index] < reply.times
 
     def _by_calls(self, request: ModelRequest, replies: tuple[Reply, ...]) -> int | None:
+        """Return the index of the first reply with uses left whose conditions hold; None if there is none."""
         for index, reply in enumerate(replies):
             if self._left(index, reply) and holds(reply.when, request):
                 return index
         return None
 
     def _by_conversation(self, request: ModelRequest, replies: tuple[Reply, ...]) -> int | None:
-        """The reply that belongs after so many turns. Those that fail take no place: they come before the next one."""
+        """Return the index of the reply for the request's turn; None if there is none, or its conditions don't hold.
+
+        Replies that fail don't count as turns: they are used up before the next reply that doesn't fail.
+        """
         place = 0
         for index, reply in enumerate(replies):
             if place == request.turn:
@@ -87,7 +109,7 @@ class Chooser:
 
 
 def unanswered(request: ModelRequest, why: str) -> Choice:
-    """An error for a call that nobody foresaw."""
+    """Return an error of status 400, labelled `unanswered`, for a call without a reply. why: for its message."""
     message = (
         f"scripted model: {why} (call {request.number}, turn {request.turn}, user text {request.user_text[:200]!r})"
     )
@@ -95,7 +117,7 @@ def unanswered(request: ModelRequest, why: str) -> Choice:
 
 
 def is_side_call(request: ModelRequest, rules: SideCalls) -> bool:
-    """Whether the call is no part of the task: see `SideCalls`."""
+    """Return whether a call is no part of the task, by the rules of `SideCalls`."""
     if rules.without_tools and not request.tools:
         return True
     if any(text in request.text for text in rules.contains):
@@ -105,7 +127,7 @@ def is_side_call(request: ModelRequest, rules: SideCalls) -> bool:
 
 
 def holds(when: When, request: ModelRequest) -> bool:
-    """Whether every condition that is given holds for the call."""
+    """Return whether every given condition holds for a call."""
     results = "\n".join(result.text for result in request.tool_results)
     return (
         (when.contains is None or when.contains in request.user_text)

@@ -1,6 +1,6 @@
-"""What a model was asked, whatever dialect it was asked in.
+"""The requests to a model, independent of their API dialect.
 
-Each dialect reads its own wire format into a `ModelRequest`; matchers and Python scripts see nothing else.
+Each dialect parses its own wire format into a `ModelRequest`, which is all that conditions and Python scripts see.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ DialectName = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 
 @dataclass(frozen=True)
 class OfferedTool:
-    """A tool that the request lets the model call.
-
-    kind: `function` takes a JSON object of the given schema, `custom` takes free text.
-    """
+    """A tool that a request offers to the model."""
 
     name: str
     kind: Literal["function", "custom"] = "function"
+    """`function` takes a JSON object of the schema, `custom` takes free text."""
+
     schema: Mapping[str, Any] = field(default_factory=dict)
+    """JSON schema of the arguments."""
+
     namespace: str | None = None
+    """Namespace of the tool, in the Responses API; None if it has none."""
 
     def property_type(self, name: str) -> str | None:
-        """The JSON type of a parameter: `any` where the schema says none, None where there is no such parameter."""
+        """Return the JSON type of a parameter: `any` if the schema has none, None if there is no such parameter."""
         properties = self.schema.get("properties") or {}
         if name not in properties:
             return None
@@ -36,80 +38,93 @@ class OfferedTool:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool gave back, as text."""
+    """The result of a tool call, as text."""
 
     call_id: str
     text: str
     name: str = ""
+    """Name of the tool; empty in dialects that don't send it."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A piece of the conversation. `tools` are the names that an assistant called in it."""
+    """A message of the conversation."""
 
     role: Literal["user", "assistant"]
     text: str = ""
     results: tuple[ToolResult, ...] = ()
+    """Tool results that a user message carries."""
+
     tools: tuple[str, ...] = ()
+    """Names of the tools that an assistant message calls."""
 
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """One call of the model.
-
-    number counts the calls that are not side calls, from 1, and is 0 for a side call. headers are lower case and
-    complete: a test may want to see which key was sent.
-    """
+    """One call of the model."""
 
     dialect: DialectName
     model: str
     stream: bool
+    """Whether the reply is to be streamed."""
+
     system: str
+    """System prompt; empty without one."""
+
     messages: tuple[Message, ...]
+    """The conversation, without system messages."""
+
     tools: tuple[OfferedTool, ...]
     body: Mapping[str, Any]
+    """Body as it was received."""
+
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    """All headers, names in lower case, API keys included: a test may check which key was sent."""
+
     number: int = 0
+    """Number of the call, from 1, side calls not counted; 0 for a side call."""
+
     side: bool = False
+    """Whether it is a side call, see `SideCalls`."""
 
     @property
     def turn(self) -> int:
-        """How often the model has spoken in this conversation so far: uninterrupted runs of assistant messages."""
+        """Return the number of turns that the model has had: uninterrupted runs of assistant messages."""
         roles = ["user", *(message.role for message in self.messages)]
         return sum(before == "user" and now == "assistant" for before, now in pairwise(roles))
 
     @property
     def new_messages(self) -> tuple[Message, ...]:
-        """What came after the model spoke last."""
+        """Return the messages after the model's last one."""
         last = max((i for i, message in enumerate(self.messages) if message.role == "assistant"), default=-1)
         return self.messages[last + 1 :]
 
     @property
     def user_text(self) -> str:
-        """What the user said after the model spoke last."""
+        """Return the text of the user messages after the model's last one."""
         return "\n".join(message.text for message in self.new_messages if message.text)
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
-        """The results of the tools that the model called last."""
+        """Return the tool results after the model's last message."""
         return tuple(result for message in self.new_messages for result in message.results)
 
     @property
     def text(self) -> str:
-        """All text of the conversation, the system prompt and tool results included."""
+        """Return all text of the conversation, the system prompt and tool results included."""
         parts = [self.system]
         for message in self.messages:
             parts += [message.text, *(result.text for result in message.results)]
         return "\n".join(part for part in parts if part)
 
     def tool(self, name: str) -> OfferedTool | None:
-        """The offered tool of that name."""
+        """Return the offered tool of a name; None if there is none."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
 
 def plain_text(content: Any) -> str:
-    """The text in what the dialects call content: a string, or blocks of which some have a `text`."""
+    """Return the text of a message's content, in any dialect: a string, or blocks of which some have a `text`."""
     if isinstance(content, str):
         return content
     if isinstance(content, dict):

@@ -1,6 +1,6 @@
-"""What the server received, kept in memory and, if asked, as JSON lines.
+"""Record the requests that the server receives, in memory and, if asked, as JSON lines.
 
-This is a test tool: headers are kept as they came, keys included. Point it at real credentials only on purpose.
+This is a test tool: headers are recorded unredacted, API keys included. Use real credentials with it only on purpose.
 """
 
 from __future__ import annotations
@@ -18,38 +18,49 @@ from benchflow.testing.scripted_model.conversation import ModelRequest
 
 @dataclass
 class Call:
-    """One HTTP request.
-
-    body: parsed JSON, or the text that was not JSON. dialect: None for a request that asks no model (model lists,
-    token counts, unknown paths). reply: which reply it got, see `Choice.label`; for other requests the status.
-    time: seconds since the epoch on arrival. ended: nothing more will be sent. client_left: the client closed first.
-    """
+    """One HTTP request."""
 
     index: int
+    """Number of the request in its record, from 0."""
+
     time: float
+    """Seconds since the epoch at its arrival."""
+
     method: str
     path: str
     query: str
     headers: dict[str, str]
     body: Any
+    """Parsed JSON; the text if it isn't JSON; None if it is empty."""
+
     dialect: str | None = None
+    """API dialect; None for a request that calls no model (model lists, token counts, unknown paths)."""
+
     model: str | None = None
     side: bool = False
+    """Whether it is a side call, see `SideCalls`."""
+
     reply: str = ""
+    """Label of its reply, see `Choice.label`; the HTTP status if it calls no model; empty before the choice."""
+
     request: ModelRequest | None = field(default=None, repr=False)
     ended: bool = False
+    """Whether the response is over."""
+
     client_left: bool = False
+    """Whether the client closed the connection before the end of the response."""
 
     def as_json(self) -> str:
-        """One line of the record."""
+        """Return the request as a line of the record, without what happens after the choice of its reply."""
         names = ("index", "time", "method", "path", "query", "headers", "body", "dialect", "model", "side", "reply")
         return json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
 
 
 class CallLog:
-    """The calls in the order of their arrival."""
+    """Record of the requests in the order of their arrival. Thread-safe."""
 
     def __init__(self, file: Path | None = None) -> None:
+        """Start an empty record. file: receives a JSON line for each request; its directory is created."""
         self._calls: list[Call] = []
         self._changed = threading.Condition()
         self._file = file
@@ -57,7 +68,7 @@ class CallLog:
             file.parent.mkdir(parents=True, exist_ok=True)
 
     def arrive(self, method: str, path: str, query: str, headers: dict[str, str], body: Any) -> Call:
-        """Notes a request as soon as its body is there."""
+        """Record a request whose body has arrived, and return it."""
         with self._changed:
             call = Call(len(self._calls), time.time(), method, path, query, headers, body)
             self._calls.append(call)
@@ -65,7 +76,13 @@ class CallLog:
             return call
 
     def decided(self, call: Call, reply: str, request: ModelRequest | None = None) -> None:
-        """Notes what the request will get, before it gets it, and writes its line."""
+        """Record the choice of a reply before it is sent, and write the request's line.
+
+        Args:
+            call: The HTTP request.
+            reply: Label of the reply, or the status for a request that calls no model.
+            request: The model call that was read from it; None if it calls no model.
+        """
         with self._changed:
             call.reply = reply
             if request is not None:
@@ -81,18 +98,26 @@ class CallLog:
             self._changed.notify_all()
 
     def end(self, call: Call, *, client_left: bool) -> None:
-        """Notes that nothing more will be sent."""
+        """Record the end of the response. client_left: the client closed the connection first."""
         with self._changed:
             call.ended, call.client_left = True, client_left
             self._changed.notify_all()
 
     def all(self) -> list[Call]:
-        """The calls so far."""
+        """Return the requests so far."""
         with self._changed:
             return list(self._calls)
 
     def wait_until(self, condition: Callable[[list[Call]], bool], timeout: float) -> None:
-        """Blocks until the condition holds for the calls. Raises `TimeoutError` listing what has arrived."""
+        """Block until a condition holds for the requests so far.
+
+        Args:
+            condition: Called with the requests after each change of the record.
+            timeout: Seconds.
+
+        Raises:
+            TimeoutError: The condition did not hold in time; lists the requests.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: condition(list(self._calls)), timeout):
                 seen = ", ".join(f"{call.method} {call.path} ({call.reply})" for call in self._calls) or "nothing"

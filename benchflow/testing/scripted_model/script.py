@@ -1,16 +1,16 @@
-"""Scripts as data: what the model replies, and when.
+r"""Scripts as data: the replies of the model, and their conditions.
 
 A script is a list of replies. By default (`follow: calls`) each call gets the first reply that has uses left and whose
 `when` holds. With `follow: conversation` the position is read off the request itself, from how often the model has
 spoken in it: many rollouts at once, retries and forked sessions each get the reply that belongs to their place.
 
-    models: [scripted]                 # what the model list says
+    models: [scripted]                 # names in the model list
     follow: calls
     replies:
       - text: I will write the file.
         thinking: The user wants a greeting.
         tools:
-          - {tool: write_file, arguments: {path: /app/hello.txt, content: "Hello\\n"}}
+          - {tool: write_file, arguments: {path: /app/hello.txt, content: "Hello\n"}}
           - {tool: shell, arguments: {command: ls -l /app}}
       - error: {status: 429, retry_after: 1}
       - when: {tool_result: hello.txt}
@@ -37,17 +37,21 @@ Finish = Literal["stop", "length", "tools", "filtered"]
 
 
 class ToolUse(Model):
-    """One tool call of a reply.
-
-    tool: a generic name (`shell`, `write_file`, `read_file`, `edit_file`, `ask_user`), translated to what the agent
-    offers, or else a name that is sent as it is. name: an exact name, never translated; its arguments are sent as they
-    are, and as raw text when they are a string (for malformed JSON, or for tools that take free text).
-    """
+    """One tool call of a reply: either `tool` or `name` is given."""
 
     tool: str | None = None
+    """Generic name (`shell`, `write_file`, `read_file`, `edit_file`, `ask_user`), translated to a tool that the agent
+    offers. Any other name is sent unchanged.
+    """
+
     name: str | None = None
+    """Exact name, never translated."""
+
     arguments: dict[str, Any] | str = {}
+    """Arguments. A string is sent as raw text: for malformed JSON, or for tools that take free text."""
+
     id: str | None = None
+    """Id of the call; by default one that is unique in the server."""
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -57,75 +61,109 @@ class ToolUse(Model):
 
 
 class When(Model):
-    """Conditions on a call; all that are given must hold.
-
-    contains: text in what the user said since the model spoke last. tool_result: text in the results of the last tool
-    calls. anywhere: text in the whole conversation, system prompt included. offers: a tool name that is offered.
-    model: a glob. call: the number of the call, from 1, side calls not counted. turn: how often the model has spoken.
-    """
+    """Conditions on a call; all that are given must hold."""
 
     contains: str | None = None
+    """Text in the user messages after the model's last one."""
+
     tool_result: str | None = None
+    """Text in the results of the last tool calls."""
+
     anywhere: str | None = None
+    """Text in the whole conversation, the system prompt included."""
+
     offers: str | None = None
+    """Name of a tool that the request offers."""
+
     model: str | None = None
+    """Glob for the name of the model."""
+
     dialect: DialectName | None = None
+    """API dialect of the request."""
+
     call: int | None = Field(default=None, ge=1)
+    """Number of the call, from 1, side calls not counted."""
+
     turn: int | None = Field(default=None, ge=0)
+    """Number of turns that the model has had in the conversation."""
 
 
 class Usage(Model):
-    """Token counts of a reply. `cached` is the part of `input` read from a cache, `reasoning` a part of `output`."""
+    """Token counts of a reply."""
 
     input: int = 100
     output: int = 20
     cached: int = 0
+    """Those of `input` that count as read from a cache."""
+
     reasoning: int = 0
+    """Those of `output` that count as reasoning."""
 
 
 class HTTPError(Model):
-    """An error in the dialect's own shape. retry_after: seconds, sent as the header."""
+    """An HTTP error, sent in the shape of the request's dialect."""
 
     status: int = Field(default=500, ge=400, le=599)
     message: str = "scripted error"
     type: str | None = None
+    """Type of the error in the dialect's words; by default the one for the status."""
+
     retry_after: float | None = None
+    """Seconds for the header `retry-after`; None leaves it out."""
 
 
 class Fault(Model):
-    """A reply that goes wrong on the wire.
-
-    stall: nothing more is sent until the client gives up. truncate: the connection is closed in the middle. garbage:
-    `text` is sent in place of what should follow. after: so many events of the stream are sent first; a reply that is
-    not streamed is cut in half for `truncate` and replaced as a whole for `garbage`.
-    """
+    """A fault in the transfer of a reply."""
 
     kind: Literal["stall", "truncate", "garbage"]
+    """`stall`: nothing more is sent until the client gives up. `truncate`: the connection is closed in the middle.
+    `garbage`: `text` is sent in place of the rest.
+    """
+
     after: int = Field(default=0, ge=0)
+    """Number of events of a stream that are sent before it. A reply that is not streamed is cut in half for `truncate`
+    and replaced as a whole for `garbage`.
+    """
+
     text: str = "\x00<html>not a model</html>"
+    """Text of `garbage`."""
 
 
 class Reply(Model):
-    """What one call gets. A string stands for a reply of that text.
-
-    times: how many calls it answers, or `always`. chunks: in how many pieces text, thinking and arguments are streamed
-    (default: pieces of 20 characters). delay: seconds before the first byte. pace: seconds between two events. hold: a
-    name; the reply waits until `ScriptedModel.release(name)`.
-    """
+    """The reply to a call. A string stands for a reply of that text."""
 
     when: When = When()
+    """Conditions on the call."""
+
     times: int | Literal["always"] = 1
+    """Number of calls that it may answer. With `follow: conversation` this limits only replies that fail."""
+
     text: str = ""
     thinking: str = ""
+    """Reasoning, sent as the dialect sends it."""
+
     tools: tuple[ToolUse, ...] = ()
     finish: Finish | None = None
+    """Why the model stops; by default `tools` with tool calls, else `stop`."""
+
     usage: Usage = Usage()
     chunks: int | None = Field(default=None, ge=1)
+    """Number of pieces in which text, thinking and arguments are streamed each; by default pieces of 20 characters."""
+
     delay: float = Field(default=0, ge=0)
+    """Seconds before the first byte."""
+
     pace: float = Field(default=0, ge=0)
+    """Seconds between two events of a stream."""
+
     hold: str | None = None
+    """Name under which the reply waits for `ScriptedModel.release(name)`."""
+
     error: HTTPError | None = None
+    """Error to send in place of the reply."""
+
     fault: Fault | None = None
+    """Fault in the transfer of the reply."""
 
     @model_validator(mode="before")
     @classmethod
@@ -134,20 +172,22 @@ class Reply(Model):
 
     @property
     def fails(self) -> bool:
-        """Whether the client gets no usable reply, so that the model has not spoken."""
+        """Return whether the client gets no usable reply, so that the conversation doesn't advance."""
         return self.error is not None or self.fault is not None
 
 
 class SideCalls(Model):
-    """Which calls are not part of the task, and what they get: they never use up the script.
-
-    without_tools: a call that offers no tools is one (turn it off to script a judge or a plain chat). known: those that
-    agents are known to make (titles, topic checks, suggestions). contains: texts, anywhere in the call, that tell more.
-    """
+    """Rules for side calls, which are no part of the task, and their reply. They never use up the script."""
 
     without_tools: bool = True
+    """Whether every call that offers no tools is a side call. False for scripts of a judge or a plain chat."""
+
     known: bool = True
+    """Whether calls that agents are known to make (titles, topic checks, suggestions) are side calls."""
+
     contains: tuple[str, ...] = ()
+    """Texts by which further side calls are recognised, anywhere in the call."""
+
     reply: Reply = Reply(text="Scripted title", usage=Usage(input=10, output=3), times="always")
 
 
@@ -155,14 +195,19 @@ class Script(Model):
     """A whole script; the module's docstring shows one as YAML."""
 
     models: tuple[str, ...] = ("scripted",)
+    """Names in the model list."""
+
     follow: Literal["calls", "conversation"] = "calls"
+    """Basis of the choice of a reply: the calls so far, or the turns in the request's conversation."""
+
     replies: tuple[Reply, ...] = ()
     side: SideCalls = SideCalls()
     otherwise: Reply | None = None
+    """Reply to calls beyond the script; None answers them with an error."""
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Script:
-        """Reads a script file. Raises `ConfigError` naming the file and the key."""
+        """Read a script file. Raise `ConfigError`, with the file and the key, for one that is no script."""
         path = Path(path)
         try:
             data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -172,7 +217,15 @@ class Script(Model):
 
     @classmethod
     def parse(cls, data: Any, *, file: str | None = None) -> Script:
-        """Makes a script of plain data: a mapping, or just the list of replies."""
+        """Make a script of plain data.
+
+        Args:
+            data: The script as a mapping, or its list of replies.
+            file: Path for error messages.
+
+        Raises:
+            ConfigError: The data is no script; names the key.
+        """
         if isinstance(data, Sequence) and not isinstance(data, str):
             data = {"replies": list(data)}
         if not isinstance(data, Mapping):

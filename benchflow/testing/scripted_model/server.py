@@ -1,4 +1,4 @@
-"""`ScriptedModel`: the server as a context manager. It runs in a thread of its own, so that a test may block."""
+"""The scripted model's server as a context manager. It runs in a thread of its own, so that a test may block."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ Scripted = Script | Program | str | Path | Sequence[Any] | dict[str, Any]
 
 
 class ScriptedModel:
-    """A model endpoint that says what a script says.
-
-    Enter it with `with` or `async with`. port 0 takes a free one; host "0.0.0.0" lets containers in. record: a file
-    to which every request is appended as a JSON line. side: what a Python callable's side calls get (a script says so
-    itself). A callable runs on the server's own event loop, in its thread.
-    """
+    """A model endpoint that replies by a script. Enter it with `with` or `async with`."""
 
     def __init__(
         self,
@@ -40,6 +35,18 @@ class ScriptedModel:
         port: int = 0,
         record: str | Path | None = None,
     ) -> None:
+        """Make the server, without starting it.
+
+        Args:
+            script: The script. A callable runs on the server's event loop, in its thread.
+            side: Rules for the side calls of a callable, in place of the defaults. A script has its own.
+            host: Address to listen at; "0.0.0.0" lets containers in.
+            port: Port to listen at; 0 takes a free one.
+            record: File to which every request is appended as a JSON line.
+
+        Raises:
+            ConfigError: The script is invalid.
+        """
         self._script = script if isinstance(script, Script) or callable(script) else _load(script)
         self._chooser = Chooser(self._script, side)
         self._log = CallLog(Path(record) if record is not None else None)
@@ -54,66 +61,74 @@ class ScriptedModel:
 
     @property
     def port(self) -> int:
-        """The port it listens on, once started."""
+        """Return the port; once started, the one that it listens at."""
         return self._port
 
     def url(self, host: str | None = None) -> str:
-        """Its address as seen from elsewhere: a container reaches the host under another name than the host itself."""
+        """Return the base URL, with the host name by which a client, such as a container, reaches this host."""
         own = "127.0.0.1" if self._host == "0.0.0.0" else self._host
         return f"http://{host or own}:{self._port}"
 
     @property
     def base_url(self) -> str:
-        """What Anthropic's and Gemini's clients call the base URL."""
+        """Return the base URL for clients of Anthropic and Gemini."""
         return self.url()
 
     @property
     def openai_base_url(self) -> str:
-        """What OpenAI's clients call the base URL: with `/v1`."""
+        """Return the base URL for clients of OpenAI, which ends in `/v1`."""
         return f"{self.url()}/v1"
 
     # --- what it received
 
     @property
     def calls(self) -> list[Call]:
-        """Every request, in the order of arrival, model lists and unknown paths included."""
+        """Return all requests in the order of arrival, those for model lists and unknown paths included."""
         return self._log.all()
 
     @property
     def main_calls(self) -> list[Call]:
-        """The model calls that belong to the task."""
+        """Return the model calls that belong to the task."""
         return [call for call in self.calls if call.dialect is not None and not call.side]
 
     @property
     def side_calls(self) -> list[Call]:
-        """The model calls that don't: titles, suggestions."""
+        """Return the model calls that don't belong to the task, such as for titles and suggestions."""
         return [call for call in self.calls if call.side]
 
     @property
     def unanswered(self) -> list[Call]:
-        """The model calls that the script had no reply for; a test of a whole turn asserts that there are none."""
+        """Return the model calls without a reply in the script. A test of a whole turn asserts that there are none."""
         return [call for call in self.calls if call.reply == "unanswered"]
 
     @property
     def in_flight(self) -> list[Call]:
-        """The requests that are not answered to the end yet."""
+        """Return the requests whose responses are not over."""
         return [call for call in self.calls if not call.ended]
 
     def wait_for_calls(self, count: int, *, timeout: float = 120) -> list[Call]:
-        """Blocks until so many main calls have arrived. Raises `TimeoutError` saying what did."""
+        """Block until `count` main calls have arrived, and return them all.
+
+        Raises:
+            TimeoutError: Fewer have arrived after `timeout` seconds; lists the requests.
+        """
         self._log.wait_until(lambda calls: sum(c.dialect is not None and not c.side for c in calls) >= count, timeout)
         return self.main_calls
 
     async def arrived(self, count: int, *, timeout: float = 120) -> list[Call]:
-        """`wait_for_calls` for async tests."""
+        """Wait for calls as `wait_for_calls` does, without blocking the event loop."""
         return await asyncio.to_thread(self.wait_for_calls, count, timeout=timeout)
 
     def wait_until_quiet(self, *, timeout: float = 120) -> None:
-        """Blocks until no request is in flight."""
+        """Block until no request is in flight. Raise `TimeoutError` after `timeout` seconds."""
         self._log.wait_until(lambda calls: all(call.ended for call in calls), timeout)
 
     def release(self, hold: str) -> None:
-        """Lets the replies go that wait under this name, and those that will."""
+        """Send the replies that wait under this name, and have later ones not wait.
+
+        Raises:
+            UsageError: The server doesn't run.
+        """
         if self._loop is None or self._app is None:
             raise UsageError("the scripted model is not running")
         app = self._app
@@ -122,7 +137,12 @@ class ScriptedModel:
     # --- start and stop
 
     def start(self) -> Self:
-        """Listens; returns as soon as connections are accepted."""
+        """Start the server's thread, and return the server once it accepts connections.
+
+        Raises:
+            UsageError: It runs already, or a package of the extra `testing` is missing.
+            OSError: It can't listen at its address.
+        """
         if self._thread is not None:
             raise UsageError("the scripted model is already running")
         try:
@@ -160,7 +180,7 @@ class ScriptedModel:
         return self
 
     def stop(self) -> None:
-        """Ends what is in flight and closes the port. Idempotent."""
+        """End the requests in flight and close the port. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is None or self._loop is None or self._app is None or self._server is None:
             return
@@ -170,21 +190,26 @@ class ScriptedModel:
         self._started.clear()
 
     def __enter__(self) -> Self:
+        """Start the server."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
+        """Stop the server."""
         self.stop()
 
     async def __aenter__(self) -> Self:
+        """Start the server without blocking the event loop."""
         return await asyncio.to_thread(self.start)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the server without blocking the event loop."""
         await asyncio.to_thread(self.stop)
 
 
 def _load(script: Any) -> Script:
+    """Return the script in a YAML file, a list of replies, or plain data."""
     if isinstance(script, (str, Path)):
         return Script.from_yaml(script)
     if isinstance(script, Sequence):

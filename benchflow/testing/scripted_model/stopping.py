@@ -1,4 +1,4 @@
-"""uvicorn's server, but one that is over as soon as it is told so: tests start and stop hundreds of them."""
+"""A uvicorn server that stops without delay, because tests start and stop hundreds of them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ import socket
 import uvicorn
 
 _CLOCK_SEC = 1.0
-"""How often the `Date` header is set."""
+"""Interval at which the `Date` header is set."""
 
 _LOOK_EVERY = 0.005
 
 
 class StoppingServer(uvicorn.Server):
-    """Its own loop looks ten times a second whether it is to end, and gives every connection a tenth to close."""
+    """A server that waits for an event to stop.
+
+    uvicorn's own loop polls for its end ten times a second, and gives connections another tenth of a second to close.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
+        """Make it of uvicorn's configuration."""
         super().__init__(config)
         self._over = asyncio.Event()
 
     def stop(self) -> None:
-        """End, from the server's own thread."""
+        """Stop the server. Must be called in its own thread."""
         self.should_exit = True
         self._over.set()
 
     async def main_loop(self) -> None:
+        """Run uvicorn's tick once a second until `stop` is called."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _CLOCK_SEC)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the port, let answers go out that are under way, and cancel those that do not end in time."""
+        """Close the port, wait for open responses, and cancel those that don't end within the graceful timeout."""
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):

@@ -1,8 +1,8 @@
-"""From a generic tool call to the call that this agent understands.
+"""Translate generic tool calls to those of the agent that makes the request.
 
-Every agent names its tools otherwise. `agents.toml` next to this file is a table of known tools: generic name, the
-agent's name, and the shape of its arguments. The request itself says which tools there are; the first row that fits an
-offered tool wins.
+Every agent names its tools differently. `agents.toml` beside this file is a table of known tools: generic name, the
+agent's name, and the shape of its arguments. The request lists the tools that it offers; the first row that fits one of
+them is used.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from benchflow.testing.scripted_model.conversation import ModelRequest, OfferedT
 from benchflow.testing.scripted_model.script import ToolUse
 
 PLACEHOLDER = re.compile(r"\{(\w+)((?:\|\w+)*)\}")
+"""A placeholder in a template: `{argument}` or `{argument|filter|filter}`."""
+
 FILTERS: dict[str, Callable[[str], str]] = {
     "json": json.dumps,
     "quoted": shlex.quote,
@@ -33,22 +35,28 @@ FILTERS: dict[str, Callable[[str], str]] = {
 
 
 class KnownTool(Model):
-    """One row: agent tool `name` serves the generic `tool`.
-
-    shape: parameter name → JSON type (or `any`) that the offered tool must have, to tell tools of one name apart.
-    arguments: the agent's arguments, with {placeholders} for the generic ones; a key whose placeholder was not given is
-    left out. input: the same as free text, for tools that take no JSON.
-    """
+    """A row of `agents.toml`: an agent's tool that serves a generic one."""
 
     tool: str
+    """Generic name."""
+
     name: str
+    """The agent's name for it."""
+
     agents: tuple[str, ...] = ()
+    """Names of agents that have the tool; the translation does not use them."""
+
     shape: dict[str, str] = {}
+    """JSON types (or `any`) by parameter that the offered tool must have, to tell tools of one name apart."""
+
     arguments: dict[str, Any] = {}
+    """The agent's arguments, with {placeholders} for the generic ones. A key without its argument is left out."""
+
     input: str | None = None
+    """The same as free text, for tools that take no JSON."""
 
     def fits(self, offered: OfferedTool) -> bool:
-        """Whether the offered tool is this one."""
+        """Return whether an offered tool is the one of this row."""
         if offered.name != self.name or (offered.kind == "custom") != (self.input is not None):
             return False
         found = {name: offered.property_type(name) for name in self.shape}
@@ -56,23 +64,32 @@ class KnownTool(Model):
 
 
 class KnownSideCall(Model):
-    """A text by which a side call of an agent is recognised."""
+    """A row of `agents.toml`: a text by which a side call of an agent is recognised."""
 
     agent: str
     what: str
+    """Purpose of the call, such as a title."""
+
     where: Literal["system", "user"]
+    """Whether the text is in the system prompt or in the last user messages."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class ConcreteCall:
-    """A tool call as it goes over the wire. arguments: an object, or text that is sent as it is."""
+    """A tool call as it is sent."""
 
     id: str
     name: str
     arguments: dict[str, Any] | str
+    """An object, or text that is sent unchanged."""
+
     kind: Literal["function", "custom"] = "function"
+    """Kind of the offered tool, see `OfferedTool.kind`."""
+
     namespace: str | None = None
+    """Namespace of the offered tool; None if it has none."""
 
 
 @functools.cache
@@ -82,22 +99,31 @@ def _data() -> dict[str, Any]:
 
 @functools.cache
 def known_tools() -> tuple[KnownTool, ...]:
-    """The table's rows, in the order in which they are tried."""
+    """Return the table of known tools, in the order in which its rows are tried."""
     return tuple(KnownTool.model_validate(row) for row in _data()["tool"])
 
 
 @functools.cache
 def known_side_calls() -> tuple[KnownSideCall, ...]:
-    """How the side calls of known agents are recognised."""
+    """Return the texts by which the side calls of known agents are recognised."""
     return tuple(KnownSideCall.model_validate(row) for row in _data()["side_call"])
 
 
 class NoSuchToolError(LookupError):
-    """A generic tool call that can't be made a concrete one, because of what the request offers or the script says."""
+    """A generic tool call can't be translated: no offered tool serves it, or the script gives too few arguments."""
 
 
 def concrete(use: ToolUse, request: ModelRequest, call_id: str) -> ConcreteCall:
-    """Translates one tool call of a reply for the agent that asked."""
+    """Translate one tool call of a reply for the agent that makes the request.
+
+    Args:
+        use: The tool call.
+        request: The request, with the tools that it offers.
+        call_id: Id of the call, unless the script gives one.
+
+    Raises:
+        NoSuchToolError: No offered tool serves a generic one, or an argument is missing.
+    """
     call_id = use.id or call_id
     rows = [row for row in known_tools() if row.tool == use.tool] if isinstance(use.arguments, dict) else []
     for row in rows:
@@ -120,7 +146,10 @@ def concrete(use: ToolUse, request: ModelRequest, call_id: str) -> ConcreteCall:
 
 
 def _fill(template: Any, values: dict[str, Any]) -> Any:
-    """Puts the generic arguments into a template. A key whose placeholder was not given is left out."""
+    """Fill a template with the generic arguments. A key with a placeholder for a missing one is left out.
+
+    Raises `KeyError` for a missing argument elsewhere than in the value of a key.
+    """
     if isinstance(template, dict):
         return {key: _fill(item, values) for key, item in template.items() if _given(item, values)}
     if isinstance(template, list):
@@ -134,12 +163,14 @@ def _fill(template: Any, values: dict[str, Any]) -> Any:
 
 
 def _given(template: Any, values: dict[str, Any]) -> bool:
+    """Return whether all placeholders of a text have an argument; True for anything but a text."""
     if not isinstance(template, str):
         return True
     return all(found[1] in values for found in PLACEHOLDER.finditer(template))
 
 
 def _text(value: Any, filters: str) -> str:
+    """Return an argument as text, passed through filters: `|name|name`."""
     text = str(value)
     for name in filters.split("|")[1:]:
         text = FILTERS[name](text)

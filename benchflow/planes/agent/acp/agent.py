@@ -1,4 +1,4 @@
-"""Agents that speak the Agent Client Protocol: a process of the sandbox, held by a proxy whose files are journals."""
+"""Agents that speak the Agent Client Protocol: a process in the sandbox behind a stdio proxy that writes journals."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from benchflow.planes.agent.toolbox import (
 from benchflow.store import storage_errors, write_atomic
 
 NO_KEY = "no-key"
-"""Key that a user's own endpoint is given where there is none: most agents refuse to start without one."""
+"""API key for a user's own endpoint that has none: most agents refuse to start without one."""
 
 _SETUP = "outfit.json"
 
 
 class RuntimeSetup(Model):
-    """How a sandbox was prepared for its agent."""
+    """How a sandbox was prepared for its agent. Stored on this host, so that any process can read it."""
 
     libc: Libc
     """C library of its image."""
@@ -59,6 +59,12 @@ class AcpAgent(Agent):
     # --- its sandbox -----------------------------------------------------------------------------------------
 
     async def prepare(self, wanted: SandboxSpec, log: Path) -> SandboxSpec:
+        """Return the spec with mounts of the toolboxes and the journals, or with the toolboxes built into the image.
+
+        Args:
+            wanted: The spec without the agent.
+            log: File for the output of the image's build.
+        """
         place = self.place
         libc = await libc_of(place.provider, wanted.image, self._paths, labels=wanted.labels)
         mounted = place.provider.capabilities().mounts
@@ -74,11 +80,11 @@ class AcpAgent(Agent):
         with storage_errors(files.shared):
             files.shared.mkdir(exist_ok=True, mode=0o700)
         mounts = [run_mount(files), *(toolbox.mount for toolbox in toolboxes)]
-        # The world may have asked for one of them already.
+        # The world may need the same toolbox, and have its mount in the spec.
         return wanted.model_copy(update={"mounts": tuple(dict.fromkeys([*wanted.mounts, *mounts]))})
 
     async def set_up(self) -> None:
-        """Run the relay to the gateway, if the model is reached by it."""
+        """Start the relay to the gateway in the sandbox, if the agent calls its model through the gateway."""
         if self._setup.access == "gateway":
             runtime = await ensure_runtime(self._paths, self._setup.libc)
             await self.place.run_relay(runtime.program(RELAY))
@@ -92,9 +98,11 @@ class AcpAgent(Agent):
     # --- its sessions ----------------------------------------------------------------------------------------
 
     async def open(self, index: int) -> AgentSession:
+        """Open the rollout's session number `index`, or return it if it is open."""
         return await self._open(index)
 
     async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
+        """Open a session that loads the session `held`, in a copy of its sandbox; `captured` is not needed."""
         return await self._open(index, held)
 
     async def _open(self, index: int, held: AgentSession | None = None) -> AgentSession:
@@ -103,9 +111,11 @@ class AcpAgent(Agent):
         return opened.model_copy(update={"model_access": self._setup.access})
 
     def rung(self, held: AgentSession, least: Rung) -> Rung:
+        """Return the best resume mode of a session in a copy of its world, as `session_rung`."""
         return session_rung(self.place.record, held, least)
 
     async def session(self, held: AgentSession) -> Session:
+        """Return a handle of an open session."""
         return AcpSession(self.place.sandbox, self._connection, held)
 
     @property
@@ -116,13 +126,13 @@ class AcpAgent(Agent):
     # --- its process -----------------------------------------------------------------------------------------
 
     async def _checked_start(self) -> tuple[Start, Toolbox | None]:
-        """Return what the agent is started with, and its toolbox, after a look whether both can run in the sandbox."""
+        """Return the agent's start and toolbox as `_start`, after a check that its programs run in the sandbox."""
         for toolbox in await self._toolboxes(self._setup.libc):
             await require_runs_in(self.place.sandbox, toolbox)
         return await self._start(await find_account(self.place.sandbox, self.place.user))
 
     async def _start(self, account: Account) -> tuple[Start, Toolbox | None]:
-        """Return what the agent is started with, and its toolbox."""
+        """Return the start of the agent as a user, and the agent's toolbox; None if it has none."""
         place, record = self.place, self.place.record
         runtime, *own = await self._toolboxes(self._setup.libc)
         toolbox = own[0] if own else None
@@ -152,6 +162,7 @@ class AcpAgent(Agent):
 
     @cached_property
     def _setup(self) -> RuntimeSetup:
+        """The setup that `prepare` has stored."""
         return RuntimeSetup.model_validate_json((self.place.directory / _SETUP).read_bytes())
 
     @property

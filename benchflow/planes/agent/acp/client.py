@@ -1,7 +1,7 @@
-"""What an agent may ask of its client: permission, an answer, files, terminals. All of it happens in the sandbox.
+"""The client's side of an agent's requests: permissions, questions, files and terminals, carried out in the sandbox.
 
-Files and terminals are the agent's user's: what that user may not read or write, the agent cannot have us read or write
-for it.
+Files and terminals are accessed as the agent's user, so that the agent cannot read or write through the engine what
+that user may not.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ INVALID_PARAMS = -32602
 NOT_FOUND = -32002
 
 TERMINALS = "/run/benchflow/terminals"
+"""Directory in the sandbox that holds the files of terminals."""
 
 OUTPUT_LIMIT = 1024 * 1024
-"""Bytes of a terminal's output that are given where the agent does not say how many it wants."""
+"""Bytes of a terminal's output that are returned, unless the agent names a limit."""
 
 MOST_OUTPUT = 8 * 1024 * 1024
+"""Maximum limit that an agent can name."""
 
 _MOMENT = 0.02
-"""Seconds for a command that has ended to be known to have."""
+"""Seconds of a wait for a command to start, or for its end to be noticed."""
 
 # $1: path, $2: first line (from 1), $3: number of lines, 0 for all.
 _READ = """[ -e "$1" ] || exit 44; [ -f "$1" ] || { echo 'not a regular file' >&2; exit 45; }
@@ -37,22 +39,22 @@ _READ = """[ -e "$1" ] || exit 44; [ -f "$1" ] || { echo 'not a regular file' >&
 if [ "$3" = 0 ]; then tail -n "+$2" -- "$1"; else tail -n "+$2" -- "$1" | head -n "$3"; fi"""
 # $1: the new content, $2: path.
 _WRITE = 'mkdir -p -- "$(dirname -- "$2")" && cat -- "$1" >"$2"'
-# $1: directory. The size of the output, how much of it is wanted, and that much of its end.
+# $1: directory. Prints the size of the output, its limit, and that much of its end.
 _OUTPUT = """limit=$(cat "$1.limit") || exit 44
 [ -e "$1/output" ] || exit 0
 wc -c <"$1/output" && echo "$limit" && tail -c "$limit" -- "$1/output"
 """
 # $0: output file; the rest: the command.
 _RUN = 'exec >"$0" 2>&1 </dev/null; exec "$@"'
-# $1: directory, which stays root's: the agent must not put a link where root is going to write.
+# $1: directory, which root owns: the agent must not put a link where root is going to write.
 _ROOM = 'mkdir -p "$1" && chmod 0711 /run/benchflow "$(dirname "$1")" "$1"'
-# $1: directory, $2: owner, $3: bytes of output that are wanted.
+# $1: directory, $2: owner, $3: limit of the output in bytes.
 _TERMINAL = f"""{_ROOM} && echo "$3" >"$1.limit" && chmod 0644 "$1.limit" && chown "$2" "$1" && chmod 0700 "$1"
 """
 
 
 class Client:
-    """The client of one agent. user: who the agent is in its sandbox; cwd: its session's directory."""
+    """Serves the requests of one agent. Implements `dialogue.Host`."""
 
     def __init__(
         self,
@@ -62,21 +64,37 @@ class Client:
         cwd: str,
         answer: AskUser | None = None,
     ) -> None:
+        """Make it.
+
+        Args:
+            sandbox: Sandbox of the agent.
+            user: User of the agent in the sandbox.
+            cwd: Directory of its session, in which terminals start.
+            answer: Callback that answers its questions; by default a policy that allows.
+        """
         self._sandbox = sandbox
         self._user = user
         self._cwd = cwd
         self.answer = answer or answering("auto")
-        """Answers what the agent asks its user."""
+        """Callback that answers the agent's questions to its user."""
         self._terminals: dict[str, asyncio.Task[SandboxExecResult]] = {}
 
     # --- questions -----------------------------------------------------------------------------------
 
     async def ask(self, question: str, method: str, params: Message) -> Message:
+        """Have a permission or elicitation request answered, and return the result in the protocol's form."""
         return given_answer(method, await self.answer(question_of(question, method, params)))
 
     # --- files and terminals -------------------------------------------------------------------------
 
     async def serve(self, request: Any, method: str, params: Message) -> Message:
+        """Carry out a request for a file or terminal and return its result. Raise `Refused` if it is invalid.
+
+        Args:
+            request: Id of the request.
+            method: Method, as `fs/read_text_file`.
+            params: Parameters of the request.
+        """
         match method:
             case "fs/read_text_file":
                 return await self._read(params)
@@ -121,6 +139,7 @@ class Client:
         return {}
 
     async def _create(self, request: Any, params: Message) -> Message:
+        """Start a terminal's command, and return its id once the command runs."""
         command = str(params.get("command") or "")
         if not command:
             raise Refused(INVALID_PARAMS, "a terminal needs a command")
@@ -129,7 +148,7 @@ class Client:
         wanted = max(0, min(int(OUTPUT_LIMIT if limit is None else limit), MOST_OUTPUT))
         await self._sandbox.control(_TERMINAL, f"{TERMINALS}/{name}", str(self._user), str(wanted))
         task = self._start(name, params)
-        # It is promised only when it runs: a worker that takes over would not know what to start.
+        # The answer names it only once it runs: a worker that takes over could not know what to start.
         while not task.done() and not await self._sandbox.was_started(_key(name)):
             await asyncio.wait([task], timeout=_MOMENT)
         if task.done():
@@ -138,7 +157,7 @@ class Client:
 
     def _start(self, name: str, params: Message) -> asyncio.Task[SandboxExecResult]:
         command, args = str(params["command"]), [str(arg) for arg in params.get("args") or []]
-        # Some agents put a whole line where a program belongs.
+        # Some agents send a whole command line as the program.
         argv = [command, *args] if args or not any(map(str.isspace, command)) else ["sh", "-c", command]
         env = {str(row["name"]): str(row["value"]) for row in params.get("env") or []}
         task = asyncio.ensure_future(
@@ -154,22 +173,24 @@ class Client:
         return task
 
     async def _output(self, params: Message) -> Message:
+        """Return the end of a terminal's output, and its exit status if it has ended."""
         task = await self._terminal(params)
-        # What is read after the end is known is all of it.
+        # Output that is read after the end is known is complete.
         await asyncio.wait([task], timeout=_MOMENT)
         ended = _exit_status(task.result()) if task.done() and not task.cancelled() else None
         result = await self._as_agent(["sh", "-c", _OUTPUT, "sh", f"{TERMINALS}/{self._name(params)}"])
         size, limit, text = (*result.stdout.split("\n", 2), "0", "")[:3] if result.stdout else ("0", "0", "")
         truncated = int(size) > int(limit)
-        # The cut may go through a character.
+        # The cut may split a character.
         output = text.lstrip("\ufffd") if truncated else text
         return {"output": output, "truncated": truncated} | ({"exitStatus": ended} if ended else {})
 
     async def _terminal(self, params: Message) -> asyncio.Task[SandboxExecResult]:
+        """Return the task that waits for a terminal's command. Raise `Refused` if there is no such terminal."""
         name = self._name(params)
         if name not in self._terminals and not await self._sandbox.was_started(_key(name)):
             raise Refused(INVALID_PARAMS, f"there is no terminal {name!r}")
-        # A worker that has taken over attaches to what runs: the command itself is not looked at again.
+        # A worker that has taken over attaches by the key, so that the command itself is ignored.
         return self._terminals.get(name) or self._start(name, {"command": "true"})
 
     def _name(self, params: Message) -> str:
@@ -179,7 +200,7 @@ class Client:
         return name
 
     async def aclose(self) -> None:
-        """Stop waiting for terminals. Their commands go on until the agent's processes are ended."""
+        """Stop waiting for terminals. Their commands run on until the agent's processes are ended."""
         for task in self._terminals.values():
             task.cancel()
         await asyncio.gather(*self._terminals.values(), return_exceptions=True)
@@ -190,6 +211,7 @@ class Client:
 
 
 def _absolute(path: Any) -> str:
+    """Return a path. Raise `Refused` unless it is absolute."""
     if not isinstance(path, str) or not path.startswith("/"):
         raise Refused(INVALID_PARAMS, f"{path!r} is not an absolute path")
     return path
@@ -204,5 +226,5 @@ def _key(name: str) -> str:
 
 
 def _plain(request: Any) -> str:
-    """An id of the agent's as the name of a directory, of its own."""
+    """Return the id of an agent's request as the name of a directory, unique to it."""
     return str(request) if type(request) is int else short_hash(json.dumps(request), 16)

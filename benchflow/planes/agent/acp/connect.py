@@ -1,11 +1,10 @@
 """Opening a session: the agent's process, `initialize`, `session/new` or `session/load`, its mode, model and effort.
 
-Everything that is said goes out under ids that a second call would choose again, so that a worker that dies in the
-middle of it leaves nothing that the next one could not go on with. An agent that ends before it has a session is
-started again, in files of its own.
+All requests have deterministic ids, so that a worker that takes over from a dead one resends nothing and continues. An
+agent that exits before it has a session is started again, with files of its own.
 
-A session is loaded in a copy of the world in which it was held: by a new process, told of the endpoint and the key of
-the rollout that it now belongs to, which finds the agent's own files where it has left them.
+A session is loaded in a copy of the world in which it was held: by a new process, which gets the endpoint and the key
+of the rollout that it now belongs to, and finds the agent's own files where they were.
 """
 
 from __future__ import annotations
@@ -35,58 +34,85 @@ from benchflow.planes.agent.settings import AgentSettings
 from benchflow.planes.sandbox.timeouts import awake_clock
 
 During = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
+"""Function that awaits a coroutine which needs the agent's process, and returns its result."""
 
 STARTS = 3
-"""How often an agent is started that ends before it has a session."""
+"""Maximum number of starts of an agent that exits before it has a session."""
 
 _FIRST_WAIT = 0.5
+"""Seconds before the second start; doubled before each further one."""
 _FAILED = "failed"
+"""Name of the note that the start of a process has failed."""
 _OPENED = "opened"
+"""Name of the note with the fields of the opened session."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What an agent is started with. pump: what holds its stdio; argv: its own start; files: below its home, by path.
-
-    effort: as the agent's record spells it. secret_files: as files, but kept out of every snapshot.
-    """
+    """Everything that is needed to start an agent."""
 
     record: AgentRecord
+    """Registry record of the agent."""
+
     settings: AgentSettings
+    """Settings for this start, among them the files that are written below its home."""
+
     pump: tuple[str, ...]
+    """Command of the stdio proxy."""
+
     argv: tuple[str, ...]
+    """Command of the agent."""
+
     account: Account
+    """Account that it runs as."""
+
     cwd: str
+    """Absolute path of its working directory."""
+
     env: Mapping[str, str] = field(repr=False)
+    """Variables of its process, secrets included."""
+
     secret_files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Content of secret files by path below its home. They lie in memory, so that no snapshot has them."""
+
     mcp_servers: Sequence[McpServer] = ()
+    """MCP servers that the session is given."""
+
     effort: str | None = None
+    """Reasoning effort, as the agent's record spells it; None for the agent's default."""
 
 
 class Connection:
-    """The sessions that a sandbox's agents have had. files: of all of them.
-
-    mirrored: the sandbox mounts nothing of this host, and has journals of its own to be kept equal to these.
-    """
+    """Opens the sessions of a sandbox's agents, and reaches their processes."""
 
     def __init__(
         self, sandbox: Sandbox, files: SessionFiles, *, mirrored: bool = False, patience: Patience = PATIENCE
     ) -> None:
+        """Make it.
+
+        Args:
+            sandbox: Sandbox of the agents.
+            files: Files on this host of all its agent processes.
+            mirrored: Whether the sandbox mounts nothing of this host: then it has journals of its own, which a `Mirror`
+                copies.
+            patience: Timeouts besides those of turns.
+        """
         self._sandbox = sandbox
         self._files = files
         self._mirrored = mirrored
         self.patience = patience
 
     def wire(self, name: str) -> Wire:
+        """Return the files of the process with this name."""
         return Wire(self._files.of(name))
 
     def process(self, name: str) -> AgentProcess:
-        """The process whose files have this name."""
+        """Return a handle of the process with this name."""
         return AgentProcess(self._sandbox, self.wire(name), f"agent-{name}", inside=f"{RUN_DIRECTORY}/{name}")
 
     @asynccontextmanager
     async def reach(self, name: str) -> AsyncIterator[During]:
-        """Be in contact with a process: what is yielded gives the result of work that needs it."""
+        """Yield a function that awaits work with a process, and raises if the process's sandbox is lost meanwhile."""
         process = self.process(name)
         if not self._mirrored:
             yield process.during
@@ -95,13 +121,22 @@ class Connection:
             yield lambda work: mirror.during(process.during(work, catch_up=mirror.catch_up))
 
     async def open(self, index: int, start: Start, within: float, *, load: AgentSession | None = None) -> AgentSession:
-        """The rollout's session of this number, opened now if it was not. within: seconds.
+        """Open the rollout's session number `index`, or return it if it is open.
 
-        load: a session to go on with, as it was opened in the sandbox that this one is a copy of. Whoever cannot have
-        it may open a new one under the same number: it gets a process of its own.
+        Args:
+            index: Number of the session.
+            start: Start of the agent.
+            within: Seconds for all of it.
+            load: Session to load, as it was opened in the sandbox that this one is a copy of; None for a new session.
+                If it cannot be loaded, a new one may be opened under the same number: it gets a process of its own.
 
-        Raises `AgentExitError`, `AgentTimeoutError`, `ACPError`, `ConfigError`, `UnsupportedFeatureError`; for `load`
-        also `SessionNotLoadedError`.
+        Raises:
+            AgentExitError: The agent exits before it has a session, at each start.
+            AgentTimeoutError: It takes too long.
+            ACPError: The agent breaks the protocol.
+            ConfigError: It does not offer the model, or the like.
+            UnsupportedFeatureError: It cannot reach an MCP server, or does not load sessions.
+            SessionNotLoadedError: The session `load` cannot be loaded.
         """
         if load is not None:
             _require_loadable(start, load)
@@ -132,12 +167,12 @@ class Connection:
         wire, process = self.wire(name), self.process(name)
         opened = wire.notes.noted(_OPENED)
         if opened is None:
-            # The protocol's types take their time, and most workers have seen them before.
+            # The protocol's types take long to import, and are not needed for a session that is open.
             from benchflow.planes.agent.acp.opening import Opening
 
             await prepare_home(self._sandbox, start)
             if self._mirrored and not await process.was_started():
-                # A copy of a world has the files of the sessions that were held there.
+                # A copy of a world has the journals of the sessions that were held there.
                 await self._sandbox.control('rm -rf -- "$1"', process.inside)
             client = Client(self._sandbox, user=start.account.name, cwd=start.cwd)
             async with self.reach(name) as during, aclosing(client):
@@ -159,17 +194,23 @@ class Connection:
 
 
 def session_rung(record: AgentRecord, session: AgentSession, least: Rung = "fresh") -> Rung:
-    """The best way known to go on with a session in a copy of its world. least: a replay is tried where that is asked
-    for, also of an agent of which nobody knows how it does.
+    """Return the best resume mode that is known for a session in a copy of its world.
+
+    Args:
+        record: Registry record of the agent.
+        session: The session.
+        least: The minimum that the user asks for: with `replay`, it is returned also for an agent that is only known to
+            do `fresh`.
     """
     told, rung = session.capabilities, record.session.rung
     if (is_enough(rung, "load") and told and not told.get("loadSession")) or (rung == "fresh" and least == "replay"):
         rung = "replay"
-    # What no record was kept of is answered from none.
+    # Without the gateway there is no record to replay model calls from.
     return "fresh" if rung == "replay" and session.model_access == "direct" else rung
 
 
 def _require_loadable(start: Start, load: AgentSession) -> None:
+    """Raise `UnsupportedFeatureError` or `SessionNotLoadedError` if a session is known not to be loadable."""
     record = start.record
     rung = session_rung(record, load)
     if not is_enough(rung, "load"):
@@ -185,8 +226,9 @@ def _require_loadable(start: Start, load: AgentSession) -> None:
         raise SessionNotLoadedError(f"{held}, and agents keep absolute paths: not in {start.cwd}")
 
 
-# Files that the agent reads, made by itself: what it left in its home must not lead root anywhere else. $1: home, then
-# pairs of a path below it and the variable that holds the content; `-` makes a directory. Secrets lie in memory.
+# Files that the agent reads, written as its own user: a link that it left in its home must not lead root elsewhere. $1:
+# home, then pairs of a path below it and the variable that holds the content; `-` makes a directory. Secrets lie in
+# memory.
 _HOME = r"""umask 077; cd -- "$1" || exit 1; shift
 while [ $# -gt 0 ]; do
   case $2 in
@@ -200,7 +242,11 @@ done"""
 
 
 async def prepare_home(sandbox: Sandbox, start: Start) -> None:
-    """Make the directories and files that the agent is to find in its home."""
+    """Make the directories and files in the agent's home that it reads at its start.
+
+    Raises:
+        AgentExitError: They cannot be written.
+    """
     words: list[str] = []
     env: dict[str, str] = {}
     for path in start.record.home_dirs:

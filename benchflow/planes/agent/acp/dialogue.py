@@ -1,11 +1,11 @@
-"""A session with an agent: requests that go out once, answers that are waited for, whoever waits.
+"""The turn driver: requests to an agent that are sent once, and its output until the answer, whichever worker waits.
 
-Of every request it is noted, before it is sent, from where in the agent's output its answer is to be looked for, and of
-a turn now and then how far it has been taken in. A worker that takes over reads from there: what it makes of it is the
-same, so that what was written already can be told from what was not.
+Before a request is sent, the offset in the agent's output from which its answer can come is noted; during a turn, the
+offset to which it was processed is noted now and then. A worker that takes over reads from there: it derives the same
+lines, so that written ones can be told from missing ones.
 
-Times are of the monotonic clock, which all processes of a host share until it is started again: a step of the wall
-clock is no timeout, nor is the time for which a laptop was suspended.
+Times are of the monotonic clock, which all processes of a host share until it is restarted: a step of the wall clock
+is no timeout, nor is the time for which a laptop was suspended.
 """
 
 from __future__ import annotations
@@ -31,55 +31,80 @@ from benchflow.planes.sandbox.timeouts import Attendance
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
 _MAX_NOTED_CALLS = 10_000
+"""Maximum tool calls of a turn whose progress is noted: each note holds all of them."""
 
 
 class Host(Protocol):
-    """Who serves the agent's own requests."""
+    """Serves the agent's own requests."""
 
     async def ask(self, question: str, method: str, params: Message) -> Message:
-        """Permission or elicitation: the result to answer with. Raises `Unanswered` when that takes somebody else; any
-        other exception is answered by *cancelled*. question: its id, the same whoever asks.
+        """Answer a permission or elicitation request, and return the result. An exception is answered by *cancelled*.
+
+        Raise `Unanswered` if the answer is not known yet. question: its id, the same in each attempt.
         """
         ...
 
     async def serve(self, request: Any, method: str, params: Message) -> Message:
-        """Files and terminals. Raises `Refused`."""
+        """Carry out a request for a file or terminal, and return the result. Raise `Refused` for an error."""
         ...
 
 
 class Refused(Exception):
-    """A request of the agent's that is answered by an error."""
+    """A request of the agent that is answered by an error."""
 
     def __init__(self, code: int, message: str) -> None:
+        """Make it of a JSON-RPC error code and message."""
         super().__init__(message)
         self.code, self.message = code, message
 
 
 @dataclass
 class Turn:
-    """A turn that has ended. stop_reason as in ACP. ended_by: why it was ended by us."""
+    """A turn that has ended."""
 
     stop_reason: str
+    """Stop reason as in ACP, or `timeout`."""
+
     reading: Reading
+    """Counts of the turn."""
+
     ended_by: Stop | None = None
+    """Why the engine ended the turn; None if the agent did."""
 
 
 @dataclass
 class _Exchange:
-    """One request and what is heard until its answer. lines: how many the sink was given. serving: bytes of the agent's
-    requests that are being served. failure: why one of them has no answer.
-    """
+    """One request and the output until its answer."""
 
     request: str
+    """Id of the request."""
+
     take: Callable[[list[Line]], None]
+    """Callback that receives the trajectory lines."""
+
     reading: Reading = field(default_factory=Reading)
+    """Counts of its output."""
+
     lines: int = 0
+    """Number of lines that `take` received."""
+
     answer: Message | None = None
+    """The answer; None before it came."""
+
     served: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tasks that serve requests of the agent."""
+
     serving: int = 0
+    """Bytes of the requests that are being served."""
+
     failure: BaseException | None = None
+    """Why a request of the agent could not be served."""
+
     answered_at: float | None = None
+    """When the answer was first seen."""
+
     give_up_at: float | None = None
+    """When the agent is killed, after it was asked to stop."""
 
     def sink(self, lines: list[Line]) -> None:
         self.take(lines)
@@ -87,18 +112,19 @@ class _Exchange:
 
 
 class Dialogue:
-    """The client's side of one agent process."""
+    """The client's side of the communication with one agent process."""
 
     def __init__(self, wire: Wire, host: Host, patience: Patience = PATIENCE) -> None:
+        """Make it. host: serves the agent's requests; patience: timeouts besides those of turns."""
         self._wire = wire
         self._host = host
         self.patience = patience
 
     async def call(self, request: str, method: str, params: Message, limits: Limits, *, quiet: float = 0.0) -> Message:
-        """Send a request, unless it was, and return its result. What is heard until then, and until nothing was for
-        `quiet` seconds, is part of no turn.
+        """Send a request, unless it was sent, and return its result. Output until then belongs to no turn.
 
-        Raises `ACPError`, `AgentExitError`, `AgentTimeoutError`.
+        Output in the `quiet` seconds after the answer is consumed, too. Raise `ACPError` for a refusal,
+        `AgentExitError` if the agent exits first, `AgentTimeoutError` at a limit.
         """
         exchange = _Exchange(request, lambda lines: None)
         started, offset = self._begin(request, method, params)
@@ -120,12 +146,22 @@ class Dialogue:
         reading: Reading | None = None,
         skip: Callable[[int], bool] = lambda lines: False,
     ) -> Turn:
-        """One turn. sink: takes the lines of the trajectory, the same in the same order after a crash.
+        """Run a turn to its end, or resume it. At a limit the agent is asked to stop, then killed.
 
-        reading: what was read of it, also when it fails. skip: asked whether so many lines, counted from the first of
-        the turn, are where they belong, so that the sink need not be given them again.
-        When a limit is reached the agent is asked to stop, then killed. Raises `ACPError`, `AgentExitError`,
-        `Unanswered`.
+        Args:
+            request: Id of the request.
+            session: Id of the session.
+            prompt: Content blocks of the prompt.
+            sink: Callback for the trajectory lines: the same in the same order after a crash.
+            limits: Time limits of the turn.
+            kill: Callback that kills the agent.
+            reading: Object for the counts, also valid if the turn fails.
+            skip: Callback that returns whether the turn's first lines, so many, are in the trajectory already.
+
+        Raises:
+            ACPError: The agent refuses the prompt, or breaks the protocol.
+            AgentExitError: It exits during the turn.
+            Unanswered: It waits for an answer of its user.
         """
         exchange = _Exchange(request, sink, reading if reading is not None else Reading())
         params = {"sessionId": session, "prompt": prompt}
@@ -133,7 +169,7 @@ class Dialogue:
         try:
             return await self._hear_turn(exchange, session, started, offset, limits, kill, skip)
         except ACPError as error:
-            # What it says of its trouble may come a moment after it.
+            # The agent's log may explain the error a moment later.
             give_up_at = time.monotonic() + self.patience.last_log
             while (tail := self._wire.log_tail()) is None and time.monotonic() < give_up_at:
                 await asyncio.sleep(SLOW)
@@ -164,11 +200,11 @@ class Dialogue:
         return Turn(str(result.get("stopReason", "end_turn")), exchange.reading, stop)
 
     def cancel(self, request: str) -> None:
-        """Have a turn end: whoever hears it asks the agent to stop, then kills it."""
+        """Request the end of a turn: the process that runs it asks the agent to stop, then kills it."""
         note_stop(self._wire.notes, _stop_of(request), "cancelled")
 
     def log_tail(self) -> str | None:
-        """The last lines of the agent's error output."""
+        """Return the last lines of the agent's stderr."""
         return self._wire.log_tail()
 
     def _send_cancel(self, session: str) -> None:
@@ -177,7 +213,7 @@ class Dialogue:
     # --- listening -----------------------------------------------------------------------------------
 
     def _begin(self, request: str, method: str, params: Message) -> tuple[float, int]:
-        """Send a request once. When that was, and the offset from which on its answer can come."""
+        """Send a request once. Return the time of that, and the offset from which its answer can come."""
         mark = self._wire.notes.note(f"request-{request}", {"from": self._wire.position, "at": time.monotonic()})
         self._wire.send({"jsonrpc": "2.0", "id": request, "method": method, "params": params})
         return float(mark["at"]), int(mark["from"])
@@ -192,7 +228,7 @@ class Dialogue:
         quiet: float,
         session: str | None = None,
     ) -> Stop | None:
-        """Hear the agent until it has answered and then been silent for `quiet` seconds, or a limit is reached."""
+        """Process output until the agent has answered and been silent for `quiet` seconds. Return a reached limit."""
         before = self._wire.said
         heard_at = noted_at = time.monotonic()
         attendance = Attendance(self._wire.notes.file(f"attended-{exchange.request}"))
@@ -202,7 +238,7 @@ class Dialogue:
         try:
             async for heard in self._wire.follow(offset):
                 if exchange.failure is not None:
-                    # The agent waits for an answer: whoever takes over reads its request again.
+                    # The agent waits for an answer: a worker that takes over reads its request again.
                     raise exchange.failure
                 now = time.monotonic()
                 if attendance.look():
@@ -211,16 +247,16 @@ class Dialogue:
                 if heard is not None:
                     offset = heard.end
                     await self._take(exchange, heard)
-                    # While other sessions run, this one holds no message: it may be a long one.
+                    # Not held while other sessions run: it may be a long message.
                     del heard
-                    # While somebody was asked, the agent could not but wait.
+                    # The agent was blocked while its question was answered.
                     heard_at = time.monotonic()
                     is_due = now - noted_at > self.patience.progress_every
                     if session is not None and is_due and not exchange.served and exchange.failure is None:
                         self._note_progress(exchange, offset)
                         noted_at = now
                     if offset <= before:
-                        # What was said before we came is heard to its end, whatever time it is now.
+                        # Output from before this worker came is processed to its end, whatever limit is reached.
                         continue
                 if exchange.answer is not None:
                     exchange.answered_at = exchange.answered_at or now
@@ -234,15 +270,15 @@ class Dialogue:
                             return stop
                         when = "before it had answered" if session is None else "during its turn"
                         raise AgentExitError(f"the agent ended {when}: {ended}", log_tail=self._wire.log_tail())
-                    if now - asked_at >= SLOW:  # It costs more than all the rest of a look.
+                    if now - asked_at >= SLOW:  # It costs more than all the rest of a poll.
                         ended, asked_at = self._wire.ended(), now
-                        # `cancel` may have been called by whoever counts what the rollout costs.
+                        # `cancel` may have been called by the process that enforces the rollout's cost limit.
                         stop = stop or noted_stop(self._wire.notes, _stop_of(exchange.request))
                     if ended is not None:
-                        # Its last words may have come after we looked for them: one more look.
+                        # Its last output may have come after the last read: read once more.
                         continue
                 if exchange.served:
-                    # It waits for us.
+                    # The agent waits for the engine.
                     heard_at = now
                 stop = stop or await clock.reached(started, attendance, heard_at)
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
@@ -262,8 +298,10 @@ class Dialogue:
         raise AssertionError("the agent's output has no end")
 
     def _note_progress(self, exchange: _Exchange, offset: int) -> None:
-        """Whoever takes over need not read all of the turn again. Not while we owe the agent an answer: its request
-        would not be read again. Nor with very many calls of tools, all of which would be written again and again.
+        """Note how far the turn was processed, so that a worker that takes over need not read all of it again.
+
+        Only if no request of the agent is unanswered, which would not be read again, and without very many tool calls,
+        all of which would be written each time.
         """
         if len(exchange.reading.tool_calls) > _MAX_NOTED_CALLS:
             return
@@ -271,6 +309,7 @@ class Dialogue:
         self._wire.notes.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
 
     async def _take(self, exchange: _Exchange, heard: Heard) -> None:
+        """Process one line of output: pass it on as trajectory lines, serve its request, or keep it as the answer."""
         message = heard.message
         if message is None:
             exchange.sink([self._noise(heard.raw)])
@@ -294,7 +333,7 @@ class Dialogue:
             )
 
     def _noise(self, raw: bytes) -> Line:
-        """A line that is no JSON: a stray log line is kept, a broken message ends the turn."""
+        """Return the trajectory line for output that is no JSON. Raise `ACPError` if it is a broken message."""
         if raw.lstrip()[:1] in (b"{", b"["):
             raise self._error(f"the agent wrote a broken message: {_short(raw)}")
         try:
@@ -307,7 +346,7 @@ class Dialogue:
     # --- the agent's own requests --------------------------------------------------------------------
 
     async def _request(self, exchange: _Exchange, message: Message, size: int) -> None:
-        """Answer a request of the agent's. size: bytes of its line."""
+        """Serve a request of the agent. size: bytes of its line."""
         if self._wire.sent.size > MAX_SENT:
             raise AgentOutputError(f"the agent asked for more than {MAX_SENT} bytes", log_tail=self._wire.log_tail())
         method, params = str(message["method"]), _mapping(message.get("params"))
@@ -334,7 +373,7 @@ class Dialogue:
         task.add_done_callback(end)
 
     async def _ask(self, exchange: _Exchange, request: Any, method: str, params: Message) -> None:
-        """Permission and elicitation are answered one after the other, and both sides of it are on record."""
+        """Answer a permission or elicitation request, one at a time, and pass both request and answer on."""
         kind = "permission_request" if method == "session/request_permission" else "elicitation_request"
         exchange.sink([{"type": kind, "params": params}])
         question = f"{exchange.request}:{request}"
@@ -342,14 +381,14 @@ class Dialogue:
         answered = self._wire.notes.noted(f"answered-{key}")
         if answered is None:
             result, error = await self._decide(question, method, params)
-            # Before it is sent: whoever takes over must say the same of it.
+            # Noted before it is sent: a worker that takes over must send the same.
             answered = self._wire.notes.note(f"answered-{key}", {"result": result, "error": error})
         self._wire.send({"jsonrpc": "2.0", "id": request, "result": answered["result"]})
         line: Line = {"type": kind.replace("request", "answer"), "result": answered["result"]}
         exchange.sink([line | ({"error": answered["error"]} if answered["error"] else {})])
 
     async def _decide(self, question: str, method: str, params: Message) -> tuple[Message, str | None]:
-        """What to answer, and the error of whoever should have known."""
+        """Return the result to answer a question with, and the error of the host if it failed."""
         try:
             return await self._host.ask(question, method, params), None
         except Unanswered:
@@ -360,7 +399,7 @@ class Dialogue:
             return result, f"{type(problem).__name__}: {problem}"
 
     async def _serve(self, request: Any, method: str, params: Message) -> None:
-        """Carry out a request of the agent's and send the answer. Raises what passes: it is no answer to an agent."""
+        """Carry out a request of the agent and send the answer. Raise outages and retryable errors instead."""
         answer: Message = {"jsonrpc": "2.0", "id": request}
         try:
             answer["result"] = await self._host.serve(request, method, params)
@@ -397,10 +436,9 @@ def _short(raw: bytes) -> str:
 
 
 def _shown(params: Message) -> Message:
-    """What of a request goes into the trajectory: not the content of whole files."""
     return {key: value for key, value in params.items() if key != "content" or len(str(value)) < 10_000}
 
 
 def _stop_of(request: str) -> str:
-    """The name of the note of why a turn was ended."""
+    """Return the name of the note that says why a turn is ended."""
     return f"stop-{request}"

@@ -1,4 +1,4 @@
-"""What an agent says, as lines of the trajectory. Nothing is dropped: an unknown update is kept as it came."""
+"""Translation of an agent's updates to trajectory lines. Nothing is dropped: an unknown update is kept as it came."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TEXT = {
 }
 
 _MAX_AMOUNT = 2**53
-"""Of tokens or money: no more is anybody's, and an integer that is too large cannot be made a float."""
+"""Limit of tokens or money: no real amount exceeds it, and a too large integer cannot be converted to a float."""
 
 _MAX_CALL_ID = 200
-"""Characters of the id of a tool's call; real ones have 40."""
+"""Maximum characters of a tool call's id; longer ones are hashed. Real ones have 40."""
 
 _TOOL_FIELDS = {
     "name": "name",
@@ -29,26 +29,26 @@ _TOOL_FIELDS = {
     "locations": "locations",
     "rawInput": "raw_input",
     "rawOutput": "raw_output",
-    # Where some agents tell what a command has printed.
+    # Some agents put a command's output here.
     "_meta": "meta",
 }
 
 
 class Reading(TurnCounts):
-    """A turn as it is read. Fed the same messages it gives the same lines."""
+    """The state of a turn that is read: its counts. The same messages give the same lines."""
 
     def state(self) -> dict[str, Any]:
-        """What another reading needs to go on from here."""
+        """Return the state that `restore` takes, as JSON."""
         usage = self.usage.model_dump(mode="json") if self.usage else None
         return {"tool_calls": sorted(self.tool_calls), "usage": usage}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from where another reading was."""
+        """Continue from the state of another reading."""
         self.tool_calls = set(state["tool_calls"])
         self.usage = Usage.model_validate(state["usage"]) if state["usage"] else None
 
     def lines(self, update: Any) -> list[dict[str, Any]]:
-        """The trajectory lines of one `session/update`."""
+        """Return the trajectory lines of one `session/update`, and count its tool calls and cost."""
         if not isinstance(update, dict):
             return [{"type": "update", "update": update}]
         kind = str(update.get("sessionUpdate"))
@@ -64,7 +64,7 @@ class Reading(TurnCounts):
         return [{"type": "update", "update": update}]
 
     def end(self, result: dict[str, Any]) -> None:
-        """Take what the answer to the prompt says of usage."""
+        """Count the tokens that the answer to the prompt reports."""
         usage = result.get("usage")
         if isinstance(usage, dict):
             before = self.usage or Usage()
@@ -80,9 +80,9 @@ class Reading(TurnCounts):
     def _tool_call(self, update: dict[str, Any]) -> dict[str, Any]:
         call = str(update["toolCallId"])
         if len(call) > _MAX_CALL_ID:
-            # All of them are held, and noted now and then, to the end of the turn.
+            # All ids are held, and noted now and then, to the end of the turn.
             call = short_hash(call, 16)
-        # Some agents never announce a call: then the first that is heard of it stands for the announcement.
+        # Some agents never announce a call: then its first update stands for the announcement.
         kind = "tool_call_update" if call in self.tool_calls else "tool_call"
         self.tool_calls.add(call)
         said = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
@@ -101,9 +101,10 @@ class Reading(TurnCounts):
 
 
 def _is_amount(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number of tokens or of money. To Python `True` is an integer, and NaN a float."""
+    """Return whether a value is a number of tokens or of money. To Python, `True` is an integer, and NaN a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
 
 
 def _count(value: Any) -> int:
+    """Return a number of tokens; 0 for a value that is none."""
     return int(value) if _is_amount(value) else 0

@@ -1,9 +1,8 @@
-"""A session's files in a sandbox that does not mount them, kept equal with those of this host while somebody listens.
+"""File sync of a session's journals between this host and a sandbox that mounts nothing of it.
 
-`wire` reads and writes files of this host, the stdio proxy those of its sandbox. What the agent says is followed
-through one streaming command from the size that is here already; what we say is written at its very offset. Both are
-repeatable: whoever takes over after a crash, or works beside another that is still there, neither loses nor doubles a
-byte.
+`wire` reads and writes files of this host, the stdio proxy those of its sandbox. The agent's output is followed by one
+streaming command, from the size of this host's file on; its input is written at its very offset. Both are repeatable: a
+worker that takes over after a crash, or works beside another that still runs, neither loses nor duplicates a byte.
 """
 
 from __future__ import annotations
@@ -24,22 +23,24 @@ from benchflow.planes.agent.acp.wire import Wire, pause
 T = TypeVar("T")
 
 RETRY = 0.2
+"""Seconds before a retry."""
 PATIENCE = 60.0
-"""Seconds within which what broke must have worked again, for longer than HELD."""
+"""Seconds of failing attempts after which the sync fails for good."""
 
 HELD = 5.0
+"""Seconds that an attempt must run to count as success."""
 
 SILENCE = 2.0
-"""Seconds without output after which it is asked whether there is any; longer than between two looks of any `tail`."""
+"""Seconds without output after which the sizes are compared; longer than the poll interval of any `tail`."""
 
 _BLOCK = 4096
 _FILES = {"stdout": "out", "stderr": "err"}
 
-# $1: directory. Their sizes, in this order.
+# $1: directory. Makes the files, and prints their sizes in this order.
 _MAKE = """umask 077; mkdir -p "$1" && cd "$1" && touch in out err || exit 1
 for file in in out err; do wc -c < $file || exit 1; done"""
 
-# $1: directory; $2 and $3: the first byte that is wanted. Ends when the agent has.
+# $1: directory; $2 and $3: the first bytes of `out` and `err`. Ends when the agent has.
 _FOLLOW = """cd "$1" || exit 1
 tail -c "+$2" -f out 2>/dev/null & out=$!
 tail -c "+$3" -f err >&2 2>/dev/null & err=$!
@@ -49,27 +50,28 @@ until [ -e exit ]; do sleep 0.1 2>/dev/null || sleep 1; done"""
 
 _REST = """cd "$1" && tail -c "+$2" out && tail -c "+$3" err >&2"""
 
-# $1: directory; $2: what is to be written, from a block's beginning on; $3: the number of that block.
+# $1: directory; $2: file with the data, from the start of a block on; $3: number of that block.
 _PUT = f"""cd "$1" && dd if="$2" of=in bs={_BLOCK} seek="$3" conv=notrunc 2>&1 && rm -f "$2" """
 
 
 class Mirror:
-    """The files of one wire, and the same in a sandbox.
+    """Keeps the files of one wire equal to those in a sandbox, while it is entered as a context manager.
 
-    inside: their directory there, which root alone may enter. Use it as a context manager, and do what needs the agent
-    in `during`. failed: done, with the error, when the two can no longer be kept equal.
+    Await work that needs the agent by `during`.
     """
 
     def __init__(self, sandbox: Sandbox, wire: Wire, inside: str = RUN_DIRECTORY) -> None:
+        """Make it. inside: directory of the files in the sandbox, which root alone may enter."""
         self._sandbox = sandbox
         self._wire = wire
         self._inside = inside
         self._part = f".in.{uuid.uuid4().hex}"
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[None]
+        """Done, with the error, when the sync has failed for good."""
 
     async def __aenter__(self) -> Mirror:
-        """Make the directory there, if it is not. Raises `SandboxError`."""
+        """Make the files in the sandbox, if they are missing, and start the sync. Raise `SandboxError`."""
         await self._sizes()
         self.failed = asyncio.get_running_loop().create_future()
         for work in (self._follow, self._give):
@@ -79,15 +81,20 @@ class Mirror:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the sync."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.failed.done():
-            # Whoever wanted to know was told by `during`.
+            # `during` has raised the error; it must not be logged as unretrieved.
             self.failed.exception()
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work that needs the agent. Raises `SandboxError` and what is below it when contact is lost."""
+        """Await work that needs the agent, and return its result.
+
+        Raises:
+            SandboxError: The sync has failed for good; `SandboxLostError` if the sandbox is lost.
+        """
         task = asyncio.ensure_future(work)
         try:
             both: list[asyncio.Future[Any]] = [task, self.failed]
@@ -100,9 +107,9 @@ class Mirror:
             await asyncio.gather(task, return_exceptions=True)
 
     async def catch_up(self) -> None:
-        """Copy what the agent has said by now, and how it ended if it has."""
+        """Copy the output that the agent has written by now, and its exit record if it has ended."""
         try:
-            # First: once it is there, nothing more is said.
+            # Read first: once it exists, there is no more output.
             how = await self._sandbox.read_bytes(f"{self._inside}/exit")
         except FileNotFoundError:
             how = None
@@ -113,19 +120,20 @@ class Mirror:
     # --- from the sandbox ----------------------------------------------------------------------------
 
     async def _follow(self) -> None:
+        """Copy the agent's output until it has ended."""
         status = await self._stream(_FOLLOW)
         if status != 0:
             raise SandboxError(f"what follows the agent's output ended with {status}")
         await self.catch_up()
 
     async def _stream(self, script: str) -> int:
-        """Append what a command says to our files, from where they end; how it ended."""
+        """Append the output of a script to this host's files, from their ends on. Return the script's exit code."""
         _, out, err = await self._sizes()
         at = {"stdout": self._wire.size("out"), "stderr": self._wire.size("err")}
         if out < at["stdout"]:
             raise SandboxLostError("the sandbox no longer has what its agent said: it is another one")
         if err < at["stderr"]:
-            # The log grew too long, and began anew.
+            # The stdio proxy has emptied a log that was too long.
             self._wire.empty("err")
             at["stderr"] = 0
         command = ["sh", "-c", script, "sh", self._inside, str(at["stdout"] + 1), str(at["stderr"] + 1)]
@@ -141,7 +149,7 @@ class Mirror:
     async def _unless_it_stands(
         self, chunks: AsyncGenerator[ExecChunk, None], at: dict[str, int]
     ) -> AsyncGenerator[ExecChunk, None]:
-        """The chunks. Raises `SandboxError` when none come though there is more: a connection may die in silence."""
+        """Yield the chunks. Raise `SandboxError` if none come though the files grow: a connection may die silently."""
         async with aclosing(chunks):
             while True:
                 following = asyncio.ensure_future(anext(chunks, None))
@@ -163,6 +171,7 @@ class Mirror:
     # --- into the sandbox ----------------------------------------------------------------------------
 
     async def _give(self) -> None:
+        """Copy the messages to the agent, forever."""
         given, _, _ = await self._sizes()
         last = time.monotonic()
         while True:
@@ -173,9 +182,9 @@ class Mirror:
             await asyncio.sleep(pause(time.monotonic() - last))
 
     async def _put(self, given: int) -> int:
-        """Write our lines behind those that are there. Where they then end.
+        """Write the complete lines beyond the offset `given` to the sandbox's `in`. Return its new end.
 
-        Only whole lines, which nobody changes any more: then writing them is the same however often and whoever does.
+        A complete line never changes, so that the write is idempotent, also between workers.
         """
         block = given // _BLOCK
         data = self._wire.sent.after(block * _BLOCK)
@@ -191,7 +200,7 @@ class Mirror:
     # --- both ----------------------------------------------------------------------------------------
 
     async def _sizes(self) -> tuple[int, int, int]:
-        """Of `in`, `out` and `err` in the sandbox, which are made if they are not there."""
+        """Return the sizes of `in`, `out` and `err` in the sandbox, which are made if they are missing."""
         answer = await self._sandbox.control(_MAKE, self._inside)
         rows = answer.stdout.split()
         if answer.return_code != 0 or len(rows) != 3 or not all(row.isdecimal() and len(row) < 20 for row in rows):
@@ -199,7 +208,7 @@ class Mirror:
         return int(rows[0]), int(rows[1]), int(rows[2])
 
     async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it again after what may pass: a daemon that is away for a moment, a stream that breaks."""
+        """Await work, and retry it after transient errors of the sandbox. Set `failed` if it does not recover."""
         failing = None
         while not self.failed.done():
             started = time.monotonic()

@@ -1,7 +1,7 @@
-"""What is said until there is a session: `initialize`, `session/new` or `session/load`, its mode, model and effort.
+"""The requests that open a session: `initialize`, `session/new` or `session/load`, its mode, model and effort.
 
-An agent that loads a session tells all of it again, unless it can resume it. That is history, which is on record where
-it happened: it is heard and belongs to no turn, whoever reads the journal and however often.
+An agent that loads a session replays its history, unless it can resume it. The history is on record where it happened:
+it is consumed and belongs to no turn, whichever worker reads the journal and however often.
 """
 
 from __future__ import annotations
@@ -43,23 +43,40 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 _AUTH_REQUIRED = "(code -32000)"
+"""Error code of an agent that is not logged in, as `Dialogue` has it in its message."""
 _LOWER = "go on from the record of its calls, or with a new session"
+"""Remedy for a session that cannot be loaded: a lower resume mode."""
 
 _LONGEST_NAME, _MOST_CAPABILITIES = 200, 10_000
-"""Characters of what an agent says that it is: a workflow has to carry them."""
+"""Maximum characters of the agent's name and version, and of its capabilities: workflows carry them."""
 
 
 class Opening:
-    """What is said until there is a session. load: the one to go on with; None for a new one."""
+    """Opens one session over a dialogue."""
 
     def __init__(self, session: Dialogue, start: Start, limits: Limits, load: AgentSession | None = None) -> None:
+        """Make it.
+
+        Args:
+            session: Dialogue with the agent.
+            start: Start of the agent.
+            limits: Time limits of each request.
+            load: Session to load; None for a new one.
+        """
         self._session = session
         self._start = start
         self._limits = limits
         self._load = load
 
     async def run(self) -> dict[str, Any]:
-        """What of the session is worth keeping, as fields of `AgentSession`."""
+        """Open the session, and return its id, the agent's name, version and capabilities as fields of `AgentSession`.
+
+        Raises:
+            ACPError: The agent speaks another version of the protocol, or refuses a request.
+            ConfigError: It does not offer the model or effort.
+            UnsupportedFeatureError: It cannot reach an MCP server.
+            SessionNotLoadedError: The session cannot be loaded.
+        """
         said = _validated(InitializeResponse, await self._call("initialize", _initialize(self._start.record)))
         if said.protocol_version != self._start.record.session.protocol_version:
             raise ACPError(
@@ -87,12 +104,12 @@ class Opening:
         }
 
     async def _go_on(self, asked: Message, capabilities: AgentCapabilities) -> Message:
-        """Have it load the session. Raises `SessionNotLoadedError`."""
+        """Have the agent load or resume the session, and return its answer. Raise `SessionNotLoadedError`."""
         record, can = self._start.record, capabilities.session_capabilities
         if record.session.resume and can is not None and can.resume is not None:
             method, quiet = "session/resume", 0.0
         elif capabilities.load_session:
-            # The last of the history may come after the answer.
+            # The end of the history may come after the answer.
             method, quiet = "session/load", self._session.patience.silence
         else:
             raise SessionNotLoadedError(f"agent {record.name!r} says that it loads no sessions", remedy=_LOWER)
@@ -115,7 +132,7 @@ class Opening:
             raise
 
     async def _choose(self, session: str, new: Message) -> None:
-        """Its mode, model and effort, where they are a matter of the session's."""
+        """Set the session's mode, model and effort, where they are set by requests. new: the answer that opened it."""
         record = self._start.record
         if record.session.mode is not None:
             await self._set_mode(session, record.session.mode, "mode")
@@ -125,6 +142,7 @@ class Opening:
             await self._set(session, new, "effort", record.effort, self._start.effort)
 
     async def _set(self, session: str, new: Message, what: str, choice: Choice, value: str) -> None:
+        """Set the model or effort (`what`) in the way of its record."""
         value = (choice.value or "{model}").replace("{model}", value).replace("{effort}", value)
         if choice.by == "mode":
             await self._set_mode(session, value, what)
@@ -142,7 +160,7 @@ class Opening:
         await self._call("session/set_mode", {"sessionId": session, "modeId": mode}, request)
 
     def _require_told(self, what: str, value: str, offered: Sequence[str]) -> None:
-        """An agent that offers only what it knows may have been told of another model when it was started."""
+        """Raise `ConfigError` for a value that the session does not offer, unless the agent got it at its start."""
         record = self._start.record
         told = any(
             f"{{{what}}}" in text
@@ -173,7 +191,7 @@ def _initialize(record: AgentRecord) -> Message:
 
 
 def _require_reached(server: McpServer, capabilities: AgentCapabilities, agent: str) -> None:
-    """Raise `UnsupportedFeatureError` for an MCP server that the agent cannot talk to."""
+    """Raise `UnsupportedFeatureError` if the agent cannot connect to an MCP server."""
     can = capabilities.mcp_capabilities
     reached = {"stdio": True, "streamable-http": bool(can and can.http), "sse": bool(can and can.sse)}
     if not reached[server.transport]:
@@ -185,7 +203,7 @@ def _require_reached(server: McpServer, capabilities: AgentCapabilities, agent: 
 
 
 def acp_server(server: McpServer) -> Message:
-    """A task's MCP server as `session/new` takes it."""
+    """Return a task's MCP server in the form of `session/new`."""
     if server.transport == "stdio":
         env = [EnvVariable(name=name, value=value) for name, value in server.env.items()]
         return _plain(McpServerStdio(name=server.name, command=server.command or "", args=server.args, env=env))
@@ -196,7 +214,7 @@ def acp_server(server: McpServer) -> Message:
 
 
 def _offered(new: Message, option: str) -> list[str]:
-    """The values of a configuration option, groups of them included."""
+    """Return the values of a configuration option, those in groups included."""
     values: list[str] = []
     for row in new.get("configOptions") or []:
         if isinstance(row, dict) and row.get("id") == option:

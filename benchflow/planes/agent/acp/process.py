@@ -1,4 +1,4 @@
-"""Starting an agent in its sandbox, once, with its stdio held to files."""
+"""Starting an agent in its sandbox, once, with its stdio in files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchflow.planes.sandbox.background import held, leave, start_once
 T = TypeVar("T")
 
 RUN_DIRECTORY = "/run/benchflow/agent"
-"""Where the pump finds the session's files in the sandbox. Root alone may enter it."""
+"""Directory in the sandbox that holds the files of agent processes. Only root may enter it."""
 
 
 def run_mount(files: SessionFiles) -> Mount:
@@ -25,12 +25,17 @@ def run_mount(files: SessionFiles) -> Mount:
 
 
 class AgentProcess:
-    """One agent process of a sandbox.
-
-    key: names it, so that it is started once. inside: where the sandbox has the files of the wire.
-    """
+    """One agent process of a sandbox."""
 
     def __init__(self, sandbox: Sandbox, wire: Wire, key: str, *, inside: str = RUN_DIRECTORY) -> None:
+        """Make a handle of it.
+
+        Args:
+            sandbox: Sandbox of the process.
+            wire: Its files on this host.
+            key: Idempotency key of its start.
+            inside: Directory of its files in the sandbox.
+        """
         self._sandbox = sandbox
         self._wire = wire
         self._key = key
@@ -39,7 +44,18 @@ class AgentProcess:
     async def start(
         self, pump: Sequence[str], argv: Sequence[str], *, env: Mapping[str, str], cwd: str, account: Account
     ) -> None:
-        """Start it, unless it was. pump: what holds its stdio. Raises `AgentExitError` if that ends at once."""
+        """Start the process behind the stdio proxy, unless it was started.
+
+        Args:
+            pump: Command of the stdio proxy.
+            argv: Command of the agent.
+            env: Variables of the agent.
+            cwd: Working directory of the agent.
+            account: Account that the agent runs as.
+
+        Raises:
+            AgentExitError: The stdio proxy exits at once.
+        """
         command = [*pump, self.inside, str(account.uid), str(account.gid), cwd, *argv]
         identity = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
         said = await start_once(self._sandbox, self._key, command, {**identity, **env})
@@ -50,16 +66,23 @@ class AgentProcess:
             )
 
     async def was_started(self) -> bool:
-        """Whether somebody has started it."""
+        """Return whether the process was started, by this process of the engine or another one."""
         return await self._sandbox.was_started(self._key)
 
     async def during(self, work: Coroutine[Any, Any, T], *, catch_up: Callable[[], Awaitable[None]] | None = None) -> T:
-        """The result of work that needs the process to live. Raises `SandboxLostError` when the sandbox goes meanwhile.
+        """Await work that needs the process, and return its result.
 
-        An end that the pump did not live to write down is written for it: the work hears of it as of any other.
-        catch_up: what makes this host's files equal to the sandbox's, where they are not the same.
+        If the stdio proxy dies before it can record the end of the agent, the end is recorded for it: the work then
+        sees it as any other.
+
+        Args:
+            work: Coroutine, which is cancelled with the call.
+            catch_up: Callback that copies the sandbox's files to this host, if the sandbox mounts nothing.
+
+        Raises:
+            SandboxLostError: The sandbox is lost meanwhile.
         """
-        # The command is not looked at again: it was started.
+        # The command was started, so that this attaches to it and ignores `true`.
         waiting = held(self._sandbox, self._key, ["true"], {})
         task = asyncio.ensure_future(work)
         try:
@@ -77,5 +100,5 @@ class AgentProcess:
             await leave(task)
 
     async def kill(self) -> None:
-        """End it with all that it started."""
+        """Kill the process with all its descendants. Success if it has ended."""
         await self._sandbox.kill_once(self._key)

@@ -1,4 +1,4 @@
-"""What an agent asks of its user over the protocol, as a question, and a user's answer as the protocol has it."""
+"""Conversion of an agent's requests to questions for its user, and of the answers to the protocol's form."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from benchflow.planes.agent.notes import Message
 
 
 def question_of(question: str, method: str, params: Message) -> Question:
-    """What the agent asks, as its user is to read it. question: its id."""
+    """Return the question of a permission or elicitation request.
+
+    Args:
+        question: Id of the question.
+        method: Method of the request.
+        params: Parameters of the request. Malformed options raise an error.
+    """
     if method == "session/request_permission":
         call = params.get("toolCall") if isinstance(params.get("toolCall"), dict) else {}
         text = str((call or {}).get("title") or "the agent asks for permission")
-        # Whatever is no option raises: a question that makes no sense is answered by nobody.
+        # A malformed option raises: such a question must not be answered.
         options = [
             Option(id=str(row.get("optionId")), name=str(row.get("name") or ""), kind=_text(row.get("kind")))
             for row in params.get("options") or []
@@ -25,7 +31,7 @@ def question_of(question: str, method: str, params: Message) -> Question:
 
 
 def given_answer(method: str, answer: Answer) -> Message:
-    """A user's answer, as the agent is to get it."""
+    """Return the result of a request, for an answer of the user."""
     if method == "session/request_permission":
         if answer.option is None:
             return {"outcome": {"outcome": "cancelled"}}
@@ -43,8 +49,9 @@ def _text(value: Any) -> str | None:
 
 
 def _choices(form: Message) -> list[Option]:
-    """The choices of a form in which nothing else has to be filled in, as options `field:choice`: any other form needs
-    a content of its own.
+    """Return the choices of a form as options `field:choice`; none if another field is required.
+
+    A form with several fields of choices has none, either: it needs an answer with content.
     """
     fields = form.get("properties") or {}
     listed = {

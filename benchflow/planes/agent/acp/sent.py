@@ -1,7 +1,7 @@
-"""The messages that were sent to an agent's process: the host's own record of them, which decides what goes out.
+"""The host's record of the messages that were sent to an agent's process, which decides what is sent.
 
-The sandbox has a copy, the journal `in`, which its root may have changed. Of two workers that both take the session for
-theirs each message goes out once, since this file has a lock.
+The sandbox has a copy, the journal `in`, which its root may have changed. If two workers take the session for theirs,
+each message is still sent once, since this file has a lock.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchflow.planes.agent.notes import Message
 from benchflow.store import storage_errors
 
 FILE = "in"
+"""Name of the record in the directory of notes."""
 _PIECE = 1024 * 1024
 
 
@@ -26,10 +27,12 @@ class SentMessages:
     """The record in a directory of notes: one JSON-RPC message per line."""
 
     def __init__(self, directory: Path) -> None:
+        """Make it. Nothing is read or written yet."""
         self.file = directory / FILE
         self._read_to = 0
         self._requests: set[str] = set()
-        # Where each lies in the record: an agent that reads files through its client is sent more than a worker holds.
+        # Offset and length in the record: an agent that reads files through its client is sent more than fits in
+        # memory.
         self._answers: dict[str, tuple[int, int]] = {}
 
     def make(self) -> None:
@@ -39,7 +42,7 @@ class SentMessages:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """Hold the lock, with all that other workers have sent until then read, and yield the record's descriptor."""
+        """Hold the lock, read what other workers have sent until then, and yield the record's file descriptor."""
         with storage_errors(self.file):
             fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -50,13 +53,18 @@ class SentMessages:
             os.close(fd)
 
     def add(self, fd: int, message: Message) -> bool:
-        """Add a message, unless one of its kind and id is there, and return whether it was added. fd: as `locked`'s."""
+        """Add a message, unless a request, or an answer, of its id exists. Return whether it was added.
+
+        Args:
+            fd: Descriptor from `locked`.
+            message: The message.
+        """
         if "id" in message and _key(message) in (self._requests if "method" in message else self._answers):
             return False
-        # Escaped: an agent's half of a surrogate pair, given back to it, has no other form.
+        # In ASCII: half of a surrogate pair, which an agent sent and is sent back, cannot be encoded as UTF-8.
         line = json.dumps(message).encode() + b"\n"
         with storage_errors(self.file):
-            # A line that a crash cut in half was never handed on.
+            # A line that a crash truncated was never delivered.
             os.ftruncate(fd, self._read_to)
             os.lseek(fd, 0, os.SEEK_END)
             write_all(fd, line)
@@ -64,12 +72,12 @@ class SentMessages:
         return True
 
     def has_request(self, request: Any) -> bool:
-        """Tell whether a request of this id was sent."""
+        """Return whether a request of this id was sent."""
         self._refresh()
         return json.dumps(request) in self._requests
 
     def answer_to(self, request: Any) -> Message | None:
-        """Return the answer that was sent to the agent's request of this id, None if none was."""
+        """Return the answer that was sent to the agent's request of this id; None if there is none."""
         self._refresh()
         place = self._answers.get(json.dumps(request))
         if place is None:
@@ -81,18 +89,23 @@ class SentMessages:
 
     @property
     def size(self) -> int:
-        """The bytes of all whole messages, as of when the record was read last."""
+        """The size of all complete messages, in bytes, as of the last read."""
         return self._read_to
 
     def copy_after(self, offset: int, target: int) -> None:
-        """Append the whole messages from an offset on to a file. The lock is held; target: its descriptor."""
+        """Append the complete messages from an offset on to a file. The caller holds the lock.
+
+        Args:
+            offset: Offset in the record.
+            target: Descriptor of the file.
+        """
         with self.file.open("rb") as file:
             file.seek(offset)
             while piece := file.read(max(0, min(_PIECE, self._read_to - file.tell()))):
                 write_all(target, piece)
 
     def after(self, offset: int) -> bytes:
-        """Return the whole lines from an offset on."""
+        """Return the complete lines from an offset on."""
         with self.file.open("rb") as file:
             file.seek(offset)
             data = file.read()
@@ -110,6 +123,7 @@ class SentMessages:
             os.close(fd)
 
     def _read(self, fd: int) -> None:
+        """Index the complete messages that were added since the last read."""
         if os.fstat(fd).st_size == self._read_to:
             return
         with os.fdopen(os.dup(fd), "rb") as file:

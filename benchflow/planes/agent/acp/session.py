@@ -1,4 +1,4 @@
-"""The contract's session over the Agent Client Protocol: a process of the sandbox, and our side of what is said."""
+"""The implementation of `contracts.session.Session` over the Agent Client Protocol."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from benchflow.planes.agent.acp.events import Reading
 
 
 class AcpSession(Session):
-    """A session that was opened with an agent's process."""
+    """A handle of a session that was opened with an agent's process."""
 
     def __init__(self, sandbox: Sandbox, connection: Connection, session: AgentSession) -> None:
+        """Make it. session: the session, as `connection` has opened it."""
         self.counts: TurnCounts = Reading()
         self._id = session.id
         self._name = session.directory
@@ -27,9 +28,11 @@ class AcpSession(Session):
         self._dialogue = Dialogue(self._wire, self._client, connection.patience)
 
     async def was_begun(self, turn: int) -> bool:
+        """Return whether a turn was prompted, by any process of the engine."""
         return self._wire.was_sent(_request(turn))
 
     async def prompt(self, turn: TurnRequest) -> StopReason:
+        """Run a turn to its end, or resume it, and return why it ended."""
         reading = Reading()
         self.counts = reading
         async with self._connection.reach(self._name) as during:
@@ -48,21 +51,27 @@ class AcpSession(Session):
         return StopReason(ended.stop_reason, ended.ended_by)
 
     def cancel(self, turn: int) -> None:
+        """Request the end of a turn, whichever process runs it."""
         self._dialogue.cancel(_request(turn))
 
     def on_ask_user(self, answer: AskUser) -> None:
+        """Set the callback that answers the agent's questions."""
         self._client.answer = answer
 
     async def end(self) -> None:
+        """Kill the agent with all its descendants."""
         await self._process.kill()
 
     def positions(self) -> Mapping[str, int | str]:
+        """Return the sizes of the journals of both directions."""
         return {f"the agent's journal {name!r}": self._wire.size(name) for name in ("in", "out")}
 
     async def log_tail(self) -> str | None:
+        """Return the end of the agent's stderr; None if it is empty."""
         return self._wire.log_tail()
 
     async def close(self) -> None:
+        """Stop waiting for the commands of the agent's terminals."""
         await self._client.aclose()
 
 

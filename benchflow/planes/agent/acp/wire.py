@@ -1,9 +1,8 @@
-"""The stdio of an agent's process as files: what is sent to it, what it says, how it ended.
+"""The journal transport: the stdio of an agent's process as files, with its input, output, stderr and exit record.
 
-`in`, `out`, `err` and `exit` lie in a directory that the sandbox mounts for the program that holds the agent's stdio.
-Every line of `in` and `out` is a JSON-RPC message. The agent itself reaches none of them, but the sandbox's root may
-put anything in their place, at any moment: so they are opened by `ConfinedDirectory`, and believed no further than an
-agent is believed.
+`in`, `out`, `err` and `exit` lie in a directory that the sandbox mounts for the stdio proxy. Every line of `in` and
+`out` is a JSON-RPC message. The agent itself can access none of them, but the sandbox's root may put anything in their
+place, at any moment: so they are opened by `ConfinedDirectory`, and trusted no more than an agent is.
 """
 
 from __future__ import annotations
@@ -29,38 +28,43 @@ from benchflow.planes.agent.notes import Message, Notes, SessionFiles
 from benchflow.store import storage_errors
 
 PIECE = 256 * 1024
-"""Bytes of `out` that are read at once, and most of a line that is held before it is whole."""
+"""Bytes of `out` that are read at once, and maximum bytes of an incomplete line that is buffered."""
 
 MAX_ERR = 16 * 1024 * 1024
-"""Bytes of `err`, which begins anew beyond them."""
+"""Maximum bytes of `err`, which is emptied before it exceeds them."""
 
 QUICK, SLOW = 0.004, 0.05
-"""Seconds between two looks at a file that grows, and at one that has not for a while."""
+"""Seconds between two polls of a file that grows, and of one that has not grown for a while."""
 
 
 def pause(quiet_sec: float) -> float:
-    """Return the seconds to the next look at a file that has not grown for so long: a tenth of them."""
+    """Return the seconds to the next poll of a file that has not grown for `quiet_sec`: a tenth of them, limited."""
     return min(SLOW, max(QUICK, quiet_sec / 10))
 
 
 SLICE = 0.005
-"""Seconds of lines between two turns of the event loop."""
+"""Seconds for which lines are processed before the event loop has a turn."""
 
 _JOURNALS = ("in", "out", "err")
 _EXIT = "exit"
 _MAX_EXIT = 64 * 1024
 _TAIL = 4000
 _ENDED = "ended"
-"""The note of an end that the process could not record itself."""
+"""Name of the note of an exit that the stdio proxy could not record."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A line of `out`. end: the offset behind it. message: None for a line that is no JSON object."""
+    """A line of `out`."""
 
     end: int
+    """Offset of the next line."""
+
     raw: bytes
+    """Bytes of the line, without its end."""
+
     message: Message | None
+    """The JSON object; None for a line that is none."""
 
 
 class Wire:
@@ -68,11 +72,12 @@ class Wire:
 
     Args:
         files: Where they are.
-        max_line: Bytes of the longest line that is a message.
-        max_output: Bytes of `out` beyond which the agent is ended.
+        max_line: Maximum bytes of a line that is a message.
+        max_output: Maximum bytes of `out`.
     """
 
     def __init__(self, files: SessionFiles, *, max_line: int = MAX_LINE, max_output: int = MAX_OUTPUT) -> None:
+        """Make it. No file is opened yet."""
         self.files = files
         self.notes = Notes(files.own_notes)
         self.sent = SentMessages(files.own_notes)
@@ -81,7 +86,7 @@ class Wire:
         self._delivered = 0
 
     def make(self) -> None:
-        """Make the files, readable by root alone, where they are not there."""
+        """Make the files that are missing, readable by root alone."""
         self.notes.make()
         self.sent.make()
         with storage_errors(self.files.shared):
@@ -92,39 +97,39 @@ class Wire:
                     with suppress(FileExistsError):
                         os.close(shared.create(self._path(name)))
 
-    # --- what we say ---------------------------------------------------------------------------------
+    # --- messages to the agent -----------------------------------------------------------------------
 
     def send(self, message: Message) -> bool:
-        """Send a message, unless one of its kind and id was sent already. Return whether it was new."""
+        """Send a message, unless a request, or an answer, of its id was sent. Return whether it was new."""
         with self.sent.locked() as record:
             is_new = self.sent.add(record, message)
             self._deliver()
         return is_new
 
     def was_sent(self, request: Any) -> bool:
-        """Tell whether a request of this id was sent."""
+        """Return whether a request of this id was sent."""
         return self.sent.has_request(request)
 
     def answer_to(self, request: Any) -> Message | None:
-        """Return our answer to the agent's request of this id, None if none was sent."""
+        """Return the answer that was sent to the agent's request of this id; None if there is none."""
         return self.sent.answer_to(request)
 
     def _deliver(self) -> None:
-        """Append to `in` what it lacks of what was sent. The lock of what was sent is held."""
+        """Append to `in` the sent messages that it lacks. The caller holds the lock of the record."""
         with self._opened("in", os.O_WRONLY | os.O_APPEND) as fd:
             size = os.fstat(fd).st_size
             if size < self._delivered:
-                # Else a sandbox could have all of it written anew with each message.
+                # Otherwise a sandbox could have all of it rewritten with each message.
                 raise ACPError("a file of the agent's stdio was cut: in")
             with storage_errors(self.files.shared):
                 self.sent.copy_after(size, fd)
             self._delivered = max(size, self.sent.size)
 
-    # --- what the agent says -------------------------------------------------------------------------
+    # --- the agent's output --------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """How much of what the agent said has been taken in, in bytes."""
+        """The offset in `out` to which it was processed."""
         noted = self.notes.noted("position")
         return int(noted["to"]) if noted else 0
 
@@ -134,20 +139,21 @@ class Wire:
 
     @property
     def said(self) -> int:
-        """How much the agent has said by now, in bytes."""
+        """The size of `out` by now, in bytes."""
         return self.size("out")
 
     async def follow(self, offset: int) -> AsyncIterator[Heard | None]:
-        """Yield the lines of `out` from an offset on, as they come; None at each look that found nothing new.
+        """Yield the lines of `out` from an offset on, as they come; None after each poll that found nothing new.
 
-        Of a long line nothing is held until it is whole, and then no other session runs until the caller has taken it:
-        so the worker holds one at a time, if the caller lets go of it before it awaits anything.
+        A long line is not buffered until it is complete, and then no other session runs until the caller has consumed
+        it: so the worker holds one at a time, if the caller drops its reference before it awaits anything.
 
-        Raises `ACPError` for a line that is too long to be a message, and where `out` was replaced; `AgentOutputError`
-        where all of it is too long.
+        Raises:
+            ACPError: A line is too long for a message, or `out` was replaced.
+            AgentOutputError: All of `out` is too long.
         """
         with self.sent.locked():
-            # A worker that died may have noted a message, and not delivered it.
+            # A worker may have recorded a message and died before it could deliver it.
             self._deliver()
         held = b""
         at = offset
@@ -172,7 +178,7 @@ class Wire:
                         yield Heard(offset, line, self._parsed(line))
                     del line
                     if time.monotonic() - rested > SLICE:
-                        # A piece may be a hundred thousand lines: whoever takes them must not keep others waiting.
+                        # A piece may be a hundred thousand lines, whose consumer must not block the event loop.
                         await asyncio.sleep(0)
                         rested = time.monotonic()
                 is_held = offset + len(held) == at + begin
@@ -190,20 +196,20 @@ class Wire:
             raise ACPError(f"the agent wrote a line of more than {self._max_line} bytes", log_tail=self.log_tail())
 
     def _parsed(self, line: bytes) -> Message | None:
-        """Return the JSON object of a line, None for one that is none."""
+        """Return the JSON object of a line; None for a line that is none."""
         if has_too_many_values(line):
             raise ACPError(f"the agent wrote a message of more than {MAX_VALUES} values", log_tail=self.log_tail())
         try:
-            # NaN and its like are not JSON, but an agent that counts wrongly has still said something.
+            # NaN and infinity are not JSON, but a message with a wrong number is still a message.
             message = json.loads(line, parse_constant=lambda name: None, parse_float=_finite)
         except (ValueError, RecursionError):
             return None
         return message if isinstance(message, dict) else None
 
-    # --- how it ended --------------------------------------------------------------------------------
+    # --- exit status and log -------------------------------------------------------------------------
 
     def ended(self) -> str | None:
-        """Return how the agent's process ended, as a reader would say it; None while it runs."""
+        """Return how the agent's process ended, for error messages; None while it runs."""
         record = self._exit_record()
         if record is None:
             noted = self.notes.noted(_ENDED)
@@ -214,29 +220,29 @@ class Wire:
 
     @property
     def could_not_start(self) -> bool:
-        """Whether there was no program to be started: it will not be there the next time either."""
+        """Whether the program to start does not exist: a retry would fail, too."""
         return (self._exit_record() or {}).get("start") is False
 
     def note_end(self, return_code: int) -> None:
-        """Record the end of a process whose stdio proxy died before it could."""
+        """Record the exit status of a stdio proxy that died before it could record the agent's end."""
         self.notes.note(_ENDED, {"error": f"the program that holds its files was ended ({return_code})"})
 
     def _exit_record(self) -> Message | None:
-        """Return what the sandbox says of the end: an object of whatever content."""
+        """Return the exit record from the sandbox; None if there is none. One that is unreadable has an `error`."""
         try:
             with self._confined() as shared:
                 if not shared.has(self._path(_EXIT)):
                     return None
                 record = json.loads(shared.read(self._path(_EXIT), _MAX_EXIT))
         except FileNotFoundError:
-            # All of the session's files are gone, with its sandbox.
+            # All files of the session were removed with its sandbox.
             return None
         except (ACPError, ValueError, RecursionError) as error:
             return {"error": f"nobody can tell how: its exit record cannot be read ({error})"}
         return record if isinstance(record, dict) else {"error": "nobody can tell how: its exit record is no object"}
 
     def log_tail(self) -> str | None:
-        """Return the last lines of its stderr, None where there is none that can be read."""
+        """Return the end of the agent's stderr; None if it is empty or cannot be read."""
         try:
             with self._confined() as shared, shared.open(self._path("err")) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
@@ -245,10 +251,14 @@ class Wire:
             return None
 
     def open_journal(self, name: str) -> BinaryIO | None:
-        """Open a journal for reading: `in` as the host has it, and for a missing `exit` the host's note of the end, if
-        there is one.
+        """Open a journal for reading: `in` from the host's record, and a missing `exit` from the host's note.
 
-        Raises `ACPError` where it was replaced, and `FileNotFoundError` where the sandbox never had one.
+        Returns:
+            None for `exit`, if there is neither record nor note.
+
+        Raises:
+            ACPError: The file was replaced or removed.
+            FileNotFoundError: The shared directory does not exist.
         """
         if name == "in":
             return self.sent.open()
@@ -261,14 +271,20 @@ class Wire:
     # --- copies of what a sandbox that mounts nothing has ---------------------------------------------
 
     def size(self, name: str) -> int:
-        """Return the bytes of a journal."""
+        """Return the size of a journal, in bytes."""
         with self._opened(name, os.O_RDONLY) as fd:
             return os.fstat(fd).st_size
 
     def append(self, name: str, at: int, data: bytes) -> None:
-        """Append the part of `data` that a journal does not have yet, whose place in it is `at`.
+        """Append the part of `data` that a journal does not have yet.
 
-        Raises `AgentOutputError` where `out` is too long already.
+        Args:
+            name: Name of the journal. `err` is emptied first if it would be too long.
+            at: Offset of `data` in it.
+            data: Bytes from the sandbox's journal.
+
+        Raises:
+            AgentOutputError: `out` is too long.
         """
         with self.sent.locked(), self._opened(name, os.O_RDWR | os.O_APPEND) as fd, storage_errors(self.files.shared):
             size = os.fstat(fd).st_size
@@ -279,12 +295,12 @@ class Wire:
             write_all(fd, data[max(0, size - at) :])
 
     def empty(self, name: str) -> None:
-        """Begin a journal anew."""
+        """Empty a journal."""
         with self._opened(name, os.O_WRONLY) as fd:
             os.ftruncate(fd, 0)
 
     def put_exit(self, content: bytes) -> None:
-        """Write the sandbox's record of the end."""
+        """Write the sandbox's exit record to this host."""
         with (
             storage_errors(self.files.shared),
             self._confined() as shared,
@@ -299,7 +315,7 @@ class Wire:
 
     @contextlib.contextmanager
     def _confined(self) -> Iterator[ConfinedDirectory]:
-        """Yield the directory that the sandbox may write. Raises `ACPError` for what was put in a journal's place."""
+        """Yield the directory that the sandbox may write. Raise `ACPError` if a journal was replaced or removed."""
         with ConfinedDirectory(self.files.shared) as shared:
             try:
                 yield shared
@@ -310,7 +326,7 @@ class Wire:
 
     @contextlib.contextmanager
     def _opened(self, name: str, flags: int) -> Iterator[int]:
-        """Yield the descriptor of a journal. Raises `ACPError` where it was replaced or removed."""
+        """Yield the descriptor of a journal. Raise `ACPError` if it was replaced or removed."""
         with self._confined() as shared:
             fd = shared.open_descriptor(self._path(name), flags)
         try:
@@ -320,6 +336,6 @@ class Wire:
 
 
 def _finite(literal: str) -> float | None:
-    """Return the number, None for one that is too large and would not be JSON when it is written again."""
+    """Return a number; None for one that is too large, and could not be written as JSON again."""
     number = float(literal)
     return number if isfinite(number) else None

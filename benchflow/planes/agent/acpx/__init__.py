@@ -1,7 +1,7 @@
-"""Agents behind acpx: `acpx/<agent>`, an agent of the registry that a client with a command line of its own drives.
+"""Registry records of agents behind acpx: `acpx/AGENT`, an agent of the registry that a command-line client drives.
 
-Here is what the registry says of such a pair; `session` holds a session with one. Both programs lie in one toolbox, so
-that acpx is told how the agent is started and never fetches one itself.
+`session` drives such a pair. Both programs lie in one toolbox, so that acpx gets the agent's command and never fetches
+an agent itself.
 """
 
 from __future__ import annotations
@@ -15,24 +15,33 @@ from benchflow.contracts.resuming import is_enough
 from benchflow.errors import UnsupportedFeatureError
 
 PREFIX = "acpx/"
+"""Prefix of the names of agents behind acpx."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What acpx tells the agent for a session, as the agent spells it. None, or nothing: what is the agent's own."""
+    """The settings that acpx sends the agent for a session, as the agent spells them."""
 
     model: str | None = None
+    """Model; None for the agent's own, or one that it got at its start."""
+
     mode: str | None = None
+    """Session mode; None for the agent's own."""
+
     options: Mapping[str, str] = field(default_factory=dict)
+    """Values of configuration options by id."""
 
 
 NO_CHOICES = Choices()
 
 
 def choices_of(record: AgentRecord, model: str | None, effort: str | None) -> Choices:
-    """What of an agent's model and effort is told in its session, and not when it starts; and its mode.
+    """Return the settings that an agent receives in its session, and not at its start.
 
-    model: of its settings, as the agent spells it.
+    Args:
+        record: Registry record of the agent.
+        model: Model as the agent spells it; None for its own choice.
+        effort: Reasoning effort; None for the agent's default.
     """
     mode, options = record.session.mode, {}
     if effort is not None and record.effort is not None:
@@ -46,13 +55,19 @@ def choices_of(record: AgentRecord, model: str | None, effort: str | None) -> Ch
 
 
 def _spelled(choice: Choice, value: str) -> str:
+    """Return a model or effort in the form that the record's choice sends."""
     return (choice.value or value).replace("{model}", value).replace("{effort}", value)
 
 
 def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
-    """The record of `inner` behind `acpx`, whose own says which version there is and what is known of it.
+    """Return the record of an agent behind acpx.
 
-    Raises `UnsupportedFeatureError` for an agent that acpx cannot drive, or that has no toolbox with Node.
+    Args:
+        acpx: Record of acpx: its version, packages and known hazards.
+        inner: Record of the agent.
+
+    Raises:
+        UnsupportedFeatureError: The agent does not speak ACP, or has no toolbox with Node.
     """
     ours, theirs = acpx.install, inner.install
     assert isinstance(ours, NodeInstall)
@@ -63,7 +78,7 @@ def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
     install = theirs.model_copy(update={"packages": {**theirs.packages, **ours.packages}})
     session: dict[str, Any] = {"hazards": (*inner.session.hazards, *acpx.session.hazards)}
     if is_enough(inner.session.rung, "load"):
-        # The session is acpx's, which answers to a process that a copy of the world does not have.
+        # The session is held by acpx, which needs its process: a copy of the world does not have that.
         session["rung"] = "replay"
     table = inner.model_dump() | {
         "name": f"{PREFIX}{inner.name}",
@@ -81,6 +96,7 @@ def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
 
 
 def _not_behind(inner: AgentRecord, why: str) -> UnsupportedFeatureError:
+    """Return the error for an agent that acpx cannot drive. why: predicate of its message."""
     return UnsupportedFeatureError(
         f"agent {inner.name!r} {why}",
         file=inner.source or None,

@@ -1,4 +1,4 @@
-"""Agents that acpx drives: what is the same as of those that speak the protocol to us, and what is not."""
+"""The agent behind acpx: where it differs from an agent that speaks ACP with the engine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ from benchflow.planes.agent.toolbox import Toolbox
 
 
 class AcpxAgent(AcpAgent):
-    """An agent behind acpx."""
+    """An agent that acpx drives."""
 
     async def prepare(self, wanted: SandboxSpec, log: Path) -> SandboxSpec:
+        """Return the spec as `AcpAgent.prepare`.
+
+        Raise `UnsupportedFeatureError` if the sandbox mounts nothing of its host.
+        """
         if not self.place.provider.capabilities().mounts:
             raise UnsupportedFeatureError(
                 f"agent {self.place.record.name!r} needs a sandbox that mounts directories of its host",
@@ -33,6 +37,7 @@ class AcpxAgent(AcpAgent):
         return await super().prepare(wanted, log)
 
     async def open(self, index: int) -> AgentSession:
+        """Open the rollout's session number `index`, or return it if it is open."""
         place = self.place
         start, toolbox = await self._checked_start()
         await prepare_home(place.sandbox, start)
@@ -53,18 +58,22 @@ class AcpxAgent(AcpAgent):
         )
 
     async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
+        """Raise `SessionNotLoadedError`: acpx cannot resume a session in a copy of the sandbox."""
         return await Agent.restore(self, index, held, captured)
 
     async def session(self, held: AgentSession) -> Session:
+        """Return a handle of an open session."""
         start, toolbox = await self._start(Account(held.user, held.uid, held.gid, held.home))
         return self.session_of(held.directory, start, toolbox)
 
     async def end(self, held: AgentSession) -> None:
+        """Kill all processes of a session, the agent's included."""
         files = SessionFiles.below(self.place.directory).of(held.directory)
         await end_session(self.place.sandbox, files)
 
     def session_of(self, name: str, start: Start, toolbox: Toolbox | None) -> AcpxSession:
-        # The protocol's types take their time.
+        """Return a handle of the session in this directory, which need not be open. toolbox: must not be None."""
+        # The protocol's types take long to import.
         from benchflow.planes.agent.acp.opening import acp_server
 
         assert toolbox is not None, "acpx is always installed"

@@ -1,8 +1,8 @@
-"""A session with an agent behind acpx: each turn is one command, whose output is what is heard of it.
+"""A session with an agent behind acpx: each turn is one command, whose stdout is processed.
 
-acpx keeps its session in the agent's home, and the agent itself alive between two turns, in a process that the first
-turn leaves behind. Each command is held by a pump in a directory of its own and started at most once, so that any
-worker follows it from its first byte and makes the same of it.
+acpx stores its session in the agent's home, and keeps the agent itself alive between two turns, in a process that the
+first turn leaves behind. Each command runs behind a stdio proxy in a directory of its own and is started at most once,
+so that any worker can follow it from its first byte and derive the same lines.
 """
 
 from __future__ import annotations
@@ -43,26 +43,44 @@ OPENING_TIMEOUT = 300.0
 """Seconds for a command that is no turn: the agent is started for it, and some take half a minute."""
 
 AGENT_LOG = ".acpx-agent.log"
-"""Below the agent's home: what it writes to its error output, which acpx throws away."""
+"""File below the agent's home with the agent's stderr, which acpx discards."""
 
 _FILES = "/run/benchflow/acpx"
+"""Directory in the sandbox for the input files of commands."""
 _STOP = "stop"
+"""Name of the note that says why a turn is ended."""
 _PERMISSIONS: dict[Permissions, str] = {"auto": "--approve-all", "deny": "--deny-all"}
+"""Flags of acpx by policy."""
 
-# $1: directory. It stays root's: the agent reads what it is told there, and cannot change it.
+# $1: directory, which root owns: the agent reads acpx's input there, and cannot change it.
 _PLACE = 'mkdir -p "$1" && chmod 0711 /run/benchflow "${1%/*}" "$1"'
 # $0: the log; the rest: the agent.
 _LOGGED = 'exec "$@" 2>>"$0"'
 
 
 class AcpxSession(Session):
-    """One session. files: its own, of which the sandbox has what is shared at `inside`.
+    """A handle of one session.
 
-    pump: the program that holds a command's stdio; argv: acpx; inner: the agent; absolute, in the sandbox. choices:
-    what the session is told of model, mode and options. offers: what acpx serves the agent, as the agent's user.
-    servers: MCP servers, as in `session/new`. name: acpx's for the session, if not the directory's: of one that its
-    home has already. within: seconds that a command may take which is no turn.
-    Raises `UnsupportedFeatureError` for permissions that wait for a user.
+    Args:
+        sandbox: Sandbox of the agent.
+        files: Files of the session on this host.
+        pump: Command of the stdio proxy.
+        argv: Command of acpx.
+        inner: Command of the agent.
+        env: Variables of acpx and the agent.
+        account: Account that they run as.
+        cwd: Working directory of the session.
+        permissions: Policy for the agent's questions.
+        choices: Model, mode and options of the session.
+        offers: Client capabilities that acpx serves, as the agent's user.
+        servers: MCP servers, as in `session/new`.
+        inside: Directory of the session's files in the sandbox.
+        name: acpx's name of the session; by default the name of its directory.
+        within: Seconds for a command that is no turn.
+        patience: Timeouts besides those of turns.
+
+    Raises:
+        UnsupportedFeatureError: The permissions wait for a user.
     """
 
     def __init__(
@@ -85,6 +103,7 @@ class AcpxSession(Session):
         within: float = OPENING_TIMEOUT,
         patience: Patience = PATIENCE,
     ) -> None:
+        """Make it."""
         if permissions not in _PERMISSIONS:
             raise UnsupportedFeatureError(
                 "an agent behind acpx cannot wait for an answer to what it asks",
@@ -108,21 +127,24 @@ class AcpxSession(Session):
         self._patience = patience
         self._files = f"{_FILES}/{self._directory_name}"
         self._log = f"{self._env.get('HOME', account.home).rstrip('/')}/{AGENT_LOG}"
-        # No time to live: the process that holds the agent goes when the session does.
+        # Without an idle timeout: the process that holds the agent ends with the session.
         flags = ["--cwd", cwd, "--format", "json", "--json-strict", _PERMISSIONS[permissions], "--ttl", "0"]
         flags += [flag for flag, what in (("--no-fs", "fs"), ("--no-terminal", "terminal")) if what not in offers]
-        # A file of ours in any case, since acpx would take servers from the workspace.
+        # Always a file of the engine, since acpx would take servers from the workspace.
         flags += ["--mcp-config", f"{self._files}/mcp.json"]
         self._flags = (*flags, "--agent", shlex.join(["/bin/sh", "-c", _LOGGED, self._log, *inner]))
 
     async def open(self) -> str:
-        """Open the session, unless it is, and return the agent's id of it.
+        """Open the session, unless it is open, and return the agent's id of it.
 
-        Raises `AgentExitError`, `AgentTimeoutError`, `ACPError`.
+        Raises:
+            AgentExitError: The agent exits.
+            AgentTimeoutError: A command takes too long.
+            ACPError: acpx or the agent reports another error.
         """
         if not await self._sandbox.was_started(self._key("open")):
             await self._place("mcp.json", {"mcpServers": self._servers})
-        # Of all that is chosen acpx reminds an agent that it starts again; a turn that named the model would undo it.
+        # acpx sends these choices again to an agent that it restarts. A turn that named the model would undo that.
         model = ("--model", self._choices.model) if self._choices.model else ()
         opened = await self._command("open", "sessions", "ensure", "--name", self._name, flags=model)
         if self._choices.mode:
@@ -132,6 +154,7 @@ class AcpxSession(Session):
         return str(opened.get("acpxSessionId"))
 
     async def prompt(self, turn: TurnRequest) -> StopReason:
+        """Run a turn to its end, or resume it, and return why it ended."""
         reading = Reading()
         self.counts = reading
         ended = await self.turn(turn.number, turn.prompt, turn.heard, reading, turn.limits)
@@ -140,10 +163,19 @@ class AcpxSession(Session):
     async def turn(
         self, number: int, prompt: str, sink: Callable[[list[Line]], None], reading: Reading, limits: Limits
     ) -> Turn:
-        """The turn of this number, higher than those before. sink: takes its lines, from the first, at every call.
+        """Run a turn to its end, or resume it. At a limit acpx is asked to cancel, then all processes are killed.
 
-        When a limit is reached acpx is told to cancel, then all is killed. Raises `ACPError`, `AgentExitError`,
-        `AgentTimeoutError`.
+        Args:
+            number: Number of the turn, higher than those before.
+            prompt: Text of the prompt.
+            sink: Callback for the trajectory lines. It receives all of the turn's lines at every call of this method.
+            reading: Object for the counts.
+            limits: Time limits of the turn.
+
+        Raises:
+            ACPError: acpx or the agent reports an error.
+            AgentExitError: The agent exits, or has exited since the last turn.
+            AgentTimeoutError: The session could not be opened in time.
         """
         await self.open()
         name = f"turn-{number}"
@@ -174,21 +206,26 @@ class AcpxSession(Session):
         return Turn(str(stream.result.get("stopReason", "end_turn")), reading, stop)
 
     def cancel(self, turn: int) -> None:
+        """Request the end of a turn, whichever process runs it."""
         note_stop(self._wire(f"turn-{turn}").notes, _STOP, "cancelled")
 
     def on_ask_user(self, answer: AskUser) -> None:
-        """Do nothing: acpx has been told how to answer."""
+        """Do nothing: acpx answers the agent's questions, by its flags."""
 
     async def was_begun(self, turn: int) -> bool:
+        """Return whether a turn was prompted, by any process of the engine."""
         return await self._sandbox.was_started(self._key(f"turn-{turn}"))
 
     async def end(self) -> None:
+        """Kill all processes of the session, the agent's included."""
         await end_session(self._sandbox, self._session_files)
 
     async def log_tail(self) -> str | None:
+        """Return the end of the agent's log, else of acpx's stderr; None if both are empty."""
         return await self._log_tail(self._wire("open"))
 
     def _has_turn_before(self, number: int) -> bool:
+        """Return whether a turn with a lower number was prompted."""
         turns = (path.name.removeprefix("turn-") for path in self._session_files.own_notes.glob("turn-*"))
         return any(int(turn) < number for turn in turns)
 
@@ -203,7 +240,11 @@ class AcpxSession(Session):
         limits: Limits,
         started: float,
     ) -> Stop | None:
-        """Hear the command until it has ended, or a limit is reached and it does not end for it."""
+        """Process the output of a turn's command until it has ended, or a limit is reached and it does not stop.
+
+        Returns:
+            Why the turn is ended; None if the agent ended it.
+        """
         before = wire.said
         offset = 0
         heard_at = time.monotonic()
@@ -224,24 +265,25 @@ class AcpxSession(Session):
                     if lines:
                         sink(lines)
                     heard_at, offset = now, heard.end
-                    # While other sessions run, this one holds no message: it may be a long one.
+                    # Not held while other sessions run: it may be a long message.
                     del heard, lines
                     if last is not None and offset >= last["to"]:
                         return stop
                     if offset <= before:
-                        # What was said before we came is heard to its end, whatever time it is now.
+                        # Output that existed when this worker took over is processed to its end, whatever limit is
+                        # reached.
                         continue
                 elif ended:
                     return stop
                 else:
-                    # Its last words may have come after we looked for them: one more look.
+                    # Its last output may have come after the last read: read once more.
                     ended = wire.ended() is not None
                     if ended:
                         continue
                 if stream.over:
                     over_at = over_at or now
                     if now - over_at > self._patience.last_words:
-                        # Written down: whoever reads it again must not read on.
+                        # Noted, since a worker that reads the output again must stop at the same place.
                         last = wire.notes.note("end", {"to": offset})
                         return stop
                     continue
@@ -259,12 +301,13 @@ class AcpxSession(Session):
         raise AssertionError("a command's output has no end")
 
     async def _cancel(self, number: int) -> None:
+        """Have acpx ask the agent to end a turn."""
         _, process = self._held(f"cancel-{number}")
         await self._start(process, "cancel", "--session", self._name)
 
     async def _log_tail(self, wire: Wire) -> str | None:
-        """The last that the agent wrote to its log, or acpx."""
-        # As the agent's user: the file is the agent's, and may be a link to anything.
+        """Return the end of the agent's log, or else of a command's stderr."""
+        # Read as the agent's user: the file is the agent's, and may be a link to anything.
         said = await self._sandbox.exec(
             ["tail", "-c", "4000", "--", self._log], user=self._account.uid, cwd="/", timeout=30
         )
@@ -273,7 +316,17 @@ class AcpxSession(Session):
     # --- commands ------------------------------------------------------------------------------------
 
     async def _command(self, name: str, *words: str, flags: Sequence[str] = ()) -> dict[str, Any]:
-        """Run a command of acpx to its end, unless it was, and return the document that it prints."""
+        """Run a command of acpx to its end, unless it was run, and return the JSON object that it prints.
+
+        Args:
+            name: Name of the command in this session, part of its idempotency key.
+            words: Arguments of acpx.
+            flags: Flags before them.
+
+        Raises:
+            AgentTimeoutError: It takes too long.
+            ACPError: It reports an error; `AgentExitError` if the agent has ended.
+        """
         wire, process = self._held(name)
         await self._start(process, *flags, *words)
         try:
@@ -295,13 +348,14 @@ class AcpxSession(Session):
         await process.start(self._pump, argv, env=self._env, cwd=self._cwd, account=self._account)
 
     async def _place(self, name: str, content: Any) -> None:
-        """Write a file that the agent's user may read, and not write."""
+        """Write a file that the agent's user may read, but not change."""
         made = await self._sandbox.control(_PLACE, self._files)
         if made.return_code != 0:
             raise ACPError("there is no place for what acpx is to be told", log_tail=made.stderr or None)
         await self._sandbox.write_file(f"{self._files}/{name}", json.dumps(content), mode=0o644)
 
     def _held(self, name: str) -> tuple[Wire, AgentProcess]:
+        """Return files and process of the command with a name."""
         wire = self._wire(name)
         return wire, AgentProcess(self._sandbox, wire, self._key(name), inside=f"{self._inside}/{name}")
 
@@ -315,11 +369,12 @@ class AcpxSession(Session):
 
 
 def _key(files: SessionFiles, name: str) -> str:
+    """Return the idempotency key of a session's command."""
     return f"acpx-{PurePosixPath(files.name).name}-{name}"
 
 
 async def end_session(sandbox: Sandbox, files: SessionFiles) -> None:
-    """End all that a session has started, the agent too. files: of the session."""
+    """Kill all processes of a session, the agent's included. files: of the session."""
     notes = files.own_notes
     for path in sorted(notes.iterdir()) if notes.is_dir() else ():
         if path.is_dir():
@@ -327,7 +382,7 @@ async def end_session(sandbox: Sandbox, files: SessionFiles) -> None:
 
 
 async def _document(wire: Wire) -> dict[str, Any]:
-    """The last object that a command has printed, when it has ended."""
+    """Return the last JSON object that a command has printed, once it has ended; empty if there is none."""
     found: dict[str, Any] = {}
     ended = False
     async for heard in wire.follow(0):

@@ -1,7 +1,7 @@
-"""What acpx prints of a turn, as lines of the trajectory: the agent's messages and its own, as they crossed the wire.
+"""Translation of acpx's output in a turn to trajectory lines: the messages of both sides, in order.
 
-acpx says nothing of which side a message is from. A request is told by its method; an answer is the client's where
-the agent has a request of its id open, since each side counts by itself. Of the same output the same lines are made.
+acpx does not tell which side a message is from. A request is classified by its method. A response is the client's if
+the agent has an open request of its id, since each side numbers its own. The same output gives the same lines.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from benchflow.planes.agent.notes import Message
 Line = dict[str, Any]
 
 _BY_THE_AGENT = ("fs/", "terminal/", "session/request_permission", "elicitation/", "_")
+"""Prefixes of the methods that the agent requests."""
 _PERMISSION = "session/request_permission"
 _ENDED = (
     "AGENT_DISCONNECTED",
@@ -25,27 +26,31 @@ _ENDED = (
     "QUEUE_DISCONNECTED_BEFORE_ACK",
     "QUEUE_DISCONNECTED_BEFORE_COMPLETION",
 )
-"""What acpx calls the end of the agent's process, and of its own that holds it."""
+"""acpx's error codes for the end of the agent's process, and of its own that holds it."""
 
 
 class Stream:
-    """One turn. result: the answer to the prompt. failure: why there is none, as far as acpx says."""
+    """The state of one turn that is read."""
 
     def __init__(self, reading: Reading) -> None:
+        """Make it. reading: object for the turn's counts."""
         self._reading = reading
         self._asked: dict[str, str] = {}
         self._prompt: str | None = None
         self.result: Message | None = None
+        """Result of the prompt; None before it came."""
         self.failure: BenchFlowError | None = None
+        """Error that ended the turn, as acpx reports it."""
         self.began_anew = False
+        """Whether acpx has opened a new session for the agent."""
 
     @property
     def over(self) -> bool:
-        """Whether acpx has said how the turn ended."""
+        """Whether the end of the turn was reported."""
         return self.result is not None or self.failure is not None
 
     def lines(self, heard: Heard) -> list[Line]:
-        """The lines of one message. Raises `ACPError` for what is none."""
+        """Return the trajectory lines of one line of output. Raise `ACPError` if it is no message."""
         message = heard.message
         if message is None:
             return [_noise(heard.raw)]
@@ -56,10 +61,11 @@ class Stream:
         raise ACPError(f"acpx wrote something that is not JSON-RPC: {_short(heard.raw)}")
 
     def _said(self, method: str, message: Message) -> list[Line]:
+        """Return the lines of a request or notification."""
         params = message.get("params")
         if method == "session/update":
             update = params.get("update") if isinstance(params, dict) else None
-            # Before the prompt it is what a session says of itself, or of turns that are on record already.
+            # Updates before the prompt are about the session, or repeat earlier turns.
             return self._reading.lines(update) if self._prompt else [{"type": "update", "update": update}]
         if "id" not in message:
             return [{"type": "notification", "method": method, "params": params}]
@@ -75,6 +81,7 @@ class Stream:
         return [{"type": "client_message", "message": message}]
 
     def _answered(self, request: str, message: Message) -> list[Line]:
+        """Return the lines of a response, or keep it as the end of the turn."""
         result = message.get("result")
         ends = isinstance(result, dict) and "stopReason" in result
         if request in self._asked and not ends:
@@ -92,20 +99,25 @@ class Stream:
 
 
 def failure_of(error: Any, by: str) -> BenchFlowError:
-    """What acpx reports as an error, as one of ours. by: who did what."""
+    """Return the engine's error for an error object of acpx.
+
+    Args:
+        error: The object, or another value if it is malformed.
+        by: Subject and verb of the message, as "acpx ended the turn".
+    """
     table = error if isinstance(error, dict) else {}
     said = str(table.get("message", "no reason given"))
     data = table.get("data")
     if isinstance(data, dict) and data.get("detailCode") in _ENDED:
         return AgentExitError(f"the agent ended: {said}")
     code = f" (code {table['code']})" if "code" in table else ""
-    # Of what acpx says itself the message is all.
+    # Errors of acpx itself have all details in their message.
     more = f": {_short(str(data).encode())}" if data and "acpxCode" not in data else ""
     return ACPError(f"{by}: {said}{code}{more}")
 
 
 def _noise(raw: bytes) -> Line:
-    """A line that is no JSON: a stray line is kept, a broken message ends the turn."""
+    """Return the trajectory line for output that is no JSON. Raise `ACPError` if it is a broken message."""
     if raw.lstrip()[:1] in (b"{", b"["):
         raise ACPError(f"acpx wrote a broken message: {_short(raw)}")
     try:
@@ -120,7 +132,7 @@ def _short(raw: bytes) -> str:
 
 
 def _shown(params: Any) -> Any:
-    """What of a request goes into the trajectory: not the content of whole files."""
+    """Return a request's parameters for the trajectory, without the content of large files."""
     if not isinstance(params, dict):
         return params
     return {key: value for key, value in params.items() if key != "content" or len(str(value)) < 10_000}

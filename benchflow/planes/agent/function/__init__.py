@@ -1,4 +1,4 @@
-"""Agents that are code of the worker's own: a Python function that acts in the sandbox, or a class of agents."""
+"""Agents that are Python code of the worker: a function that acts in the sandbox, or a subclass of `Agent`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from benchflow.user_code import import_for_job
 
 
 def make_agent(place: AgentPlace) -> Agent:
-    """Return the agent that a record's `code` names, in its place."""
+    """Return the agent that the `code` of a place's record names.
+
+    Raises:
+        ConfigError: It is neither an `async` function nor a subclass of `Agent`.
+    """
     record = place.record
     assert record.code is not None
     found = import_for_job(record.code, record.code_root, place.job, key="agent")

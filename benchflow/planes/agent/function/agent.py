@@ -1,4 +1,4 @@
-"""A Python function as an agent: its sessions, and its turns, which another worker resumes step by step."""
+"""A Python function as an agent: its sessions and turns, which another worker resumes step by step."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ from benchflow.planes.agent.settings import endpoint_of
 from benchflow.planes.sandbox.timeouts import Attendance
 
 MAX_MEMORY = 48 * 1024
-"""Bytes of a session's memory as JSON. It travels with each checkpoint."""
+"""Maximum bytes of a session's memory as JSON. Each checkpoint carries it."""
 
 _LOOK_EVERY = 0.2
+"""Seconds between two checks of a running turn."""
 _SILENT_SEC = 1.0
-"""Seconds after which a function whose turn was stopped tells nothing more of what it told before."""
+"""Seconds of silence after which a function whose turn was stopped is taken to have no more recorded steps to repeat.
+"""
 
 
 class FunctionAgent(Agent):
@@ -48,13 +50,16 @@ class FunctionAgent(Agent):
     resume_mode = "load"
 
     def __init__(self, place: AgentPlace, act: Act) -> None:
+        """Make it. act: the function."""
         super().__init__(place)
         self._act = act
 
     async def open(self, index: int) -> AgentSession:
+        """Open the rollout's session number `index`, or return it if it is open."""
         return await self._open(index, {})
 
     async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
+        """Open a session with the memory that `capture` returned in the sandbox that this one is a copy of."""
         return await self._open(index, dict(captured or {}))
 
     async def _open(self, index: int, memory: Message) -> AgentSession:
@@ -65,16 +70,26 @@ class FunctionAgent(Agent):
         return session
 
     async def session(self, held: AgentSession) -> Session:
+        """Return a handle of an open session."""
         return FunctionSession(self.place, held, self._notes(held.directory), self._act)
 
     def _notes(self, name: str) -> Notes:
+        """Return the notes of the session in this directory."""
         return Notes(SessionFiles.below(self.place.directory).of(name).own_notes)
 
 
 class FunctionSession(Session):
-    """A session with a function: what it remembers, and what it has done."""
+    """A handle of a session with a function: its memory, and its recorded steps."""
 
     def __init__(self, place: AgentPlace, held: AgentSession, notes: Notes, act: Act) -> None:
+        """Make it.
+
+        Args:
+            place: Place of the agent.
+            held: The session, as it was opened.
+            notes: Notes of the session.
+            act: The function.
+        """
         self.counts = TurnCounts()
         self._place = place
         self._held = held
@@ -83,40 +98,53 @@ class FunctionSession(Session):
         self._answer = answering(place.permissions)
 
     async def was_begun(self, turn: int) -> bool:
+        """Return whether a turn was prompted, by any process of the engine."""
         return self._notes.noted(f"prompt-{turn}") is not None
 
     def on_ask_user(self, answer: AskUser) -> None:
+        """Set the callback that answers the agent's questions."""
         self._answer = answer
 
     def cancel(self, turn: int) -> None:
+        """Request the end of a turn, whichever process runs it."""
         note_stop(self._notes, f"stop-{turn}", "cancelled")
 
     async def capture(self) -> dict[str, Any] | None:
+        """Return the memory after the last turn."""
         return self._memory()
 
     def positions(self) -> Mapping[str, int | str]:
+        """Return the number of recorded and started steps."""
         return {"the agent's steps": sum(1 for _ in self._notes.directory.glob("*step-*.json"))}
 
     async def end(self) -> None:
-        # Files of a session whose sandbox was removed are not made again.
+        """Forbid further steps, and kill the commands of all turns."""
+        # The files of a session were removed with its sandbox, and must not be made again.
         if self._notes.directory.is_dir():
-            # A worker that was frozen starts nothing any more.
+            # The note keeps a worker that was frozen from further steps.
             self._notes.note(OVER, {})
             await self._kill(None)
 
     async def _kill(self, turn: int | None) -> None:
-        """Kill the commands of a turn, or of all, with what they have left running."""
+        """Kill the commands of a turn, or of all (None), with their descendants."""
         for name in started_commands(self._notes, turn):
             await self._place.sandbox.kill_once(f"agent-{self._held.directory}-{name}")
 
     # --- a turn ----------------------------------------------------------------------------------------------
 
     async def prompt(self, turn: TurnRequest) -> StopReason:
+        """Run a turn to its end, or resume it, and return why it ended. The end is recorded once.
+
+        Raises:
+            AgentExitError: The agent was ended before, or the function raised an exception.
+            AgentOutputError: Its memory or results are too large.
+            Unanswered: It waits for an answer of its user.
+        """
         number, notes = turn.number, self._notes
         self.counts = TurnCounts()
         if not await self.was_begun(number) and notes.noted(OVER) is not None:
             raise AgentExitError("the agent was ended, and takes no more turns")
-        # Another process's turn began at this moment of the host's clock, too.
+        # For another process of this host, too, the turn began at this time of the monotonic clock.
         started = float(notes.note(f"prompt-{number}", {"at": time.monotonic(), "prompt": turn.prompt})["at"])
         ended = notes.noted(f"ended-{number}")
         if ended is not None and turn.skip(ended["lines"]):
@@ -128,7 +156,7 @@ class FunctionSession(Session):
         return StopReason(ended["reason"], ended["ended_by"])
 
     async def _take(self, turn: TurnRequest, started: float) -> Message:
-        """Take the turn, and return how it has ended. What is no end of it is raised."""
+        """Call the function, and return the record of the turn's end. Raise an error that does not end the turn."""
         acting = self._acting(turn)
         memory = copy.deepcopy(acting.memory)
         thread = ActingThread(self._act, acting)
@@ -156,6 +184,7 @@ class FunctionSession(Session):
         }
 
     def _acting(self, turn: TurnRequest) -> AgentTurn:
+        """Return the turn as the function receives it."""
         return AgentTurn(
             turn,
             session=self._held,
@@ -168,6 +197,7 @@ class FunctionSession(Session):
         )
 
     def _model(self) -> ModelRoute:
+        """Return the route to the model, with the name as the endpoint spells it."""
         place = self._place
         if place.access == "none":
             return ModelRoute()
@@ -175,10 +205,14 @@ class FunctionSession(Session):
         return replace(route, name=endpoint_of(place.record, route.name, route.base_url)[1])
 
     async def _watch(self, turn: TurnRequest, thread: ActingThread, started: float) -> Stop | None:
-        """Return once the function has ended (None), or why its turn is to end."""
+        """Wait until the function has ended, or its turn is to be ended.
+
+        Returns:
+            Why the turn is ended; None if the function has ended.
+        """
         note = f"stop-{turn.number}"
         if (stop := noted_stop(self._notes, note)) is not None:
-            # It tells again what it told, up to the first step that is not recorded.
+            # The function repeats its lines, up to the first step that is not recorded.
             give_up_at = time.monotonic() + PATIENCE.cancel
             while not await thread.ended(_LOOK_EVERY) and time.monotonic() < give_up_at:
                 if time.monotonic() - thread.turn.heard_at > _SILENT_SEC:
@@ -190,7 +224,7 @@ class FunctionSession(Session):
         try:
             while stop is None:
                 if await thread.ended(_LOOK_EVERY):
-                    # Its next step may have been refused because of a stop that was not seen here yet.
+                    # Its next step may have been refused because of a stop that this loop has not seen yet.
                     return noted_stop(self._notes, note) if thread.was_cancelled else None
                 if acting.failure is not None:
                     await thread.ended(PATIENCE.cancel)
@@ -208,7 +242,7 @@ class FunctionSession(Session):
     # --- its memory ------------------------------------------------------------------------------------------
 
     def _memory(self, before: int | None = None) -> dict[str, Any]:
-        """Return what it remembers after its last turn, or after its last one before another."""
+        """Return the memory after the last turn, or after the last one before the turn `before`."""
         ended = (int(path.stem.removeprefix("ended-")) for path in self._notes.directory.glob("ended-*.json"))
         last = max((turn for turn in ended if before is None or turn < before), default=None)
         noted = self._notes.noted(MEMORY) if last is None else (self._notes.noted(f"ended-{last}") or {})["memory"]
@@ -216,7 +250,12 @@ class FunctionSession(Session):
 
 
 def _checked(memory: Any) -> Message:
-    """Return an agent's memory as it will be read. Raises `AgentError`."""
+    """Return an agent's memory as JSON reads it again.
+
+    Raises:
+        AgentExitError: It is not a JSON object.
+        AgentOutputError: It is larger than `MAX_MEMORY`.
+    """
     try:
         text = json.dumps(memory, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

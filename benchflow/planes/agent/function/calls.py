@@ -1,4 +1,4 @@
-"""Calls of a Python agent's model, by way of the gateway of the worker's host."""
+"""Model calls of a Python agent, through the gateway of the worker's host."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from benchflow.contracts.session import ModelRoute
 from benchflow.errors import AgentExitError, ModelEndpointError
 
 _AGAIN_SEC = 1.0
-"""Seconds between two attempts to reach a gateway that is away."""
+"""Seconds between two attempts to reach a gateway that does not answer."""
 
 _QUOTED = 500
+"""Maximum characters of a response in an error message."""
 
 
 async def call_model(model: ModelRoute, body: dict[str, Any]) -> dict[str, Any]:
-    """Make a call and return its outcome as JSON, whatever the status. Wait for a gateway that is away.
+    """Make a chat completion call and return its status and text, whatever they are. Retry until the gateway answers.
 
-    The limits of the turn end the wait, and stand still meanwhile.
+    The limits of the turn stand still while the gateway is away; the retries end with the turn.
+
+    Args:
+        model: Route to the model.
+        body: Body of the request, without the model's name.
 
     Raises:
         AgentExitError: There is no model.
     """
-    # It takes its time, and most agents call no model.
+    # aiohttp takes long to import, and most agents call no model.
     import aiohttp
 
     if model.socket is None or model.base_url is None:
@@ -46,7 +51,10 @@ async def call_model(model: ModelRoute, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer_of(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a call. Raises `ModelEndpointError` for an outcome without one."""
+    """Return the parsed response of a call.
+
+    Raise `ModelEndpointError` if its status is not 200, or it is no JSON object.
+    """
     status, text = outcome["status"], outcome["text"]
     try:
         answer = json.loads(text) if status == 200 else None

@@ -1,7 +1,7 @@
-"""The steps of a Python agent's turn, each recorded on this host once it is done: no attempt repeats one that is there.
+"""The steps of a Python agent's turn, each recorded on this host once it is done: no later attempt repeats it.
 
 A step that was started and not recorded is started again under the same name: a command of the sandbox attaches to its
-execution, anything else is done once more. Of two workers that take one turn, the first to record a step counts.
+execution, anything else is done once more. If two workers run one turn, the first record of a step counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchflow.planes.agent.bounds import MAX_LINE, MAX_OUTPUT
 from benchflow.planes.agent.notes import Message, Notes
 
 MEMORY = "memory"
-"""Name of the note of what a session remembers when it opens."""
+"""Name of the note with a session's memory at its opening."""
 
 OVER = "over"
 """Name of the note that a session's agent was ended."""
@@ -27,7 +27,7 @@ EXEC = "exec"
 """Kind of a step that is a command in the sandbox."""
 
 MAX_STEPS = 100_000
-"""Steps of one turn; each takes two files of this host."""
+"""Maximum steps of one turn; each takes two files of this host."""
 
 _STARTED = "started-"
 
@@ -39,30 +39,41 @@ def all_steps(notes: Notes) -> Iterator[Message]:
 
 
 def started_commands(notes: Notes, turn: int | None = None) -> list[str]:
-    """Return the names of the commands that were started, in their order. turn: of this turn only."""
+    """Return the names of the commands that were started, in their order.
+
+    Args:
+        notes: Notes of the session.
+        turn: Turn of the commands; None for all turns.
+    """
     started = notes.directory.glob(f"{_STARTED}step-{'*' if turn is None else turn}-*.json")
     names = [path.stem.removeprefix(_STARTED) for path in sorted(started, key=_numbers)]
     return [name for name in names if (notes.noted(f"{_STARTED}{name}") or {}).get("kind") == EXEC]
 
 
 def _numbers(path: Path) -> tuple[int, int]:
+    """Return turn and step of a note's file."""
     _, turn, number = path.stem.rsplit("-", 2)
     return int(turn), int(number)
 
 
 class Steps:
-    """The steps of one turn, in the order in which the agent asks for them."""
+    """The steps of one turn, in the order in which the agent requests them."""
 
     def __init__(self, notes: Notes, turn: int) -> None:
+        """Make it, before the first step. turn: number of the turn."""
         self._notes = notes
         self._turn = turn
         self._next = 0
         self._size = 0
-        # Another worker may have ended the turn, and this one may have been frozen meanwhile.
+        # Another worker may have ended the turn while this one was frozen.
         self._ends = [notes.file(name) for name in (f"ended-{turn}", f"stop-{turn}", OVER)]
 
     def name(self) -> str:
-        """Return the name of the next step, which is another one at each call, and the same in each attempt."""
+        """Return the name of the next step: another one at each call, and the same ones in each attempt.
+
+        Raises:
+            AgentOutputError: There are too many steps.
+        """
         self._next += 1
         if self._next > MAX_STEPS:
             raise AgentOutputError(f"the agent took more than {MAX_STEPS} steps in one turn")
@@ -74,10 +85,12 @@ class Steps:
         Args:
             name: From `name`.
             what: The kind of the step, and all that it depends on.
-            act: Does it, and returns JSON.
+            act: Callback that does it, and returns JSON.
 
         Raises:
             AgentDivergedError: An earlier attempt took another step in its place.
+            AgentExitError: The result is not JSON.
+            AgentOutputError: The result is too large.
             CancelledError: The turn is over, and the step is not recorded.
         """
         identity, kind, started = short_hash(repr(sorted(what.items())), 16), what["kind"], f"{_STARTED}{name}"
@@ -96,6 +109,7 @@ class Steps:
         return done["result"]
 
     def _checked(self, kind: str, result: Any) -> Any:
+        """Return a step's result, after a check that it is JSON and not too large."""
         try:
             size = len(json.dumps(result, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
@@ -103,7 +117,7 @@ class Steps:
                 f"the result of a step ({kind}) is no JSON: {error}", remedy="return plain values"
             ) from error
         self._size += size
-        # The output of a command is bounded by the sandbox.
+        # The sandbox limits the output of a command.
         if (size > MAX_LINE and kind != EXEC) or self._size > MAX_OUTPUT:
             raise AgentOutputError(
                 f"the steps of the agent give more than {MAX_LINE} bytes at once, or {MAX_OUTPUT} in a turn",

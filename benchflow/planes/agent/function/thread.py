@@ -1,4 +1,4 @@
-"""The thread in which a Python agent acts, with an event loop of its own: code that blocks does so for itself."""
+"""The thread in which a Python agent acts, with an event loop of its own, so that blocking code blocks only itself."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from benchflow.errors import AgentExitError
 from benchflow.planes.agent.function.turn import AgentTurn
 
 Act = Callable[[AgentTurn], Awaitable[str | None]]
-"""What an agent does in a turn. It may return why it stops, as ACP has it (`refusal`, `max_tokens`)."""
+"""A function that is an agent. It may return its stop reason, as ACP has it (`refusal`, `max_tokens`)."""
 
 _MAX_MESSAGE = 1000
 
 
 class ActingThread:
-    """The thread of one turn. One that blocks for ever is left behind: Python cannot end it."""
+    """The thread of one turn. One that blocks forever is abandoned: Python cannot end it."""
 
     def __init__(self, act: Act, turn: AgentTurn) -> None:
-        """Start it."""
+        """Start the thread.
+
+        Args:
+            act: The function.
+            turn: The turn, which it receives.
+        """
         self._act = act
         self.turn = turn
         self._task: asyncio.Task[str | None] | None = None
@@ -32,7 +37,7 @@ class ActingThread:
         self._over: asyncio.Future[None] = self._worker.create_future()
         self._result: str | None = None
         self._failure: BaseException | None = None
-        # What the steps do in the worker's loop sees the context of the activity, as all else there.
+        # Steps run in the worker's event loop, and must see the context of the activity.
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._run,), name="benchflow-agent", daemon=True).start()
 
@@ -52,30 +57,30 @@ class ActingThread:
             self._worker.call_soon_threadsafe(self._over.set_result, None)
 
     async def ended(self, within: float) -> bool:
-        """Return whether the function has ended, or ends within so many seconds."""
+        """Wait for the end of the function, at most `within` seconds. Return whether it has ended."""
         await asyncio.wait([self._over], timeout=within)
         return self._over.done()
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether the function has ended because it was cancelled."""
+        """Whether the function ended because it was cancelled."""
         return isinstance(self._failure, asyncio.CancelledError)
 
     def cancel(self) -> None:
-        """Have the function end, and take no further step."""
+        """Cancel the function, and refuse all further steps."""
         self.turn.is_over = True
-        # It looks at `is_over` after it has set these.
+        # The thread sets these before it reads `is_over`, so that one of both stops it.
         loop, task = self._loop, self._task
         if loop is not None and task is not None and not self._over.done():
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
 
     def result(self) -> str | None:
-        """Return what the function has returned.
+        """Return the stop reason that the function returned; None if it returned none.
 
         Raises:
             BaseException: The engine's own failure in one of its steps, whatever the function made of it.
-            AgentExitError: The function raised, or returned no reason to stop.
+            AgentExitError: The function raised, or returned something else than text.
         """
         if self.turn.failure is not None:
             raise self.turn.failure

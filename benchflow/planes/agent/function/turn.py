@@ -1,7 +1,7 @@
-"""A turn, as a Python agent has it: what it may do in its sandbox, and whom it may ask.
+"""A turn as a Python agent receives it: its commands in the sandbox, messages, questions and model calls.
 
-All that touches the engine happens in the worker's event loop, one thing at a time, in the order in which the agent
-asks for it: two attempts that ask for the same get the same names of steps, and tell the same lines.
+All that touches the engine runs in the worker's event loop, one thing at a time, in the order in which the agent
+requests it: two attempts with the same requests get the same names of steps, and write the same lines.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from benchflow.planes.agent.function.steps import EXEC, Steps
 T = TypeVar("T")
 
 _ANSWER = "answer"
+"""Field of the form with which the agent asks its user."""
 _PIECE = 64 * 1024
-"""Characters of a file that one command writes: Linux takes 128 KiB in a variable, and a character may be more bytes.
-Of those that are four bytes, half as many are written."""
+"""Maximum characters of a file that one command writes: Linux takes 128 KiB in a variable, and a character may be
+several bytes. If not all are ASCII, a quarter as many.
+"""
 
 _SHOWN = 1024 * 1024
-"""Characters of a command's outputs, and of a file that is written, that are in the trajectory."""
+"""Maximum characters of each output of a command, and of a written file, in the trajectory."""
 
 _MAX_REFUSED = 100
-"""Steps that are refused to a function which ignores that its turn is over, before it waits for ever."""
+"""Number of steps that are refused to a function that ignores the end of its turn. The next one blocks forever."""
 
 _is_in_step: ContextVar[bool] = ContextVar("is_in_step", default=False)
 
@@ -41,20 +43,21 @@ class AgentTurn:
     """One turn of a Python agent.
 
     Each awaited step is recorded when it is done. After a crash the agent's function is called again from its
-    beginning, and gets the recorded results of the steps that were done. So it must ask for the same steps in the same
-    order: what differs from run to run (the time, random numbers, calls of services) belongs in `once`. Steps that are
-    asked for at the same time are done one after another.
+    beginning, and receives the recorded results of the steps that were done. So it must request the same steps in the
+    same order: values that differ from run to run (the time, random numbers, calls of services) belong in `once`. Steps
+    that are requested concurrently are done one after another.
     """
 
     prompt: str
-    """What the agent is asked."""
+    """Text of the prompt."""
 
     number: int
-    """Which turn of the rollout it is, from 0."""
+    """Number of the turn in the rollout, from 0."""
 
     memory: dict[str, Any]
     """JSON that the session keeps from turn to turn, and takes along where the rollout branches. No place for secrets:
-    it travels with checkpoints, where they are replaced by their names."""
+    it travels with checkpoints, where they are replaced by their names.
+    """
 
     workspace: str
     """Directory of the sandbox in which commands start."""
@@ -74,6 +77,18 @@ class AgentTurn:
         answer: AskUser,
         counts: TurnCounts,
     ) -> None:
+        """Make it.
+
+        Args:
+            request: The turn to run.
+            session: The agent's session.
+            place: Place of the agent.
+            model: Route to the model.
+            memory: Memory of the session before the turn.
+            steps: Steps of the turn.
+            answer: Callback that answers questions to the user.
+            counts: Counts of the turn.
+        """
         self.prompt, self.number, self.memory, self.workspace = request.prompt, request.number, memory, session.cwd
         self.env = dict(place.agent_env)
         self._place = place
@@ -87,16 +102,16 @@ class AgentTurn:
         self._one_at_a_time = asyncio.Lock()
         self._n_refused = 0
         self.lines = 0
-        """Lines of the trajectory so far."""
+        """Number of trajectory lines so far."""
 
         self.heard_at = time.monotonic()
-        """When it told something last, or got something."""
+        """When the last line was written or the last result received, by the monotonic clock."""
 
         self.is_over = False
-        """Whether nobody waits for the turn any more: nothing is started, and nothing heard."""
+        """Whether the turn is over: no step is started, and no line written, any more."""
 
         self.failure: BaseException | None = None
-        """Why the engine ended the turn, whatever the function makes of it."""
+        """Error that ended the turn, whatever the function makes of it."""
 
     # --- in the sandbox --------------------------------------------------------------------------------------
 
@@ -108,13 +123,13 @@ class AgentTurn:
         cwd: str | None = None,
         timeout: float | None = None,
     ) -> SandboxExecResult:
-        """Run a command in the sandbox, once, as the agent's user.
+        """Run a command in the sandbox, once, as the agent's user, and return its result.
 
         Args:
-            cmd: A string is a shell's, anything else is the program and its arguments.
+            cmd: Command line for a shell if it is a string, else program and arguments.
             env: Variables besides those of the sandbox.
-            cwd: Directory; the workspace by default.
-            timeout: Seconds until it is killed; its result has `timed_out`.
+            cwd: Working directory; the workspace by default.
+            timeout: Seconds after which it is killed; its result then has `timed_out`. None for no limit.
         """
         argv = ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else [str(word) for word in cmd]
         shown = {"kind": "execute", "title": cmd if isinstance(cmd, str) else shlex.join(argv)}
@@ -123,7 +138,12 @@ class AgentTurn:
         return result
 
     async def read_file(self, path: str) -> str:
-        """Return the content of a text file. Raises `FileNotFoundError` for one that the agent's user can't read."""
+        """Return the content of a text file.
+
+        Raises:
+            FileNotFoundError: The agent's user can't read such a file.
+            OSError: It is longer than the output of a command may be.
+        """
         shown = {"kind": "read", "title": f"read {path}", "raw_input": {"path": path}}
         (result,) = await self._in_worker(lambda: self._run(shown, [self._command(["cat", "--", path])]))
         if result.return_code != 0:
@@ -133,7 +153,7 @@ class AgentTurn:
         return result.stdout
 
     async def write_file(self, path: str, content: str) -> None:
-        """Write a text file as the agent's user, with the directories above it. Raises `OSError`."""
+        """Write a text file as the agent's user, and make its parent directories. Raise `OSError` if that fails."""
         script = 'mkdir -p -- "$(dirname -- "$1")" && printf %s "$CONTENT" >"$1"'
         shown = {"kind": "edit", "title": f"write {path}", "raw_input": {"path": path, "content": content[:_SHOWN]}}
         commands = []
@@ -145,10 +165,11 @@ class AgentTurn:
             raise OSError(results[-1].stderr.strip() or path)
 
     def _command(self, argv: list[str], **more: Any) -> dict[str, Any]:
+        """Return the arguments of a command's step."""
         return {"argv": argv, "env": {}, "cwd": self.workspace, "timeout": None} | more
 
     async def _run(self, shown: Line, commands: Sequence[Mapping[str, Any]]) -> list[SandboxExecResult]:
-        """Run commands up to the first that fails, as one call of a tool, and return their results."""
+        """Run commands up to the first that fails, as one tool call, and return their results."""
         results: list[SandboxExecResult] = []
         call = None
         for command in commands:
@@ -176,21 +197,21 @@ class AgentTurn:
         )
         return result.model_dump(mode="json")
 
-    # --- what it says ----------------------------------------------------------------------------------------
+    # --- messages and questions ------------------------------------------------------------------------------
 
     async def say(self, text: str) -> None:
-        """Say something to the user."""
+        """Write a message to the user, as a line of the trajectory."""
         await self._in_worker(lambda: self._told({"type": "agent_message", "text": str(text)}))
 
     async def think(self, text: str) -> None:
-        """Record a thought, for rewards that read the reasoning."""
+        """Write a thought as a line of the trajectory, for rewards that read the reasoning."""
         await self._in_worker(lambda: self._told({"type": "agent_thought", "text": str(text)}))
 
     async def ask_user(self, text: str, options: Sequence[str] = ()) -> str | None:
-        """Ask the user, and return the answer, one of the options if there are any; None for a refusal.
+        """Ask the user and return the answer, one of the options if there are any; None for a refusal.
 
-        Where the job has users asked (`permissions = "ask"`), the turn waits for as long as it takes, and may branch
-        by the options.
+        If the job has users asked (`permissions = "ask"`), the turn waits as long as necessary, and may branch by the
+        options.
         """
         return await self._in_worker(lambda: self._ask(str(text), [str(option) for option in options]))
 
@@ -219,15 +240,15 @@ class AgentTurn:
         self._tell({"type": "elicitation_answer", "result": said})
         return answered
 
-    # --- what it calls ---------------------------------------------------------------------------------------
+    # --- calls -----------------------------------------------------------------------------------------------
 
     async def once(self, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what a call returns, as JSON: recorded, and not called again in a later attempt.
+        """Return the result of a call, as JSON. It is recorded, and not called again in a later attempt.
 
         Args:
-            what: A name of the step, for people and to tell it from others.
-            call: What is done, in the agent's own thread; it takes no steps of the turn. A crash in the middle of it
-                has it called again, and so has an exception, which is not recorded.
+            what: A name of the step, for people and to distinguish it from others.
+            call: The call, which runs in the agent's own thread and takes no steps of the turn. It is repeated after a
+                crash in the middle of it, and after an exception, which is not recorded.
         """
         own = asyncio.get_running_loop()
 
@@ -237,14 +258,16 @@ class AgentTurn:
         return await self._in_worker(lambda: self._step(self._steps.name(), {"kind": "once", "what": what}, run))
 
     async def complete(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
-        """Call the agent's model by way of the gateway, which records and counts, and return its answer.
+        """Call the agent's model through the gateway, which records and counts the call, and return the response.
+
+        If the job names no model, the turn ends with `AgentExitError`.
 
         Args:
-            messages: As in OpenAI's chat completions; so are `options`, and the answer.
-            options: Any but `stream`: answers are whole.
+            messages: As in OpenAI's chat completions; so are `options`, and the response.
+            options: Any but `stream`, which raises `ValueError`: responses are complete.
 
         Raises:
-            ModelEndpointError: The job names no model, or it answered with an error.
+            ModelEndpointError: The model responded with an error.
         """
         if options.get("stream"):
             raise ValueError("`complete` returns whole answers: leave `stream` away")
@@ -256,16 +279,18 @@ class AgentTurn:
     # --- steps -----------------------------------------------------------------------------------------------
 
     def key(self, name: str) -> str:
-        """Return the name of a step that is unique in the sandbox."""
+        """Return the idempotency key of a step, unique in the sandbox."""
         return f"agent-{self._session.directory}-{name}"
 
     async def _step(self, name: str, what: dict[str, Any], act: Callable[[], Awaitable[Any]]) -> Any:
+        """Do a step unless it is recorded, and return its result."""
         done = await self._steps.take(name, what, act)
         self.heard_at = time.monotonic()
         return done
 
     def _tell(self, line: Line) -> None:
-        # The trajectory is closed, and its file may be another's by now.
+        """Write a line of the trajectory. Raise `CancelledError` if the turn is over."""
+        # The trajectory is closed, and another worker may write its file.
         if self.is_over:
             raise asyncio.CancelledError
         self.heard_at = time.monotonic()
@@ -278,7 +303,10 @@ class AgentTurn:
         self._tell(line)
 
     async def _in_worker(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what a coroutine returns that runs in the worker's event loop, when those before it have ended."""
+        """Await work in the worker's event loop, after all earlier work of the turn, and return its result.
+
+        The engine's errors end the turn: they are kept in `failure`, and the function is cancelled.
+        """
 
         async def begin() -> T:
             if self.is_over:
@@ -295,25 +323,27 @@ class AgentTurn:
             except ModelEndpointError:
                 raise
             except (BenchFlowError, Unanswered) as failure:
-                # Nothing that the function could see to, and it might continue as if it had.
+                # The function cannot handle this, and might continue as if it had.
                 self.failure, self.is_over = failure, True
                 raise asyncio.CancelledError from failure
 
     async def _refuse(self) -> None:
+        """Raise `CancelledError`; block forever after too many calls."""
         self._n_refused += 1
         if self._n_refused > _MAX_REFUSED:
-            # It ignores its end, and would keep a core busy.
+            # The function ignores its end, and would keep a core busy.
             await asyncio.get_running_loop().create_future()
         raise asyncio.CancelledError
 
 
 async def _called(call: Callable[[], Awaitable[T]]) -> T:
+    """Await a call of `once`, in which steps of the turn are refused."""
     _is_in_step.set(True)
     return await call()
 
 
 def _shown(result: SandboxExecResult) -> dict[str, Any]:
-    """Return a result as the trajectory has it."""
+    """Return a result as the trajectory has it, with its outputs shortened."""
     cut = {"stdout": result.stdout[:_SHOWN], "stderr": result.stderr[:_SHOWN]}
     is_cut = result.truncated or cut["stdout"] != result.stdout or cut["stderr"] != result.stderr
     return result.model_dump(mode="json") | cut | {"truncated": is_cut}

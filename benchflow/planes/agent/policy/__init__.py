@@ -1,7 +1,7 @@
-"""The agent `policy`: our own tool loop, for a model that a trainer serves.
+"""The agent `policy`: the engine's own tool loop, for a model that a trainer serves.
 
-A toolbox's Node runs `policy.mjs`; `mcp.mjs`, which lies beside it, is its way to MCP servers.
+A toolbox's Node runs `policy.mjs`; `mcp.mjs`, beside it, is its client of MCP servers.
 
-It stands for the model alone: nothing summarises, asks on the side or streams, and a conversation only ever grows, so
-that what a trainer sees is what the model was asked.
+It represents the model alone: nothing summarises, makes extra calls or streams, and a conversation only ever grows, so
+that a trainer sees exactly the model's input.
 """

@@ -1,4 +1,4 @@
-"""Toolboxes: what an agent needs to run, in one read-only directory that any sandbox can mount.
+"""Toolboxes: the programs that an agent needs, in one read-only directory that any sandbox can mount.
 
 A toolbox holds an agent in one version with the Node or the Python that runs it, and is started at the same absolute
 path wherever it is mounted (it also runs elsewhere: on this host, to be checked). It is built once for all rollouts
@@ -50,18 +50,23 @@ __all__ = [
 ]
 
 _FORMAT = 1
-"""Of the layout; raised when toolboxes that were built before must not be used any more."""
+"""Version of the layout; raised when toolboxes that were built before must not be used any more."""
 
 
 PUMP = "pump"
-"""The program that holds an agent's stdio, in the toolbox of `ensure_runtime`."""
+"""Name of the stdio proxy, which holds an agent's stdio, in the toolbox of `ensure_runtime`."""
 
 RELAY = "relay"
-"""The program by which a sandbox reaches the model gateway, in the same toolbox."""
+"""Name of the relay, by which a sandbox reaches the model gateway, in the same toolbox."""
 
 
 async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") -> Toolbox:
-    """The toolbox that holds every agent's stdio: Node and the pump, for agents whose own toolbox has no Node, too."""
+    """Return the engine's own toolbox, with Node, the stdio proxy and the relay. It is built if this host has none.
+
+    Args:
+        paths: State paths with the toolboxes; None for the default.
+        libc: C library of the image.
+    """
     record = AgentRecord(
         name="node",
         description="Holds the stdio of agents.",
@@ -79,11 +84,18 @@ async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") 
 
 
 async def ensure_toolbox(record: AgentRecord, paths: StatePaths | None = None, libc: Libc = "glibc") -> Toolbox | None:
-    """The agent's toolbox for images with this C library, built now if this host has none; None for nothing to install.
+    """Return the agent's toolbox, built now if this host has none; None if there is nothing to install.
 
-    A toolbox that brings Python brings its C library, too, and is one for all images. Any number of processes may ask
-    at once: one builds, the others wait for it. Raises `AgentInstallError`, and its `AgentDownloadError` for what may
-    succeed if done again.
+    Any number of processes may ask at once: one builds, the others wait for it.
+
+    Args:
+        record: Registry record of the agent.
+        paths: State paths with the toolboxes; None for the default.
+        libc: C library of the image. A toolbox with Python brings its C library, and is one for all images.
+
+    Raises:
+        AgentInstallError: It cannot be built; `AgentDownloadError` if a retry may succeed.
+        ConfigError: A script of the record does not exist.
     """
     if record.install is None or record.version is None or record.mount_path is None:
         return None
@@ -109,6 +121,7 @@ async def ensure_toolbox(record: AgentRecord, paths: StatePaths | None = None, l
 
 
 def _manifest(record: AgentRecord, digest: str, installed: Installed, part: Path, seconds: float) -> ToolboxManifest:
+    """Return the manifest of the toolbox in `part`, which took `seconds` to build."""
     size, files = measure(part)
     return ToolboxManifest(
         agent=record.name,
@@ -124,6 +137,7 @@ def _manifest(record: AgentRecord, digest: str, installed: Installed, part: Path
 
 
 def _digest(install: NodeInstall | PythonInstall, scripts: Scripts, interpreter: Interpreter | None, libc: Libc) -> str:
+    """Return the digest of all that decides the content of a toolbox."""
     built_by = [interpreter.key] if interpreter else [NPM_VERSION, libc]
     if libc == "musl" and isinstance(install, NodeInstall):
         built_by.append(musl_version(install.node))
@@ -132,6 +146,7 @@ def _digest(install: NodeInstall | PythonInstall, scripts: Scripts, interpreter:
 
 
 def _require_host() -> None:
+    """Raise `AgentInstallError` unless this host has Linux and glibc."""
     glibc = sys.platform == "linux" and "CS_GNU_LIBC_VERSION" in os.confstr_names
     if not glibc:
         raise AgentInstallError(

@@ -1,7 +1,7 @@
-"""A directory that is built once, by whoever comes first, and is whole or not there at all.
+"""Directories that are built once, by the first process that needs one, and are complete or absent.
 
-Builders exclude each other by a lock that the kernel drops when they die. What a killed one left lies under another
-name and is removed by the next. Once in place a directory is never changed, and nobody may write into it.
+Builders exclude each other by a lock that the kernel releases when they die. The remains of a killed builder have
+another name and are removed by the next one. A finished directory never changes, and its files are read-only.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from benchflow.planes.sandbox.records import file_lock
 
 
 async def built_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -> bool:
-    """Make sure that `directory` is there; whether it was built now. `make` fills the directory that it is given.
+    """Build a directory, unless it exists, and return whether it was built now.
 
-    Raises what `make` raises, and `AgentInstallError` where the disk is full or cannot be written.
+    Args:
+        directory: Path of the directory.
+        make: Callback that fills the directory that it receives. Its errors are raised.
+
+    Raises:
+        AgentInstallError: The disk is full or cannot be written.
     """
     if directory.is_dir():
         return False
@@ -36,7 +41,7 @@ async def built_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -
             try:
                 await make(part)
                 _seal(part)
-                # A rename that survives a power cut must not lead to files that did not.
+                # The rename must not survive a power cut that the files do not survive.
                 os.sync()
                 part.rename(directory)
             except BaseException:
@@ -49,7 +54,7 @@ async def built_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory, also one whose content may not be written."""
+    """Remove a directory, also one with read-only content."""
     for at, names, _ in os.walk(directory):
         for name in (".", *names):
             path = Path(at) / name
@@ -59,11 +64,12 @@ def remove_tree(directory: Path) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """The same files under another directory, sharing their content where the file system can."""
+    """Copy a tree by hard links, or by content where the file system has none."""
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, copy_function=link)
 
 
 def link(source: str | Path, target: str | Path) -> None:
+    """Make a hard link to a file, or copy it if that fails. A symbolic link is not followed."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -71,7 +77,7 @@ def link(source: str | Path, target: str | Path) -> None:
 
 
 def measure(directory: Path) -> tuple[int, int]:
-    """(bytes on disk, number of files) below a directory."""
+    """Return the bytes on disk and the number of files below a directory."""
     size = files = 0
     for at, _, names in os.walk(directory):
         for name in names:
@@ -81,7 +87,10 @@ def measure(directory: Path) -> tuple[int, int]:
 
 
 def _seal(directory: Path) -> None:
-    """Everybody may read and run what is there, nobody may change it; no link leads out of it."""
+    """Make all content readable and executable, but not writable, for all.
+
+    Raise `AgentInstallError` for a link that leads out.
+    """
     root = directory.resolve()
     for at, names, files in os.walk(directory, topdown=False):
         for name in (*names, *files):
@@ -95,5 +104,5 @@ def _seal(directory: Path) -> None:
                 continue
             mode = path.stat().st_mode
             path.chmod(0o555 if stat.S_ISDIR(mode) or mode & 0o111 else 0o444)
-    # Its own directory stays writable for its owner, who could not rename it otherwise.
+    # The directory itself stays writable for its owner, who could not rename it otherwise.
     directory.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Whether an image can run a toolbox: shown by running a part of it there, and refused by name where it cannot."""
+"""Check that an image can run a toolbox, by running a part of it there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ exit $status
 
 
 async def require_runs_in(sandbox: Sandbox, toolbox: Toolbox) -> None:
-    """Raise `UnsupportedFeatureError` when the programs of a mounted toolbox do not start in a sandbox's image."""
+    """Raise an error if the programs of a mounted toolbox do not start in a sandbox.
+
+    Raises:
+        UnsupportedFeatureError: The image has another C library, or too old libraries.
+        SandboxError: There is another reason, such as a toolbox that is not mounted.
+    """
     probe = absolute(toolbox.manifest.installed.probe, toolbox.mount_path)
     result = await sandbox.control(_TRY, *probe)
     if result.return_code == 0:
@@ -50,5 +55,6 @@ async def require_runs_in(sandbox: Sandbox, toolbox: Toolbox) -> None:
 
 
 def _does_not_load(result: SandboxExecResult) -> bool:
-    # An older loader leaves out a kind of relocation that it does not know, and the program falls over its own feet.
+    """Return whether a program for musl fails as it does with an older musl."""
+    # An older loader ignores a kind of relocation that it does not know, and the program crashes with SIGSEGV (11).
     return "Error relocating" in result.stderr or result.return_code == 128 + 11

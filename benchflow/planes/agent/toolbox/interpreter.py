@@ -1,9 +1,9 @@
-"""A Python that runs anywhere: an interpreter of this host, copied with its library, the C library and the loader.
+"""Portable copies of this host's Python: the interpreter with its library, the C library and the loader.
 
-No package index offers an interpreter that can be unpacked, so that one of the host's own is taken. It must not need
-anything of the image it will run in, not even an equally new C library: therefore all shared libraries are copied
-with it, and it is started through the copied loader. `sys.executable` is a shell script that does so, which keeps
-what it starts itself (`multiprocessing`, `python -m`) inside, too, and needs no path to be known in advance.
+No package index offers an interpreter that only has to be unpacked, so that one of the host's own is copied. It must
+not need anything of the image it will run in, not even an equally new C library: therefore all shared libraries are
+copied with it, and it is started through the copied loader. `sys.executable` is a shell script that does so: processes
+that it starts itself (`multiprocessing`, `python -m`) use the copy, too, and no path must be known in advance.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from benchflow.contracts.ids import short_hash
 from benchflow.errors import AgentInstallError
 
 _VARIABLE = "BENCHFLOW_TOOLBOX_PYTHON"
+"""Variable with paths of interpreters to prefer, separated as in PATH."""
 _SHARED = "libc"
+"""Directory of the shared libraries in a copy."""
 _LAYOUT = 2
-"""Of a copy; raised when copies that were made before must not be used any more."""
+"""Version of a copy's layout; raised when copies that were made before must not be used any more."""
 
 _COMPANIONS = (
-    # Looking up names.
+    # Libraries that resolve host names and users.
     *("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"),
-    # What packages' own native parts name.
+    # Libraries that native parts of packages are linked to.
     *("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libutil.so.1", "libanl.so.1"),
 )
 _UNUSED = shutil.ignore_patterns(
@@ -36,7 +38,7 @@ _UNUSED = shutil.ignore_patterns(
     *("config-*", "*.a", "EXTERNALLY-MANAGED", "sitecustomize.py", "lib-dynload", "_bundled"),
 )
 
-# What an interpreter says of itself: which of its modules load, and which shared libraries they then have.
+# Prints, as JSON, which native modules of an interpreter can be imported, and which shared libraries they then need.
 _ASK = r"""
 import ctypes, importlib, json, os, platform, sys, sysconfig
 stdlib = sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
@@ -88,6 +90,7 @@ class Interpreter:
     """A Python of this host that can be copied."""
 
     def __init__(self, said: dict[str, Any], loader: str) -> None:
+        """Make it. said: the output of `_ASK`; loader: path of its dynamic loader."""
         self.version: str = said["version"]
         self.pip: str | None = said["pip"]
         self._said = said
@@ -96,17 +99,17 @@ class Interpreter:
 
     @property
     def key(self) -> str:
-        """Names this very build on this very C library."""
+        """Return a name for this very build on this very C library."""
         parts = (_LAYOUT, self._said["build"], self._said["glibc"], self._said["executable"])
         return f"{self.version}-{short_hash(json.dumps(parts), 8)}"
 
     @property
     def packages(self) -> str:
-        """Where packages are installed, relative to the copy."""
+        """Return the directory of packages, relative to the copy."""
         return f"{self._stdlib}/site-packages"
 
     def copy_to(self, root: Path) -> None:
-        """The interpreter below `root`: `bin/python3`, its library, the shared libraries. Without any package."""
+        """Copy the interpreter to `root`: `bin/python3`, its library and the shared libraries, without any package."""
         shared = root / _SHARED
         for directory in (root / "bin", root / "libexec", shared):
             directory.mkdir()
@@ -119,7 +122,7 @@ class Interpreter:
             shutil.copy2(library, shared / Path(library).name)
         site = root / self.packages
         site.mkdir()
-        # Some distributions' interpreters look for packages elsewhere.
+        # Interpreters of some distributions look for packages elsewhere.
         (root / self._stdlib / "sitecustomize.py").write_text(
             "import os, site, sys\n"
             'here = os.path.join(os.path.dirname(__file__), "site-packages")\n'
@@ -134,7 +137,7 @@ class Interpreter:
         start.chmod(0o755)
 
     def _companions(self) -> Iterator[str]:
-        """What the C library is one with: other versions of them, or none, are in an image."""
+        """Yield libraries that must be of the same build as the C library: an image has others, or none."""
         libc = next((name for name in self._said["libraries"] if Path(name).name == "libc.so.6"), None)
         for name in _COMPANIONS:
             if libc and (file := Path(libc).parent / name).is_file():
@@ -142,7 +145,11 @@ class Interpreter:
 
 
 def find_interpreter(wanted: str) -> Interpreter:
-    """A Python of this minor version (`3.12`) on this host. Raises `AgentInstallError` that names where it looked."""
+    """Return a Python of this host that can be copied. wanted: its minor version, as `3.12`.
+
+    Raises:
+        AgentInstallError: There is none. The error names those that were found.
+    """
     looked = []
     for candidate in _candidates(wanted):
         said = _ask(candidate)
@@ -163,7 +170,11 @@ def find_interpreter(wanted: str) -> Interpreter:
 
 
 def find_pip() -> tuple[str, str]:
-    """A Python of this host, and where it imports a pip from. Raises `AgentInstallError` when none has one."""
+    """Return a Python of this host, and the path from which it imports pip.
+
+    Raises:
+        AgentInstallError: No Python has pip.
+    """
     for candidate in _candidates(f"3.{sys.version_info.minor}"):
         said = _ask(candidate)
         if said is not None and said["pip"]:
@@ -176,6 +187,10 @@ def find_pip() -> tuple[str, str]:
 
 
 def _candidates(wanted: str) -> Iterator[str]:
+    """Yield interpreters of a minor version, the preferred ones first.
+
+    `sys.executable` is among them, whatever its version.
+    """
     named = [part for part in os.environ.get(_VARIABLE, "").split(os.pathsep) if part]
     name = f"python{wanted}"
     homes = [
@@ -193,7 +208,7 @@ def _candidates(wanted: str) -> Iterator[str]:
 
 
 def _ask(executable: str) -> dict[str, Any] | None:
-    """What a Python says of itself; None for one that does not start."""
+    """Return the output of `_ASK` in an interpreter; None if it does not start."""
     try:
         ran = subprocess.run([executable, "-I", "-c", _ASK], capture_output=True, timeout=60, check=True)
         said: dict[str, Any] = json.loads(ran.stdout)
@@ -203,5 +218,6 @@ def _ask(executable: str) -> dict[str, Any] | None:
 
 
 def _knows_argv0(loader: str) -> bool:
+    """Return whether a loader has the option `--argv0`, which glibc 2.33 introduced."""
     ran = subprocess.run([loader, "--help"], capture_output=True, timeout=10, check=False)
     return b"--argv0" in ran.stdout

@@ -1,4 +1,4 @@
-"""Toolboxes in an image, for a sandbox that can mount nothing of this host: a daemon elsewhere sees other files."""
+"""Toolboxes in an image, for a sandbox that can mount nothing of this host, as with a daemon elsewhere."""
 
 from __future__ import annotations
 
@@ -19,9 +19,19 @@ _TIMEOUT = 1800.0
 async def image_with_toolboxes(
     provider: SandboxProvider, image: ImageRef, toolboxes: Sequence[Toolbox], *, log: Path | None = None
 ) -> ImageRef:
-    """An image with the toolboxes at their mount paths, and else the one that is given; built once for the same ones.
+    """Return an image with toolboxes at their mount paths, based on another one.
 
-    All toolboxes must lie in one directory, as those of one host do. Raises `ImageBuildError`.
+    It is built once for the same toolboxes.
+
+    Args:
+        provider: Provider of the sandbox.
+        image: Image to add the toolboxes to, and returned if there are none.
+        toolboxes: The toolboxes, which must lie in one directory.
+        log: File for the output of the build.
+
+    Raises:
+        ImageBuildError: The build fails.
+        ConfigError: The toolboxes lie in several directories.
     """
     wanted = sorted({(toolbox.mount_path, toolbox.root) for toolbox in toolboxes})
     if not wanted:
@@ -29,7 +39,7 @@ async def image_with_toolboxes(
     (directory, *others) = {root.parent for _, root in wanted}
     if others:
         raise ConfigError(f"toolboxes of one image lie in {directory} and {others[0]}", remedy="build them together")
-    # A toolbox's own name ends with its digest.
+    # The name of a toolbox's directory ends with its digest.
     digest = short_hash(json.dumps([image.reference, [(path, root.name) for path, root in wanted]]), 64)
     lines = [f"FROM {image.reference}", *(f"COPY {json.dumps([root.name, path])}" for path, root in wanted)]
     dockerfile = directory / ".layers" / f"{digest[:32]}.Dockerfile"

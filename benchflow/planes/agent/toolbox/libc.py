@@ -1,4 +1,4 @@
-"""Which C library an image has: asked of the image itself, once."""
+"""The C library of an image, read in the image itself, once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.manifest import Libc
 from benchflow.planes.sandbox.image_facts import image_fact
 
-# The shell's own loader tells; only a static shell leaves it to what else is there.
+# The loader of the shell decides; for a static shell, the loaders that exist do.
 _LOOK = """
 head -c 4096 /bin/sh | grep -q ld-musl && echo musl && exit
 head -c 4096 /bin/sh | grep -q ld-linux && echo glibc && exit
@@ -27,16 +27,23 @@ echo glibc
 async def libc_of(
     provider: SandboxProvider, image: ImageRef, paths: StatePaths | None = None, *, labels: Mapping[str, str]
 ) -> Libc:
-    """The C library of an image, kept by its reference once it is known.
+    """Return the C library of an image, read in a short-lived sandbox of it and cached by the image's reference.
 
-    Asked of a sandbox that is started from it for a moment. labels: what the reaper knows its own by, should this
-    process die meanwhile. Raises `SandboxError` when the image does not start.
+    Args:
+        provider: Provider of the sandbox.
+        image: The image.
+        paths: State paths with the cache; None for the default.
+        labels: Labels of the sandbox, by which the reaper finds it if this process dies meanwhile.
+
+    Raises:
+        SandboxError: The image does not start, or has no shell.
     """
     file, read = (paths or StatePaths.default()).toolboxes / "libc.json", partial(_libc, image)
     return cast(Libc, await image_fact(provider, image, _LOOK, file=file, read=read, labels=labels))
 
 
 def _libc(image: ImageRef, said: SandboxExecResult) -> str:
+    """Return the C library that the script `_LOOK` has printed."""
     if said.stdout.strip() not in ("glibc", "musl"):
         raise SandboxError(
             f"the image {image.reference} does not tell its C library",

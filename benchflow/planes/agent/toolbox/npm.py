@@ -1,7 +1,7 @@
-"""One package from an npm registry, without npm: where the user's configuration says, verified and unpacked.
+"""Download of single packages from an npm registry without npm: by the user's configuration, verified and unpacked.
 
-For the two packages that make npm itself run here, Node and npm; everything else npm then fetches. Understood of
-npm's configuration (variables, the user's and the global `npmrc`): registry, tokens, proxies, CA files.
+Used for the two packages with which npm itself runs, Node and npm; npm then fetches all others. Of npm's configuration
+(variables, the user's and the global `npmrc`) it reads registry, tokens, proxies and CA files.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _GLOBAL = ("/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc")
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")
 _ATTEMPTS = 3
 _SILENCE = 60.0
+"""Seconds without data after which a request fails."""
 _CHUNK = 1 << 20
 
 
 def npm_config(environ: Mapping[str, str]) -> dict[str, str]:
-    """npm's own settings as they hold here: variables over the user's file over the global one."""
+    """Return npm's settings: variables override the user's file, which overrides the global one."""
     variables = {
         name[len("npm_config_") :].lower().replace("_", "-"): value
         for name, value in environ.items()
@@ -52,6 +53,7 @@ def npm_config(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _npmrc(text: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of an `npmrc` file, with variables put in."""
     settings = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
@@ -62,7 +64,7 @@ def _npmrc(text: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _npms_own(environ: Mapping[str, str]) -> str:
-    """The registry that npm uses when nobody names one, as npm itself says. Raises `AgentInstallError` without npm."""
+    """Return the registry that npm uses by default, as npm itself prints it. Raise `AgentInstallError` without npm."""
     npm = shutil.which("npm", path=environ.get("PATH"))
     said = ""
     if npm is not None:
@@ -83,6 +85,7 @@ class NpmRegistry:
     """The registry that the user's configuration names."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Read the configuration. Raise `AgentInstallError` if it names no registry and npm is missing."""
         self._config = npm_config(environ)
         self._environ = environ
         self.url = (self._config.get("registry") or _npms_own(environ)).rstrip("/") + "/"
@@ -93,9 +96,18 @@ class NpmRegistry:
     def unpack(
         self, package: str, version: str, target: Path, stop: threading.Event, only: tuple[str, ...] = ()
     ) -> None:
-        """Fetch a package and unpack it into `target`; `only` these of its top names, all when none is given.
+        """Download a package, verify its digest, and unpack it.
 
-        Raises `AgentDownloadError` and `AgentInstallError`. `stop`, once set, ends it early.
+        Args:
+            package: Name of the package.
+            version: Exact version.
+            target: Directory for its content.
+            stop: Event that ends the download early.
+            only: Top names to unpack; empty for all.
+
+        Raises:
+            AgentDownloadError: The download fails, and a retry may succeed.
+            AgentInstallError: It fails for another reason, such as a missing version.
         """
         what = f"fetching {package} {version}"
         packed = target.with_name(f"{target.name}.tgz")
@@ -116,10 +128,11 @@ class NpmRegistry:
             packed.unlink(missing_ok=True)
 
     def require(self, package: str, version: str) -> None:
-        """Raise `AgentDownloadError` or `AgentInstallError` when a package cannot be had."""
+        """Raise `AgentDownloadError` or `AgentInstallError` if a package cannot be fetched."""
         self._about(package, version)
 
     def _about(self, package: str, version: str) -> dict[str, Any]:
+        """Return address and digests of a package's archive."""
         what = f"fetching {package} {version}"
         with self._open(f"{self.url}{quote(package, safe='@')}/{quote(version)}", what) as answer:
             try:
@@ -133,6 +146,7 @@ class NpmRegistry:
                 ) from error
 
     def _download(self, url: str, file: Path, about: dict[str, Any], stop: threading.Event, what: str) -> None:
+        """Download an archive to a file, and verify its digest."""
         integrity = about["integrity"]
         kind, _, expected = (integrity or "").split()[0].partition("-") if integrity else ("sha1", "", "")
         digest = hashlib.new(kind)
@@ -152,10 +166,11 @@ class NpmRegistry:
             )
 
     def _open(self, url: str, what: str) -> IO[bytes]:
+        """Open an address, with the user's credentials for it."""
         request = urllib.request.Request(url, headers={"Accept": "application/json, */*"})
         authorization = self._authorization(url)
         if authorization:
-            # Not to be shown to wherever the registry redirects to.
+            # Must not be sent to the target of a redirect.
             request.add_unredirected_header("Authorization", authorization)
         try:
             opened: IO[bytes] = self._opener.open(request, timeout=_SILENCE)
@@ -173,7 +188,7 @@ class NpmRegistry:
             raise _translated(what, error) from error
 
     def _authorization(self, url: str) -> str | None:
-        """What the user's configuration holds for this address, as npm looks it up: from the full path upwards."""
+        """Return the credentials for an address, looked up as npm does: by its full path, then by each parent."""
         where = urlsplit(url)
         path = PurePosixPath(where.path or "/")
         for place in (path, *path.parents):
@@ -186,6 +201,7 @@ class NpmRegistry:
         return None
 
     def _proxies(self) -> dict[str, str]:
+        """Return the proxies by scheme; none if the registry is excluded from them."""
         proxies = dict(urllib.request.getproxies())
         https = self._config.get("https-proxy") or self._config.get("proxy")
         http_ = self._config.get("http-proxy") or self._config.get("proxy")
@@ -195,6 +211,7 @@ class NpmRegistry:
         return {} if any(host == name or host.endswith(f".{name}") for name in spared) else proxies
 
     def _trust(self) -> ssl.SSLContext:
+        """Return the TLS context with the user's CA files."""
         if self._config.get("strict-ssl") == "false":
             return ssl._create_unverified_context()
         context = ssl.create_default_context()
@@ -212,6 +229,7 @@ class NpmRegistry:
 
 
 def _translated(what: str, error: Exception) -> AgentInstallError:
+    """Return the error for an exception of a request."""
     reason = getattr(error, "reason", error)
     said = f"{type(reason).__name__}: {reason}"
     if isinstance(reason, OSError) and reason.errno in (28, 122):
@@ -222,7 +240,7 @@ def _translated(what: str, error: Exception) -> AgentInstallError:
 
 
 def _extract(archive: tarfile.TarFile, target: Path, only: tuple[str, ...]) -> None:
-    """Files of a package, whose names all begin with one directory of any name."""
+    """Extract the files of a package's archive, whose names all begin with one directory of any name."""
     for member in archive:
         parts = PurePosixPath(member.name).parts[1:]
         if not member.isfile() or not parts or ".." in parts or (only and parts[0] not in only):

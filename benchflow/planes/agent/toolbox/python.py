@@ -1,4 +1,4 @@
-"""A toolbox that brings its own Python: an interpreter that needs nothing of the image, and packages from PyPI."""
+"""Installation of a toolbox with its own Python: a portable interpreter, and packages from PyPI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchflow.planes.agent.toolbox.steps import run_step
 
 _TIMEOUT = 1200.0
 _ENTRY = re.compile(r"^\s*([\w.-]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)")
-# Isolated from what the task's environment says to Python, and of one mind about texts.
+# Isolated from the task's Python variables, and with one encoding for text.
 _OPTIONS = ("-I", "-X", "utf8")
 _LIST = """
 import json, importlib.metadata as metadata
@@ -27,11 +27,21 @@ print(json.dumps({item.name: item.version for item in metadata.distributions()})
 
 
 async def install_python(install: PythonInstall, interpreter: Interpreter, root: Path, runtimes: Path) -> Installed:
-    """Fill `root` with a copy of the interpreter and the packages. `runtimes`: copies that are kept for all agents."""
+    """Fill a toolbox with a copy of the interpreter and the packages, and return what was installed.
+
+    Args:
+        install: Installation that the record names.
+        interpreter: Interpreter to copy.
+        root: Directory of the toolbox, empty.
+        runtimes: Directory of the copies that all toolboxes share.
+
+    Raises:
+        AgentInstallError: It fails.
+    """
     runtime = runtimes / f"python-{interpreter.key}"
     await built_once(runtime, lambda part: _make_runtime(interpreter, part))
     await asyncio.to_thread(link_tree, runtime, root)
-    # The names are shared with the runtime, the directories are ours.
+    # The files are links to the runtime's, but the directories are the toolbox's own.
     for at, _, _ in os.walk(root):
         Path(at).chmod(0o755)
     log = root / ".pip.log"
@@ -53,7 +63,7 @@ async def install_python(install: PythonInstall, interpreter: Interpreter, root:
         timeout=_TIMEOUT,
         env=os.environ,
     )
-    # Nothing can be compiled later, in a read-only directory. What fails is a template, or meant for another Python.
+    # Nothing can be compiled later, in a read-only directory. Files that fail are templates, or for another Python.
     compile_all = ("-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", interpreter.packages)
     await run_step(
         [*python, *compile_all],
@@ -80,11 +90,12 @@ async def install_python(install: PythonInstall, interpreter: Interpreter, root:
 
 
 async def _make_runtime(interpreter: Interpreter, part: Path) -> None:
+    """Copy an interpreter to `part`, and compile its library."""
     await asyncio.to_thread(interpreter.copy_to, part)
     log = part / ".log"
     library = str(Path(interpreter.packages).parent)
     python = (str(part / "bin" / "python3"), *_OPTIONS)
-    # Proves, too, that the copy runs.
+    # Verifies, too, that the copy runs.
     await run_step(
         [*python, "-c", "import ssl, sqlite3, ctypes, zlib, multiprocessing"],
         cwd=part,
@@ -106,7 +117,7 @@ async def _make_runtime(interpreter: Interpreter, part: Path) -> None:
 
 
 def _place_pip(interpreter: Interpreter, tools: Path) -> None:
-    """pip alone, away from whatever else the host's interpreter has installed."""
+    """Copy pip alone to `tools`, without other packages of the host's interpreter."""
     source = Path(str(interpreter.pip))
     tools.mkdir()
     if source.is_dir():
@@ -116,11 +127,15 @@ def _place_pip(interpreter: Interpreter, tools: Path) -> None:
 
 
 def _pip_path(tools: Path) -> Path:
+    """Return the path from which pip can be imported."""
     return next(tools.glob("*.whl"), tools)
 
 
 def _commands(root: Path, packages: str, install: PythonInstall) -> dict[str, tuple[str, ...]]:
-    """How each command of the named packages is started, relative to the toolbox; each also gets a program in `bin`."""
+    """Return the command of each console script of the named packages, relative to the toolbox.
+
+    A program in `bin` is written for each.
+    """
     commands: dict[str, tuple[str, ...]] = {}
     for package in install.packages:
         name = _normal(package)
@@ -131,10 +146,12 @@ def _commands(root: Path, packages: str, install: PythonInstall) -> dict[str, tu
 
 
 def _normal(name: str) -> str:
+    """Return a package's name in the normal form of directory names."""
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
 def _programs(root: Path, entry_points: str) -> dict[str, tuple[str, ...]]:
+    """Write the programs of a package's console scripts, and return their commands."""
     commands: dict[str, tuple[str, ...]] = {}
     section = ""
     for line in entry_points.splitlines():
@@ -157,6 +174,7 @@ def _programs(root: Path, entry_points: str) -> dict[str, tuple[str, ...]]:
 
 
 async def _resolved(python: list[str], root: Path) -> dict[str, str]:
+    """Return the versions of all installed packages, by name."""
     process = await asyncio.create_subprocess_exec(
         *python, "-c", _LIST, cwd=root, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Programs of a toolbox that come with an installed Python package: the engine's own, and those of a user's agent."""
+"""Programs of a toolbox that are files of an installed Python package: the engine's own, and those of users' agents."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from benchflow.contracts.agent import AgentRecord, NodeInstall
 from benchflow.errors import ConfigError
 
 _PLACE = "lib/scripts"
+"""Directory of the scripts in a toolbox."""
 
 
 @dataclass(frozen=True)
 class Scripts:
-    """What a toolbox is to hold. files: name and content of each file, by the name of its program."""
+    """The scripts of a toolbox."""
 
     files: dict[str, tuple[str, bytes]]
+    """Name and content of each file, by the name of its program."""
 
     @property
     def digest(self) -> dict[str, str]:
-        """Of every file's content, by the name of its program."""
+        """Return the sha256 of each file's content, by the name of its program."""
         return {name: hashlib.sha256(content).hexdigest() for name, (_, content) in self.files.items()}
 
     def place(self, root: Path) -> dict[str, tuple[str, ...]]:
-        """Copy them into a toolbox; how each is started there."""
+        """Write the scripts to a toolbox, and return their commands, relative to it."""
         for file, content in self.files.values():
             path = root / _PLACE / file
             path.parent.mkdir(exist_ok=True)
@@ -34,7 +36,7 @@ class Scripts:
 
 
 def read_scripts(record: AgentRecord) -> Scripts:
-    """The scripts that a record names. Raises `ConfigError` for one that no installed package has."""
+    """Return the scripts that a record names. Raise `ConfigError` if an installed package lacks one."""
     declared = record.install.scripts if isinstance(record.install, NodeInstall) else {}
     files = {}
     for name, resource in declared.items():

@@ -1,6 +1,6 @@
-"""One step of a build: a program that runs to its end, with a log, and that never outlives us.
+"""One step of a build: a program that runs to its end, with a log, and never outlives this process.
 
-What a program said when it failed becomes a typed error here, and nowhere else.
+Only here is a failed program's output translated to a typed error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchflow.errors import AgentDownloadError, AgentInstallError, AgentSpaceError
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
-# The parent's death kills it, also when the parent was killed before it could be told so.
+# The parent's death kills it, even if the parent died before the request to the kernel.
 _DIES_WITH_US = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -41,7 +41,21 @@ _UNREACHABLE = re.compile(
 async def run_step(
     argv: Sequence[str], *, cwd: Path, log: Path, what: str, timeout: float, env: Mapping[str, str], check: bool = True
 ) -> None:
-    """Run a program to its end, its output in `log`. Raises `AgentInstallError` that says what failed."""
+    """Run a program to its end.
+
+    Args:
+        argv: Program and arguments.
+        cwd: Working directory.
+        log: File to which stdout and stderr are appended.
+        what: Description for errors, as "installing NAME".
+        timeout: Seconds after which it is killed.
+        env: Environment.
+        check: Whether another exit status than 0 is an error.
+
+    Raises:
+        AgentDownloadError: It timed out, or the package index cannot be reached.
+        AgentInstallError: It failed for another reason.
+    """
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-c", _DIES_WITH_US, str(os.getpid()), *argv),
@@ -70,11 +84,18 @@ async def run_step(
 
 
 def tail(log: Path) -> str:
+    """Return the end of a log; empty if it is missing."""
     return log.read_bytes()[-_TAIL:].decode(errors="replace").strip() if log.exists() else ""
 
 
 def failed(what: str, said: str, otherwise: str) -> AgentInstallError:
-    """The error for what a program, or the network, said."""
+    """Return the error for a failed program or request, classified by its output.
+
+    Args:
+        what: Description of the step.
+        said: Output of the program, or text of the exception.
+        otherwise: Message if the output is of no known kind.
+    """
     if _NO_SPACE.search(said):
         return AgentSpaceError(
             f"{what}: no space is left",

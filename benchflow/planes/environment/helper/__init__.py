@@ -1,6 +1,6 @@
-"""The programs that the keeper has run inside a sandbox, in Python and in JavaScript, each with the same meaning.
+"""The helper programs that the engine runs inside a sandbox, in Python and in JavaScript with the same behaviour.
 
-`snapshot` captures databases, `restore` puts them back; `probe` asks services whether they are healthy, `ports` who
-listens. They are sent as text and never installed; nothing here is imported by the engine, and the Python ones hold to
-what Python 3.7 knows.
+`snapshot` copies databases, `restore` restores them; `probe` polls services until they are healthy, `ports` finds
+listeners, `observe` sends GET requests. They are sent as text and never installed. Of the Python ones the engine
+imports constants alone; they use only features of Python 3.7.
 """

@@ -1,4 +1,4 @@
-"""Asks the services of a sandbox for what they show of their state. Run inside it."""
+"""Sends a GET to URLs of a sandbox's services and reports the responses. Run inside the sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ MAX_BODY = 16 << 20
 
 
 def observation(url: str, show: int, patience: float) -> dict[str, Any]:
-    """Return what a GET of the URL is answered. show: most bytes of a body that is returned itself."""
+    """Return the response of a GET as an `Observation`: status, size and digest, or the error.
+
+    A body of at most `show` bytes is included. `patience`: timeout in seconds.
+    """
     try:
         status, body = answer_of(url, patience)
     except http.client.IncompleteRead:
@@ -33,8 +36,9 @@ def observation(url: str, show: int, patience: float) -> dict[str, Any]:
 
 
 def answer_of(url: str, patience: float) -> tuple[int, bytes]:
+    """Send a GET and return the status and the body. Raise the first error if no address of the host connects."""
     parts = urlsplit(url)
-    # `localhost` is two addresses, and services listen on one.
+    # `localhost` is two addresses, and a service may listen on one of them only.
     hosts = ["127.0.0.1", "::1"] if parts.hostname == "localhost" else [parts.hostname or ""]
     refused: OSError | None = None
     for host in hosts:
@@ -56,12 +60,12 @@ def answer_of(url: str, patience: float) -> tuple[int, bytes]:
 
 
 def body_of(response: http.client.HTTPResponse, deadline: float) -> bytes:
-    """Return the body, or more than `MAX_BODY` bytes of it. A stream that never ends is given up at the deadline."""
+    """Return the body, cut off beyond `MAX_BODY` bytes. Raise `TimeoutError` for a stream beyond the deadline."""
     body = b""
     while len(body) <= MAX_BODY:
         piece = response.read1(1 << 16)
         if not piece:
-            # What is still to come of a length that was announced; `read1` does not tell.
+            # Bytes of the announced Content-Length are missing; `read1` does not raise for that.
             if response.length:
                 raise http.client.IncompleteRead(body, response.length)
             break
@@ -72,15 +76,16 @@ def body_of(response: http.client.HTTPResponse, deadline: float) -> bytes:
 
 
 def opened(scheme: str, host: str, port: int | None, patience: float) -> http.client.HTTPConnection:
+    """Return a connection to a host, not connected yet."""
     if scheme == "https":
-        # A world's certificate is its own; what counts is what it answers.
+        # A world's certificate may be self-signed; only its response counts.
         context = ssl._create_unverified_context()
         return http.client.HTTPSConnection(host, port, timeout=patience, context=context)
     return http.client.HTTPConnection(host, port, timeout=patience)
 
 
 def canonical(body: bytes) -> bytes:
-    """Return JSON with its keys in order and without spaces, and all else as it is."""
+    """Return a JSON body with sorted keys and without spaces; any other body unchanged."""
     try:
         return json.dumps(json.loads(body), sort_keys=True, separators=(",", ":")).encode()
     except (ValueError, RecursionError):
@@ -88,6 +93,7 @@ def canonical(body: bytes) -> bytes:
 
 
 def observe(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the observation of each URL of the request, in order."""
     return {"observed": [observation(url, request["show"], request["patience"]) for url in request["urls"]]}
 
 

@@ -1,4 +1,4 @@
-"""Tells which TCP ports of a sandbox somebody listens on, and who. Run inside it, as root."""
+"""Finds the TCP ports of a sandbox on which a process listens, and the process. Run inside the sandbox, as root."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ LISTENS = "0A"
 
 
 def ports(request: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the request's ports that are listened on, with the listener's command and pid, if known."""
     sockets: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError), open(table) as file:

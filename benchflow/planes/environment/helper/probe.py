@@ -1,4 +1,4 @@
-"""Asks the services of a sandbox whether they are healthy, all at once, until they are. Run inside it."""
+"""Polls the services of a sandbox, all at once, until they are healthy. Run inside the sandbox."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ SILENT = "timed out"
 
 
 class Probe(threading.Thread):
-    """One target, tried until it is healthy. answer: the last thing that was met.
+    """Thread that polls one target until it is healthy; `answer` is the last answer.
 
-    That the deadline has cut a try short is told only of a target that has met nothing before.
+    A timeout of an attempt that the deadline has cut short does not replace an earlier answer.
     """
 
     def __init__(self, target: str, every: float, began: float, deadline: float) -> None:
+        """Make it: a URL or `tcp://HOST:PORT`, the interval, and times of the monotonic clock, all in seconds."""
         super().__init__(daemon=True)
         self.target, self.every, self.began, self.deadline = target, every, began, deadline
         self.healthy = False
@@ -34,6 +35,7 @@ class Probe(threading.Thread):
         self.seconds: float | None = None
 
     def run(self) -> None:
+        """Poll until the target is healthy, or the deadline has passed."""
         while not self.healthy and time.monotonic() < self.deadline:
             patience = min(TRY, max(0.05, self.deadline - time.monotonic()))
             try:
@@ -48,13 +50,14 @@ class Probe(threading.Thread):
                 time.sleep(self.every)
 
     def ask(self, patience: float) -> tuple[bool, str]:
+        """Make one attempt with a timeout; return whether the target is healthy, and its answer."""
         url = urlsplit(self.target)
         port = url.port or {"http": 80, "https": 443}[url.scheme]
         with connected(url.hostname or "", port, patience) as link:
             if url.scheme == "tcp":
                 return True, "connected"
             if url.scheme == "https":
-                # A world's certificate is its own; what counts is that somebody answers.
+                # A world's certificate may be self-signed; only its response counts.
                 context = ssl._create_unverified_context()
                 with context.wrap_socket(link, server_hostname=url.hostname) as secure:
                     return answer_of(secure, url.netloc, url.path or "/", url.query)
@@ -62,20 +65,24 @@ class Probe(threading.Thread):
 
 
 def connected(host: str, port: int, timeout: float) -> socket.socket:
-    """A connection to whichever of the host's addresses takes it: `localhost` is two, and services listen on one."""
+    """Connect to a host, of which `localhost` has two addresses: a service may listen on one of them only."""
     hosts = ["127.0.0.1", "::1"] if host == "localhost" else [host]
     refused: Exception | None = None
     for name in hosts:
         try:
             return socket.create_connection((name, port), timeout)
         except OSError as error:
-            # That this machine has no second address is not what keeps a service from answering.
+            # Report the first address's error: the second fails also where the sandbox has no IPv6.
             refused = refused or error
     assert refused
     raise refused
 
 
 def answer_of(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
+    """Send a GET over a connected socket; return whether the status is healthy, and a phrase with it.
+
+    The phrase of an unhealthy status quotes the beginning of the body.
+    """
     place = path + ("?" + query if query else "")
     link.sendall(f"GET {place} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nConnection: close\r\n\r\n".encode())
     said = b""
@@ -90,7 +97,7 @@ def answer_of(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
             break
         said += piece
         if status_of(said):
-            # The reason is worth a moment; not every server closes when it is asked to.
+            # Wait a moment longer for the body, which may tell the reason; not every server closes the connection.
             link.settimeout(LAST_WORDS)
     status = status_of(said)
     if not status:
@@ -107,17 +114,19 @@ def answer_of(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
 
 
 def status_of(said: bytes) -> int:
-    """The status of an answer as far as it has come; 0 for none yet, and for what is no HTTP."""
+    """Return the HTTP status in a partial response; 0 if there is none yet, or if it is no HTTP."""
     words = said.partition(b"\r\n")
     line = words[0].split() if words[1] else []
     return int(line[1]) if len(line) > 1 and line[0].startswith(b"HTTP/") and line[1].isdigit() else 0
 
 
 def healthy(status: int) -> bool:
+    """Return whether a status counts as healthy: 200 to 399."""
     return 200 <= status < 400
 
 
 def told(error: Exception) -> str:
+    """Return an error of an attempt as an answer."""
     if isinstance(error, (socket.timeout, TimeoutError)):
         return SILENT
     if isinstance(error, ConnectionRefusedError):
@@ -128,6 +137,7 @@ def told(error: Exception) -> str:
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Poll all targets until each is healthy, a file of `exits` exists, or the deadline has passed."""
     began = time.monotonic()
     deadline = began + request["deadline"]
     targets = [*request["http"], *(f"tcp://localhost:{port}" for port in request["tcp"])]
@@ -139,7 +149,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
         ended = [path for path in request["exits"] if os.path.exists(path)]
         time.sleep(min(request["every"], 0.01))
     for each in probes if not ended else ():
-        # A try that was cut short by the deadline is about to say so.
+        # An attempt that the deadline has cut short needs a moment to store its answer.
         each.join(LAST_WORDS)
     ended = ended or [path for path in request["exits"] if os.path.exists(path)]
     told_all = [

@@ -1,6 +1,6 @@
-"""Puts the databases of a snapshot back, and proves it. Run inside the sandbox, as root.
+"""Restores the databases of a snapshot, and proves it. Run inside the sandbox, as root.
 
-A process that dies here, at any point, leaves what the next call with the same request completes.
+If the process dies, at any point, the next call with the same request completes the restore.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ BUSY = (5, 6)
 
 
 def restore(request: dict[str, Any]) -> dict[str, Any]:
+    """Restore all databases, check that each path has the snapshot's fence, then remove the fences."""
     taken, patience = request["snapshot"], request["patience"]
     directory = os.path.dirname(taken["directory"])
     if not os.path.isdir(taken["directory"]):
@@ -52,11 +53,12 @@ def restore(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(file: dict[str, Any]) -> NoReturn:
+    """Raise `Failure` for a copy that is missing or differs from the snapshot's record."""
     raise Failure("changed", "its copy in the snapshot is not the one that was taken", file["path"])
 
 
 def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
-    """Put closed files in place. Until all copies are made and proven, nothing of the world is touched."""
+    """Replace closed files by copies. The world is not touched until all copies are made and checked."""
     refuse_open(plan, "busy")
     made: dict[str, str] = {}
     try:
@@ -68,7 +70,7 @@ def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
                     duplicate(file, os.path.join(base, file["file"]), made[place])
         for file, place in plan:
             with about(file["path"]):
-                # A log that outlived its database would be played into the new one.
+                # SQLite would replay the log of the old database into the new one.
                 for name in SIDECARS:
                     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                         os.unlink(place + name)
@@ -87,6 +89,7 @@ def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
 
 
 def duplicate(file: dict[str, Any], source: str, target: str) -> None:
+    """Copy a file, by reflink if possible, and set the recorded owner and mode. Raise `Failure` if its hash differs."""
     try:
         given = open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
@@ -108,7 +111,10 @@ def duplicate(file: dict[str, Any], source: str, target: str) -> None:
 
 
 def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float) -> None:
-    """Write into files that processes have open, so that their next read sees it."""
+    """Restore by SQLite's backup into files that processes have open, so that their next read sees it.
+
+    Files that are absent in the snapshot or now must be closed, and are replaced as in `put`.
+    """
     away = [(file, place) for file, place in plan if not (file["present"] and os.path.exists(place))]
     there = [(file, place) for file, place in plan if file["present"] and os.path.exists(place)]
     for file, _ in there:
@@ -137,6 +143,7 @@ def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float)
 
 
 def prove(file: dict[str, Any], place: str, table: str, fence: str, patience: float) -> None:
+    """Raise `Failure` unless the database has the fence, or is absent as in the snapshot."""
     if not file["present"]:
         if os.path.lexists(place):
             raise Failure("state", "is there again after it was removed", file["path"])
@@ -155,6 +162,7 @@ def prove(file: dict[str, Any], place: str, table: str, fence: str, patience: fl
 
 
 def remove_fence(file: dict[str, Any], place: str, table: str, patience: float) -> None:
+    """Drop the fence's table from a restored database."""
     if file["present"]:
         world = connect(place, patience)
         try:
@@ -164,7 +172,7 @@ def remove_fence(file: dict[str, Any], place: str, table: str, patience: float) 
 
 
 def refuse_open(plan: list[tuple[dict[str, Any], str]], kind: str) -> None:
-    """Raise if a process has a database open: it would go on with a file that is not there any more."""
+    """Raise `Failure` if a process has a database open: it would continue with the file that was replaced."""
     names = {place + name: file["path"] for file, place in plan for name in ("", *SIDECARS)}
     holder = find_holder(names)
     if holder:
@@ -174,11 +182,11 @@ def refuse_open(plan: list[tuple[dict[str, Any], str]], kind: str) -> None:
             continue
         probe = connect(place, 0.2)
         try:
-            # The processes of other users do not show their files to everybody, but their locks.
+            # /proc may hide the open files of other users' processes, but not their locks.
             probe.execute("PRAGMA locking_mode=EXCLUSIVE")
             probe.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
-            # What is no database any more is nobody's, and will be one again.
+            # Other errors mean that it is no database now. No process uses it, and the restore replaces it.
             if kind_of(error) == "busy":
                 raise Failure(kind, "a process has it open", file["path"]) from error
         finally:
@@ -186,7 +194,10 @@ def refuse_open(plan: list[tuple[dict[str, Any], str]], kind: str) -> None:
 
 
 def find_holder(names: dict[str, str]) -> tuple[str, str] | None:
-    """The path that some process has open, and which process that is."""
+    """Return a declared path that a process has open, and that process; None if there is none.
+
+    `names` maps the files of databases to declared paths.
+    """
     files: dict[tuple[int, int], str] = {}
     for place, path in names.items():
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""What the helper's programs have in common: their one form of request, answer and failure, files, and SQLite.
+"""Shared part of the helper programs: requests, responses and failures, files, and SQLite.
 
-Its text is sent before that of the program.
+Its text is sent in front of the program's.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ PIECE = 1 << 20
 
 
 class Failure(Exception):
-    """kind: what the engine knows it by. path: the declared one that it is about."""
+    """A failure to report to the engine."""
 
     def __init__(self, kind: str, message: str, path: str | None = None) -> None:
+        """Make it, of a kind that the engine knows; `path` is the declared one in question."""
         super().__init__(message)
         self.kind, self.message, self.path = kind, message, path
 
 
 def kind_of(error: BaseException) -> str:
-    """What a failure of the file system or of SQLite means. SQLite is known by its words: old Pythons tell no codes."""
+    """Return the kind of an error of the file system or SQLite; of SQLite by its text: old Pythons have no codes."""
     if isinstance(error, OSError):
         full, fixed = error.errno in (errno.ENOSPC, errno.EDQUOT), error.errno == errno.EROFS
         return "full" if full else "read-only" if fixed else "state"
@@ -40,6 +41,7 @@ def kind_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def about(path: str) -> Iterator[None]:
+    """Turn errors of the file system and SQLite in a block into a `Failure` about the path."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -49,12 +51,13 @@ def about(path: str) -> Iterator[None]:
 
 
 def connect(path: str, patience: float, mode: str = "mode=rw") -> sqlite3.Connection:
+    """Open an existing database in autocommit mode; `patience`: seconds to wait for its locks."""
     uri = f"file:{quote(path)}?{mode}"
     return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None)
 
 
 def real(path: str, foreign: list[str]) -> str:
-    """Where a declared path leads, if that is the world's own."""
+    """Return a declared path with its links resolved. Raise `Failure` if it leads out of the world's own files."""
     place = os.path.realpath(path)
     never = () if place.startswith("/dev/shm/") else NEVER
     for root in (*never, *map(os.path.realpath, foreign)):
@@ -64,6 +67,7 @@ def real(path: str, foreign: list[str]) -> str:
 
 
 def sync(path: str) -> None:
+    """Flush a file or directory to disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -72,6 +76,7 @@ def sync(path: str) -> None:
 
 
 def remove_tree(directory: str) -> None:
+    """Remove a directory with all that it contains, following no links. Success if there is none."""
     for at, names, files in os.walk(directory, topdown=False):
         for name in files:
             os.unlink(os.path.join(at, name))
@@ -84,7 +89,10 @@ def remove_tree(directory: str) -> None:
 
 @contextlib.contextmanager
 def alone(directory: str, patience: float) -> Iterator[None]:
-    """Keep out the helper of a caller that died. The kernel drops the lock of a process that ends."""
+    """Lock a directory of snapshots for a block, against a helper whose caller died. Raise `Failure` on timeout.
+
+    The kernel drops the lock of a process that ends.
+    """
     lock = sqlite3.connect(os.path.join(directory, ".lock"), timeout=patience, isolation_level=None)
     try:
         try:
@@ -97,6 +105,7 @@ def alone(directory: str, patience: float) -> Iterator[None]:
 
 
 def digest(path: str) -> str:
+    """Return the SHA-256 of a file, in hex."""
     seen = hashlib.sha256()
     with open(path, "rb") as file:
         for piece in iter(lambda: file.read(PIECE), b""):
@@ -105,9 +114,9 @@ def digest(path: str) -> str:
 
 
 def run(operation: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Carry out the request that the arguments are the pieces of, and print the answer as one line."""
+    """Run an operation on the request, whose pieces are the arguments, and print the response as one line."""
     request = json.loads("".join(sys.argv[1:]))
-    # Whoever has asked does not wait any longer.
+    # SIGALRM ends this process once its caller no longer waits.
     signal.alarm(int(request["timeout"]) + 1)
     os.umask(0o077)
     try:

@@ -1,6 +1,6 @@
-"""Captures the databases of a sandbox as of one moment. Run inside it, as root.
+"""Copies the databases of a sandbox as of one moment. Run inside the sandbox, as root.
 
-A process that dies here, at any point, leaves what the next call with the same request completes.
+If the process dies, at any point, the next call with the same request completes the snapshot.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ ATTEMPT = 2.0
 
 
 class Live:
-    """A declared database: where it really is, and the connections that keep it still."""
+    """A declared database: its resolved path, and the connections that hold it still."""
 
     def __init__(self, path: str, place: str) -> None:
+        """Make it, of the declared and the resolved path."""
         self.path, self.place = path, place
         self.status: os.stat_result | None = None
         self.open: list[sqlite3.Connection] = []
 
     def look(self) -> bool:
+        """Store the file's status and return whether it exists. Raise `Failure` if it is no regular file."""
         try:
             self.status = os.stat(self.place)
         except (FileNotFoundError, NotADirectoryError):
@@ -46,13 +48,13 @@ class Live:
         return True
 
     def hold(self, patience: float) -> None:
-        """Keep writers out."""
+        """Block writers (BEGIN IMMEDIATE)."""
         with about(self.path):
             self.open.append(connect(self.place, patience))
             self.open[0].execute("BEGIN IMMEDIATE")
 
     def view(self, patience: float) -> None:
-        """Begin to read: what this connection sees stays as it is now."""
+        """Begin a read transaction, which sees the database as it is now."""
         with about(self.path):
             reader = connect(self.place, patience)
             self.open.append(reader)
@@ -60,17 +62,21 @@ class Live:
             reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
     def let_write(self) -> None:
-        """Let writers go on where they cannot disturb a reader: beside a write-ahead log."""
+        """Unblock writers if the database has a write-ahead log: there they do not disturb the reader."""
         if self.open[1].execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             self.open[0].execute("ROLLBACK")
 
     def close(self) -> None:
+        """Close all connections, the latest first."""
         while self.open:
             self.open.pop().close()
 
 
 def hold_all(databases: list[Live], patience: float) -> None:
-    """Hold all at one moment. Giving up and beginning again is what a service in the opposite order needs."""
+    """Block the writers of all databases at once, and begin to read each. Raise `Failure` if one stays busy.
+
+    An attempt that fails releases all locks, for a service that takes them in the opposite order.
+    """
     deadline = time.monotonic() + patience
     while True:
         left = deadline - time.monotonic()
@@ -90,6 +96,7 @@ def hold_all(databases: list[Live], patience: float) -> None:
 
 
 def snapshot(request: dict[str, Any]) -> dict[str, Any]:
+    """Take a snapshot, or return the record of the one that exists under this name."""
     directory, name = request["directory"], request["name"]
     with about(directory):
         os.makedirs(directory, exist_ok=True)
@@ -112,6 +119,7 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def take(request: dict[str, Any], part: str, final: str) -> dict[str, Any]:
+    """Copy all databases to the directory `part`, rename it to `final`, and return the snapshot's record."""
     began = time.monotonic()
     known: dict[tuple[int, int], str] = {}
     declared = [Live(path, real(path, request["foreign"])) for path in sorted(set(request["paths"]))]
@@ -150,10 +158,11 @@ def take(request: dict[str, Any], part: str, final: str) -> dict[str, Any]:
 
 
 def copy(database: Live, target: str) -> None:
+    """Copy a held database to a file by SQLite's backup, in one step, and release it."""
     os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
     taken = sqlite3.connect(target, isolation_level=None)
     try:
-        # What is lost when the machine goes down is a copy that nobody was promised yet.
+        # A power failure loses only a copy that was not reported yet; `take` syncs it before that.
         taken.execute("PRAGMA synchronous=OFF")
         taken.execute("PRAGMA journal_mode=MEMORY")
         database.open[1].backup(taken, pages=-1)
@@ -163,7 +172,10 @@ def copy(database: Live, target: str) -> None:
 
 
 def recorded(database: Live, part: str, table: str, fence: str) -> dict[str, Any]:
-    """What is known of a copy, once it has its fence. A new connection, since only that learns the text's encoding."""
+    """Write the fence into a copy and return its record.
+
+    The connection must be a new one: only that uses the text encoding of the copied database.
+    """
     if database.status is None:
         return {"path": database.path, "present": False}
     name = "files" + database.path

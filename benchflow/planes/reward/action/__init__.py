@@ -1,8 +1,7 @@
-"""The action space: what an agent did on its way, read off its trajectory, and off what it left in its sandbox. A
-function a class, with a task's options.
+"""Reward functions of the action space: they score an agent's tool calls, or the hardening's findings.
 
-`calls` reads the tool calls of all agents, with what shell commands and code in them touch; `patterns` is how a task
-says which calls it means.
+Each function is a class whose fields are the options of a task. `calls` reads the tool calls of any agent, and which
+files and requests their shell commands and code touch; `patterns` is the syntax by which a task selects calls.
 """
 
 from benchflow.planes.reward.action.asked import Asked

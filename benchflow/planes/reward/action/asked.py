@@ -1,4 +1,4 @@
-"""Whether an agent asked its user, and whether it should have: where a task leaves something open, asking is right."""
+"""`Asked`: score whether the agent asked its user a question, and whether the task called for one."""
 
 from __future__ import annotations
 
@@ -15,32 +15,37 @@ from benchflow.planes.reward.action.findings import Finding, judged
 from benchflow.planes.reward.action.patterns import OPTIONS, any_tool
 
 _ACTS = frozenset({"execute", "read", "edit", "delete", "move", "search", "fetch", "switch_mode"})
-"""Kinds of calls for which an agent asks permission, and no question."""
+"""Kinds of calls for which an agent requests permission; such a request is not a question."""
 
 
 @dataclass(frozen=True, config=OPTIONS)
 class Asked:
-    """1.0 for asking where the task is under-specified, and for not asking where it isn't; else 0.0.
+    """Reward for questions: 1.0 for asking if the task is under-specified or not asking if it isn't, else 0.0.
 
-    A question is a form that the agent has its user fill in, a request for permission that is about no action but has
-    choices or a question mark, or a call of a tool that asks. Whether it was answered is not what counts.
-
-    underspecified: whether the task is. unneeded: the value of a question that nobody needed. about: a regular
-    expression that a question has to match to be one. tools: globs of further tools that ask. in_words: count a turn
-    that ends with a question to the user.
+    A question is a form that the agent has its user fill in, a permission request that is about no action but has
+    choices or a question mark, or a call of a tool that asks. It counts whether or not it was answered.
     """
 
     underspecified: bool
+    """Whether the task is under-specified."""
+
     unneeded: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Reward for a question if the task is not under-specified."""
+
     about: re.Pattern[str] | None = None
+    """Regular expression that the text of a question has to match to count; None for any question."""
+
     tools: tuple[str, ...] = ()
+    """Globs over the names of further tools that ask."""
+
     in_words: bool = False
+    """Whether a turn that ends with a question to the user counts, too."""
 
     space: ClassVar[Space] = "action"
     name: ClassVar[str] = "asked"
 
     async def score(self, node: RolloutNode) -> VerifyResult:
-        """One step event for each step in which it asked, worth what asking is."""
+        """Return the reward, with one step event for each step in which the agent asked."""
         questions = [one for one in self._questions(node) if self.about is None or self.about.search(one.excerpt)]
         worth = 1.0 if self.underspecified else self.unneeded
         silent = 0.0 if self.underspecified else 1.0
@@ -48,6 +53,7 @@ class Asked:
         return judged(node, self.name, worth if questions else silent, questions, step_value=worth, meta=meta)
 
     def _questions(self, node: RolloutNode) -> Iterator[Finding]:
+        """Yield the agent's questions on the path to a node."""
         calls = calls_of(node)
         for call in calls:
             if any_tool(call.called, ("ask_user", *self.tools)):
@@ -66,7 +72,12 @@ class Asked:
 
 
 def _question(event: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
-    """What an event asks the user; empty when it asks nothing."""
+    """Return the text of the question that an event asks the user; empty if it asks none.
+
+    Args:
+        event: Line of the trajectory.
+        known: Tool calls of the node by id, to which permission requests refer.
+    """
     params = event.get("params")
     if not isinstance(params, dict):
         return ""
@@ -82,6 +93,7 @@ def _question(event: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
 
 
 def _in_permission(params: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
+    """Return the text of the question in a permission request; empty if it asks to carry out an action."""
     asked = params.get("toolCall")
     asked = asked if isinstance(asked, dict) else {}
     call = known.get(str(asked.get("toolCallId")))
@@ -93,12 +105,12 @@ def _in_permission(params: Mapping[str, Any], known: Mapping[str, ToolCall]) -> 
     title = str(asked.get("title") or (call.title if call else ""))
     options = params.get("options")
     kinds = [one.get("kind") for one in options if isinstance(one, dict)] if isinstance(options, list) else []
-    # To allow something once is one option; several of them are answers to choose from.
+    # A request to carry out an action has one `allow_once` option; several of them are answers to choose from.
     return (title or "a choice") if title.rstrip().endswith("?") or kinds.count("allow_once") > 1 else ""
 
 
 def _last_words(node: RolloutNode) -> str:
-    """What the agent said at the end of a step, after its last action."""
+    """Return the agent's messages after the last action or prompt of a step, joined."""
     said = list[str]()
     for event in node.events:
         if event.get("type") == "agent_message":

@@ -1,8 +1,8 @@
-"""The tool calls of a trajectory, whichever agent wrote it: each call's lines as one, with what it did as far as told.
+"""Read the tool calls of a trajectory, of any agent: each call's lines merged, with files and requests it touched.
 
-Seen is what the agent reports. Calls that failed or were refused are among them, since they were tried. What `solve.sh`
-did, which the oracle runs, is in no tool call, and an agent that reports nothing has none: then functions score that
-nothing was called, and nothing forbidden either.
+Calls are as the agent reports them. Failed and refused calls are included, since they were tried. The oracle's
+`solve.sh` makes no tool calls, and an agent that reports nothing has none: functions then score that nothing was
+called, and nothing forbidden either.
 """
 
 from __future__ import annotations
@@ -37,57 +37,83 @@ _MODES: Mapping[str, AccessMode] = {
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool. seq: of its first line. node, step: of the rollout's node on whose way it was made.
-
-    name: canonical, see `names`; called: all the names it may go by. input: its arguments, `{}` where none are told.
-    kind, status, title: as the agent says last. commands: the simple commands of the shell scripts that it ran.
-    """
+    """A tool call, merged from all of its lines in the trajectory."""
 
     id: str
+    """Id that the agent gave it; a later session may use it again."""
+
     seq: int
+    """Sequence number of its first line."""
+
     node: str
+    """Id of the node that the call led to."""
+
     step: int | None
+    """Index of that node's step; None if the node has none, and for calls read by `read_calls`."""
+
     called: ToolName
+    """Name of the tool, with all names that it may go by."""
+
     kind: str
+    """ACP kind that the agent reported last; `other` if it reported none."""
+
     status: str
+    """Status that the agent reported last, such as `completed` or `failed`; empty if it reported none."""
+
     title: str
+    """Title that the agent reported last; empty if it reported none."""
+
     input: dict[str, Any]
+    """Arguments; `{}` if they were not reported."""
+
     commands: tuple[Command, ...]
+    """Simple commands of the shell scripts that it ran."""
+
     accesses: tuple[Access, ...]
+    """Files that it read, wrote, deleted or ran."""
+
     requests: tuple[Request, ...]
+    """HTTP requests that it made."""
 
     @property
     def name(self) -> str:
+        """Return the canonical name of the tool, see `names`."""
         return self.called.name
 
     @property
     def failed(self) -> bool:
+        """Return whether the agent reported that it failed."""
         return self.status == "failed"
 
     @cached_property
     def tools(self) -> tuple[tuple[ToolName, dict[str, Any]], ...]:
-        """The tool with its arguments, and those of MCP servers that it called over HTTP."""
+        """Return (name, arguments) of the tool, and of the MCP tools that it called over HTTP."""
         told = [call for request in self.requests if (call := request.tool_call)]
         return ((self.called, self.input), *((mcp_name(_host(self.requests), tool), given) for tool, given in told))
 
     def paths(self, *modes: AccessMode) -> list[str]:
-        """The files that it touched, of these modes, or all."""
+        """Return the paths of the files that it accessed in one of these modes; of all if no mode is given."""
         return [access.path for access in self.accesses if not modes or access.mode in modes]
 
     @property
     def excerpt(self) -> str:
-        """What it is, on one short line."""
+        """Return its name and input on one line, of at most 200 characters."""
         return " ".join(f"{self.name} {json.dumps(self.input, default=str)}".split())[:200]
 
 
 def calls_of(node: RolloutNode) -> list[ToolCall]:
-    """The tool calls on the way from the root to a node, in order."""
+    """Return the tool calls on the path from the root to a node, in order."""
     lines = [(one.id, one.step, event) for one in node.path for event in one.events]
     return _calls(lines, node.rollout.workspace)
 
 
 def read_calls(events: Iterable[Mapping[str, Any]], workspace: str = "/") -> list[ToolCall]:
-    """The tool calls in the lines of a trajectory, in order. workspace: where relative paths begin."""
+    """Return the tool calls in the lines of a trajectory, in order.
+
+    Args:
+        events: Lines of the trajectory.
+        workspace: Directory to which relative paths refer.
+    """
     return _calls([(str(event.get("node", "")), None, event) for event in events], workspace)
 
 
@@ -99,7 +125,7 @@ def _calls(lines: Iterable[tuple[str, int | None, Mapping[str, Any]]], workspace
         if kind == "permission_request":
             _note_asked(event, open_calls)
         elif kind in ("tool_call", "tool_call_update"):
-            # Sessions count their calls anew.
+            # A new session may use the ids of an earlier one again.
             if kind == "tool_call" or str(call) not in open_calls:
                 seq = event.get("seq")
                 open_calls[str(call)] = _Lines(str(call), seq if isinstance(seq, int) else place, node, step)
@@ -110,7 +136,7 @@ def _calls(lines: Iterable[tuple[str, int | None, Mapping[str, Any]]], workspace
 
 
 def _note_asked(event: Mapping[str, Any], open_calls: Mapping[str, _Lines]) -> None:
-    """Some agents tell a call's input only where they ask for permission."""
+    """Add the input in a permission request to its call: some agents report a call's input only there."""
     params = event.get("params")
     call = params.get("toolCall") if isinstance(params, dict) else None
     if isinstance(call, dict) and (known := open_calls.get(str(call.get("toolCallId")))):
@@ -118,7 +144,7 @@ def _note_asked(event: Mapping[str, Any], open_calls: Mapping[str, _Lines]) -> N
 
 
 class _Lines:
-    """A call's lines as they come. What is said later holds, but for an input that becomes empty."""
+    """The lines of one call, merged: a later value replaces an earlier one unless it is empty, and lists are joined."""
 
     def __init__(self, call: str, seq: int, node: str, step: int | None) -> None:
         self.id, self.seq, self.node, self.step = call, seq, node, step
@@ -128,6 +154,7 @@ class _Lines:
         self.locations: list[Any] = []
 
     def take(self, line: Mapping[str, Any]) -> None:
+        """Merge a line into the call."""
         if self.first_title is None and isinstance(line.get("title"), str):
             self.first_title = line["title"]
         for key in ("name", "kind", "title", "status", "raw_input", "raw_output"):
@@ -139,7 +166,13 @@ class _Lines:
         self.locations += line["locations"] if isinstance(line.get("locations"), list) else []
 
     def call(self, workspace: str, scripts: dict[str, str]) -> ToolCall:
-        """scripts: what the agent has written into files so far, by path."""
+        """Return the call.
+
+        Args:
+            workspace: Directory to which relative paths refer.
+            scripts: Content of the files that the agent has written so far, by path; files that this call writes are
+                added.
+        """
         given = _input(self.fields.get("raw_input"))
         called = name_of(self.fields, self.first_title or "", given)
         if called.server is not None and isinstance(given.get("arguments"), dict):
@@ -163,7 +196,7 @@ class _Lines:
         )  # fmt: skip
 
     def _script(self, called: ToolName, given: Mapping[str, Any]) -> str:
-        """What a shell was to do; where the input is not told, the title is."""
+        """Return the script of a call of the shell, from its input or else from its title; empty for any other tool."""
         if called.name != "shell":
             return ""
         told = next((given[key] for key in ("command", "cmd", "script", "input") if given.get(key)), None)
@@ -173,6 +206,7 @@ class _Lines:
         return told if isinstance(told, str) else title if title.lower() not in called.names else ""
 
     def _files(self, called: ToolName, given: Mapping[str, Any], cwd: str) -> Touched:
+        """Return the files that a call of another tool touched: by its patches, diffs, path arguments and locations."""
         touched = Touched()
         mode = _MODES.get(called.name, "read")
         content = next((given[key] for key in ("content", "file_text") if isinstance(given.get(key), str)), None)
@@ -192,7 +226,7 @@ class _Lines:
         return touched
 
     def _diffs(self) -> list[tuple[AccessMode, str]]:
-        """The files that the agent shows as changed, once each: as an edit where an earlier text is shown."""
+        """Return (mode, path) of each file in the call's diffs, once: `edit` if an old text is shown, else `write`."""
         found: dict[str, AccessMode] = {}
         for block in self.content:
             if isinstance(block, dict) and block.get("type") == "diff" and isinstance(block.get("path"), str):
@@ -202,7 +236,7 @@ class _Lines:
 
 
 def _with_own_scripts(commands: list[Command], touched: Touched, scripts: dict[str, str], cwd: str) -> None:
-    """Add what those scripts do that the agent had written before and runs now."""
+    """Add the effects of scripts that the agent wrote in an earlier call, or in this one, and runs now."""
     for access in list(touched.accesses):
         if access.mode == "write" and access.content:
             scripts[access.path] = access.content
@@ -216,6 +250,7 @@ def _with_own_scripts(commands: list[Command], touched: Touched, scripts: dict[s
 
 
 def _input(raw: Any) -> dict[str, Any]:
+    """Return a call's raw input as an object: text that is not JSON as `input`, a list as `command`."""
     if isinstance(raw, str):
         try:
             raw = json.loads(raw)
@@ -227,4 +262,5 @@ def _input(raw: Any) -> dict[str, Any]:
 
 
 def _host(requests: Iterable[Request]) -> str:
+    """Return the host of the first request that calls an MCP tool; empty if there is none."""
     return next((one.url.partition("://")[2].partition("/")[0] for one in requests if one.tool_call), "")

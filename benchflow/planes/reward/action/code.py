@@ -1,5 +1,6 @@
-"""What a piece of Python does to files and the network, as far as its text tells: the calls in it whose arguments can
-be read without running it.
+"""Find the files and requests that Python code touches, without running it.
+
+Only calls whose arguments can be read from the source text are found.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from benchflow.planes.reward.action.shell import LONGEST, resolved
 from benchflow.planes.reward.action.touched import Access, AccessMode, Request, Touched, whole_url
 
 _EFFORT = 20_000
-"""Expressions that are looked at, since a code may be written to grow without end."""
+"""Maximum number of expressions to evaluate: code may be written so that they expand without end."""
 
 _UNKNOWN = "{}"
-"""What stands in a text for a part that only running tells."""
+"""Placeholder in a text for a part that is known only at run time."""
 
 _OF_A_PATH: dict[str, AccessMode] = {
     "read_text": "read",
@@ -26,15 +27,21 @@ _OF_A_PATH: dict[str, AccessMode] = {
     "write_bytes": "write",
     "unlink": "delete",
 }
+"""Modes of the methods of a `Path`."""
+
 _OF_TWO: dict[str, tuple[AccessMode, AccessMode]] = {
     **dict.fromkeys(("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree"), ("read", "write")),
     **dict.fromkeys(("shutil.move", "os.rename", "os.replace"), ("delete", "write")),
     **dict.fromkeys(("os.symlink", "os.link"), ("read", "write")),
 }
+"""Modes of the first and the second argument of functions on two files."""
+
 _OF_ONE: dict[str, AccessMode] = {
     **dict.fromkeys(("os.remove", "os.unlink", "shutil.rmtree", "os.rmdir"), "delete"),
     "runpy.run_path": "run",
 }
+"""Modes of functions on one file."""
+
 _RUNS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")} | {
     "os.system",
     "os.popen",
@@ -43,7 +50,12 @@ _METHODS = ("get", "post", "put", "patch", "delete", "head")
 
 
 def read_python(code: str, cwd: str = "/") -> Touched:
-    """What Python code does; nothing of what is none."""
+    """Return what Python code touches; nothing if it is not valid Python.
+
+    Args:
+        code: Source text, of which the first `LONGEST` characters are read.
+        cwd: Directory to which relative paths refer.
+    """
     reading = _Reading(cwd)
     try:
         with warnings.catch_warnings():
@@ -61,6 +73,8 @@ def read_python(code: str, cwd: str = "/") -> Touched:
 
 
 class _Reading:
+    """Evaluates the calls of one source text, and collects what they touch."""
+
     def __init__(self, cwd: str) -> None:
         self.cwd = cwd
         self.names: dict[str, ast.expr] = {}
@@ -68,6 +82,7 @@ class _Reading:
         self.effort = 0
 
     def call(self, call: ast.Call) -> None:
+        """Record what a call touches."""
         name = _dotted(call.func)
         given = [self.text(argument) for argument in call.args]
         first = given[0] if given else None
@@ -87,7 +102,7 @@ class _Reading:
             self._method(call, call.func, given)
 
     def _method(self, call: ast.Call, function: ast.Attribute, given: Sequence[str | None]) -> None:
-        """Of an object: a path's, or an HTTP client's."""
+        """Record what a method call touches: a method of a path, or of an HTTP client."""
         if function.attr in _OF_A_PATH or function.attr == "open":
             path = self.text(function.value)
             reads = function.attr == "open" and not set((given[0] if given else None) or "r") & set("wax+")
@@ -99,7 +114,7 @@ class _Reading:
             self._request(given[0].upper(), given[1], call)
 
     def text(self, value: ast.expr, depth: int = 0) -> str | None:
-        """A text, with `{}` for what is not known of it; None where nothing is."""
+        """Return the text of an expression, with `{}` for unknown parts; None if no part is known."""
         self.effort += 1
         if depth > 20 or self.effort > _EFFORT:
             return None
@@ -121,6 +136,7 @@ class _Reading:
         return None
 
     def _made(self, call: ast.Call, depth: int) -> str | None:
+        """Return the path that a constructor or a joining function makes; None for any other call."""
         name = _dotted(call.func)
         if name.rpartition(".")[2] in ("Path", "PurePath", "join", "str", "fspath", "PosixPath"):
             if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant):
@@ -133,12 +149,14 @@ class _Reading:
         return next((self.text(one.value) for one in call.keywords if one.arg == name), None)
 
     def _runs(self, argument: ast.expr, text: str | None) -> None:
+        """Record the shell command of a call that starts a process."""
         if isinstance(argument, (ast.List, ast.Tuple)):
             text = shlex.join(self.text(one) or _UNKNOWN for one in argument.elts)
         if text:
             self.touched.scripts.append(text)
 
     def _urlopen(self, call: ast.Call) -> None:
+        """Record the request of `urlopen`, for a URL or a `Request` object."""
         asked = call.args[0]
         asked = self.names.get(asked.id, asked) if isinstance(asked, ast.Name) else asked
         if isinstance(asked, ast.Call) and asked.args:
@@ -154,6 +172,7 @@ class _Reading:
             self.touched.requests.append(Request(method, whole_url(url), body, ast.unparse(call)[:500]))
 
     def _note(self, mode: AccessMode, path: str | None, call: ast.Call, content: str | None = None) -> None:
+        """Record an access to a file, unless its path is unknown."""
         if path and path != _UNKNOWN:
             self.touched.accesses.append(Access(resolved(path, self.cwd), mode, ast.unparse(call)[:500], content))
 
@@ -163,7 +182,7 @@ def _short(text: str) -> str:
 
 
 def _dotted(value: ast.expr) -> str:
-    """`os.path.join` of such an expression; empty of another one."""
+    """Return the dotted name of an expression, such as `os.path.join`; empty if it is no name."""
     parts = list[str]()
     while isinstance(value, ast.Attribute):
         parts.append(value.attr)
@@ -172,6 +191,7 @@ def _dotted(value: ast.expr) -> str:
 
 
 def _value(value: ast.expr) -> str | None:
+    """Return the JSON of a literal; None for an expression that is no literal."""
     try:
         return json.dumps(ast.literal_eval(value))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

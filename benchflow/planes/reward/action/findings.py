@@ -1,4 +1,4 @@
-"""What a function of the action space found, as events: one for each step where something is, one for the whole."""
+"""Turn the findings of an action-space function into events: one for each step with findings, one for the whole."""
 
 from __future__ import annotations
 
@@ -16,20 +16,31 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class Finding:
-    """Something at a place in the trajectory. seq: of its line. what: in a word or two. excerpt: of what was done."""
+    """Evidence at a line of the trajectory."""
 
     node: str
+    """Id of the node."""
+
     seq: int
+    """Sequence number of the line."""
+
     what: str
+    """Kind of the finding, in a word or two."""
+
     excerpt: str = ""
+    """Excerpt of the call or text."""
+
     path: str | None = None
+    """Path of the file that it is about; None for none."""
 
     @classmethod
     def of(cls, call: ToolCall, what: str, excerpt: str | None = None, path: str | None = None) -> Finding:
+        """Make a finding about a call, by default with the excerpt of the call."""
         return cls(call.node, call.seq, what, call.excerpt if excerpt is None else excerpt, path)
 
     @property
     def shown(self) -> dict[str, Any]:
+        """Return the finding as a dictionary for an event's `meta`, with long texts cut."""
         where = {} if self.path is None else {"path": self.path[:_LONGEST]}
         return {"seq": self.seq, "what": self.what, "excerpt": self.excerpt[:_LONGEST]} | where
 
@@ -43,9 +54,15 @@ def judged(
     step_value: float = 0.0,
     meta: dict[str, Any] | None = None,
 ) -> VerifyResult:
-    """The result of a function: its value, with what was found as evidence.
+    """Return the result of an action-space function, with its findings as evidence.
 
-    step_value: what a step is worth in which something was found. meta: more of the whole.
+    Args:
+        node: Node that is scored.
+        source: Name of the function.
+        value: Reward of the whole.
+        findings: Evidence, of which each event lists at most 20.
+        step_value: Value of the event of a step with findings.
+        meta: Further entries for `meta` of the event of the whole.
     """
     now = datetime.now(UTC)
     events = []

@@ -1,4 +1,4 @@
-"""A shell script as words and operators: quotes, comments, here-documents and the pieces that only running tells."""
+"""Split a shell script into words and operators: quotes, comments, here-documents, and parts known only at run time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 _OPERATOR = re.compile(r"&>>|&>|\d*(?:<<<|<<-|<<|<&|<>|>>|>\||>&|>|<)|&&|\|\||;;|\|&|[;&|()\n]")
 NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?!$-]")
-"""Of a variable."""
+"""Pattern of the name of a variable, special parameters included."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a word: `text`, the `value` of a variable (`x`, `x:-y`), or what a `script` writes."""
+    """A part of a word: `text`, the `value` of a variable (`x`, `x:-y`), or the output of a `script`."""
 
     kind: str
     text: str
@@ -23,11 +23,17 @@ Word = tuple[Part, ...]
 
 @dataclass
 class Here:
-    """A here-document; its text follows the line."""
+    """A here-document, whose text follows the line of its operator."""
 
     end: str
+    """Delimiter line."""
+
     is_literal: bool
+    """Whether the delimiter is quoted, so that variables are not expanded."""
+
     strips_tabs: bool
+    """Whether its operator is `<<-`."""
+
     text: str = ""
 
 
@@ -35,15 +41,16 @@ Token = str | Word | Here
 
 
 class Lexer:
-    """Reads a text once. Never fails."""
+    """Lexer of one shell script, to be read once. It never fails: it makes the best of invalid input."""
 
     def __init__(self, text: str) -> None:
+        """Make it for a script."""
         self.text, self.at = text, 0
         self.tokens: list[Token] = []
         self._waiting: list[Here] = []
 
     def read(self) -> list[Token]:
-        """All of its words, operators and here-documents."""
+        """Return all words, operators and here-documents of the script, in order."""
         text = self.text
         while self.at < len(text):
             char = text[self.at]
@@ -78,6 +85,7 @@ class Lexer:
             self._waiting.append(here)
 
     def _body(self, here: Here) -> None:
+        """Read the lines of a here-document up to its delimiter."""
         lines = []
         while self.at < len(self.text):
             end = _find(self.text, "\n", self.at)
@@ -110,6 +118,7 @@ class Lexer:
         return tuple(parts) or (Part("text", ""),)
 
     def _quoted(self) -> list[Part]:
+        """Read the rest of a double-quoted string, behind its opening quote."""
         text, parts = self.text, list[Part]()
         while self.at < len(text) and text[self.at] != '"':
             if text[self.at] == "\\" and text[self.at + 1 : self.at + 2] in ("$", "`", '"', "\\", "\n"):
@@ -124,6 +133,7 @@ class Lexer:
         return parts
 
     def _dollar(self) -> Part:
+        """Read the expansion at a `$` or a backquote."""
         text, at = self.text, self.at
         if text[at] == "`":
             end = _find(text, "`", at + 1)
@@ -143,7 +153,7 @@ class Lexer:
         return Part("script", self._closed(begin, "(", ")"))
 
     def _closed(self, begin: int, opens: str, closes: str) -> str:
-        """The text up to the bracket that closes it, which those in its quotes do not."""
+        """Read the text up to the matching closing bracket; brackets in quotes do not count."""
         depth, at, quote = 1, begin, ""
         while at < len(self.text):
             char = self.text[at]
@@ -163,5 +173,6 @@ class Lexer:
 
 
 def _find(text: str, mark: str, at: int) -> int:
+    """Return the index of a mark at or after `at`; the length of the text if there is none."""
     found = text.find(mark, at)
     return len(text) if found < 0 else found

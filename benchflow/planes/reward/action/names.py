@@ -1,7 +1,7 @@
-"""What agents call their tools, and the one name by which functions know each of them.
+"""Map the names that agents give their tools to canonical names, which reward functions use.
 
 Canonical names of tools that most agents have: `shell`, `read_file`, `write_file`, `edit_file`, `delete_file`,
-`move_file`, `search`, `fetch`, `ask_user`, `plan`, `subagent`, `think`. Of an MCP server's tool the name is
+`move_file`, `search`, `fetch`, `ask_user`, `plan`, `subagent`, `think`. The tool of an MCP server is named
 `SERVER__TOOL`. Every other tool keeps its own name.
 """
 
@@ -40,24 +40,38 @@ _OF_KIND = {
     "fetch": "fetch",
     "think": "think",
 }
-"""For calls that do not tell a name."""
+"""Canonical names by ACP kind, for calls without a name."""
 
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,99}")
 _EDITOR: Mapping[str, str] = {"view": "read_file", "create": "write_file"}
+"""Canonical names by the command of an editor tool."""
 
 
 @dataclass(frozen=True)
 class ToolName:
-    """name: the canonical one. names: all that it may be known by, lower case. server, tool: of an MCP server's."""
+    """The name of a tool, with its aliases."""
 
     name: str
+    """Canonical name."""
+
     names: frozenset[str]
+    """All names that it may be known by, in lower case."""
+
     server: str | None = None
+    """MCP server; None for another tool."""
+
     tool: str | None = None
+    """Name of the tool on its MCP server; None for another tool."""
 
 
 def name_of(call: Mapping[str, Any], first_title: str, given: Mapping[str, Any]) -> ToolName:
-    """The name of a tool call's tool. call: its lines as one; given: its input as an object."""
+    """Return the name of a call's tool.
+
+    Args:
+        call: Merged fields of the call's lines.
+        first_title: Title of its first line that has one.
+        given: Its input as an object.
+    """
     own = _own_name(call, first_title)
     found = _mcp(own, first_title, given)
     if found is not None:
@@ -65,33 +79,39 @@ def name_of(call: Mapping[str, Any], first_title: str, given: Mapping[str, Any])
     kind = str(call.get("kind"))
     name = _CANONICAL.get(own.lower(), own) if own else _OF_KIND.get(kind, "")
     if name == "shell" and kind in ("read", "search") and not given.get("command"):
-        # An agent that shows a command as what it does.
+        # Some agents report a shell command as the read or search that it does.
         name = _OF_KIND[kind]
     if name == "edit_file":
         name = _edit(given, own)
     name = name or "other"
     names = {name.lower(), own.lower()} - {""}
     if own.lower() not in _CANONICAL and "_" in own:
-        # Some agents put one underscore between the server's name and the tool's: where it is cannot be told.
+        # Some agents join server and tool by a single underscore, which can't be told from those in either name.
         names.add(own.lower().partition("_")[2])
     return ToolName(name, frozenset(names))
 
 
 def mcp_name(server: str, tool: str, own: str = "") -> ToolName:
-    """The name of an MCP server's tool."""
+    """Return the name of an MCP server's tool.
+
+    Args:
+        server: Name of the server.
+        tool: Name of the tool on the server.
+        own: The agent's own name for the tool, which becomes an alias; empty for none.
+    """
     spellings = (f"{server}__{tool}", f"mcp__{server}__{tool}", f"{server}.{tool}", tool, own)
     return ToolName(f"{server}__{tool}", frozenset(one.lower() for one in spellings if one), server, tool)
 
 
 def _edit(given: Mapping[str, Any], own: str) -> str:
-    """Editors of many commands, and agents that tell only that a file has changed."""
+    """Return the canonical name of a call of an edit tool, by its input: `read_file`, `write_file` or `edit_file`."""
     if str(given.get("command")) in _EDITOR and "path" in given:
         return _EDITOR[str(given["command"])]
     return "write_file" if not own and "content" in given else "edit_file"
 
 
 def _own_name(call: Mapping[str, Any], title: str) -> str:
-    """As the agent calls it; empty where it doesn't tell."""
+    """Return the agent's own name of the tool; empty if it doesn't report one."""
     if isinstance(call.get("name"), str) and call["name"]:
         return str(call["name"])
     meta = call.get("meta")
@@ -106,14 +126,14 @@ def _own_name(call: Mapping[str, Any], title: str) -> str:
     is_word = _WORD.fullmatch(title) is not None
     expected = _OF_KIND.get(str(call.get("kind")))
     if expected is not None and is_word:
-        # A title may be what is done, in one word (`ls`): then it is no name of a tool for that.
+        # A title may be the command itself, in one word (`ls`): it is a name only if a tool of that name has this kind.
         found = _CANONICAL.get(title.lower())
         is_word = found == expected or (expected == "edit_file" and found == "write_file")
     return title if is_word else ""
 
 
 def _mcp(own: str, title: str, given: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(server, tool)."""
+    """Return (server, tool) of a call of an MCP tool; None for any other call."""
     server, tool = given.get("server"), given.get("tool")
     if isinstance(server, str) and isinstance(tool, str) and "arguments" in given:
         return server, tool

@@ -1,14 +1,14 @@
-"""How a task says which calls it means: one small language for all functions of the action space.
+"""Patterns by which a task selects tool calls: one small syntax for all functions of the action space.
 
-A pattern has one or more of these keys, and a call matches when it matches all of them; a plain text is a `tool`.
+A pattern has one or more of these keys, and a call matches if it matches all of them; a plain text is a `tool`.
 
 - `tool`: a glob over the call's names (canonical, the agent's own, `SERVER__TOOL` and the `TOOL` alone), case ignored.
-- `arguments`: by the key of an argument (`a.b` is `b` inside of `a`) what it is: a text is a glob over the whole value,
-  `/text/` a regular expression that is searched, anything else the value itself. Of a list one element is enough.
-- `command`: a regular expression, searched in each simple command of the shell scripts that the call ran; quotes,
-  comments and wrappers as `sudo` are left out of these.
-- `path`: a glob over the absolute paths that it touched, or over the last part of them where it has no `/`. `mode`
-  chooses those that were read, or changed. `*` goes across `/`.
+- `arguments`: expected values by the key of the argument (`a.b` is `b` inside of `a`): a text is a glob over the whole
+  value, `/text/` a regular expression that is searched, anything else has to be equal. Of a list one element is enough.
+- `command`: a regular expression, searched in each simple command of the shell scripts that the call ran, without
+  quotes, comments and wrappers such as `sudo`.
+- `path`: a glob over the absolute paths that it touched, or over the last part of them if it has no `/`. `mode` selects
+  those that were read, or changed. `*` matches `/`, too.
 - `request`: an HTTP request: `method` (a glob), `url` and `body` (regular expressions, searched).
 """
 
@@ -27,20 +27,26 @@ from benchflow.planes.reward.action.names import ToolName
 from benchflow.planes.reward.action.touched import Access, AccessMode, Request
 
 OPTIONS = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-"""Of every dataclass that a task fills in."""
+"""Configuration of all dataclasses that a task fills in."""
 
 _CHANGES: tuple[AccessMode, ...] = ("write", "edit", "delete")
 
 
 @dataclass(frozen=True, config=OPTIONS)
 class RequestPattern:
-    """An HTTP request that a command or a tool made."""
+    """A pattern of an HTTP request that a command or a tool made."""
 
     method: str = "*"
+    """Glob over the method, case ignored."""
+
     url: re.Pattern[str] = re.compile("")
+    """Regular expression, searched in the URL."""
+
     body: re.Pattern[str] | None = None
+    """Regular expression, searched in the body; None for any request, with or without one."""
 
     def matches(self, request: Request) -> bool:
+        """Return whether a request matches method, URL and body."""
         if not fnmatchcase(request.method.upper(), self.method.upper()) or not self.url.search(request.url):
             return False
         return self.body is None or (request.body is not None and self.body.search(request.body) is not None)
@@ -48,7 +54,7 @@ class RequestPattern:
 
 @dataclass(frozen=True, config=OPTIONS)
 class _Keys:
-    """A pattern as it is written."""
+    """A pattern of calls by its keys. At least one of them, `mode` not counted, has to be given."""
 
     tool: str | None = None
     arguments: dict[str, Any] | None = None
@@ -62,6 +68,7 @@ class _Keys:
             raise ValueError("a pattern needs one of tool, arguments, command, path, request")
 
     def matches(self, call: ToolCall) -> bool:
+        """Return whether a call matches all keys of the pattern."""
         if self.tool is not None or self.arguments is not None:
             tools = [given for name, given in call.tools if self.tool is None or any_tool(name, [self.tool])]
             if not any(_has(given, self.arguments or {}) for given in tools):
@@ -84,29 +91,32 @@ class _Keys:
 
 
 def _spelled(value: Any) -> Any:
+    """Return a plain text as a pattern with only a `tool`, and any other value as it is."""
     return {"tool": value} if isinstance(value, str) else value
 
 
 CallPattern = Annotated[_Keys, BeforeValidator(_spelled)]
-"""A pattern, or a text for one with only a `tool`."""
+"""Type of a field: a pattern, or a text for one with only a `tool`."""
 
 
 def any_tool(name: ToolName, globs: Iterable[str]) -> bool:
-    """Whether one of the globs is a name of the tool."""
+    """Return whether one of the globs matches a name of the tool, case ignored."""
     return any(fnmatchcase(one, glob.lower()) for glob in globs for one in name.names)
 
 
 def any_path(path: str, globs: Iterable[str]) -> bool:
-    """Whether one of the globs is the path's, or, where it has no `/`, that of its last part."""
+    """Return whether one of the globs matches a path: all of it, or its last part if the glob has no `/`."""
     last = path.rpartition("/")[2]
     return any(fnmatchcase(path if "/" in glob else last, glob) for glob in globs)
 
 
 def _has(given: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Return whether arguments match the expected values."""
     return all(_is(_at(given, key), value) for key, value in wanted.items())
 
 
 def _at(given: Any, key: str) -> Any:
+    """Return the argument at a dotted key; None if there is none."""
     if isinstance(given, dict) and key in given:
         return given[key]
     head, dot, rest = key.partition(".")
@@ -114,6 +124,7 @@ def _at(given: Any, key: str) -> Any:
 
 
 def _is(value: Any, wanted: Any) -> bool:
+    """Return whether an argument, or an element of a list, matches an expected value."""
     if isinstance(value, list) and not isinstance(wanted, list):
         return any(_is(one, wanted) for one in value)
     if not isinstance(wanted, str):

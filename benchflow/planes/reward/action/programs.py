@@ -1,6 +1,4 @@
-"""What the well-known programs do with their arguments: which are files that they read, write or remove, which are
-requests, and which are code in turn.
-"""
+"""Find the files and requests that well-known programs touch, by their arguments, and the code that they run."""
 
 from __future__ import annotations
 
@@ -17,7 +15,8 @@ _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _DEVICE = re.compile(r"/dev/|&|$")
 
-# Programs that print what is in their files, with the options that have a value. `1`: their first argument is no file.
+# Programs that print the content of their files: the letters of their options that have a value, and the number of
+# leading arguments that are no files.
 _READERS: dict[str, tuple[str, int]] = {
     **dict.fromkeys(
         ("cat", "tac", "nl", "less", "more", "bat", "strings", "diff", "cmp", "zcat", "wc", "paste"), ("", 0)
@@ -34,15 +33,25 @@ _READERS: dict[str, tuple[str, int]] = {
 }
 _RUNNERS = ("pytest", "py.test")
 _CURL_VALUED = "HdXouAbceFTmwKxrCDEPQtUYyz"
+"""Letters of the options of curl that have a value."""
+
 _CURL_PLAIN = frozenset(
     ("silent", "show-error", "fail", "location", "include", "verbose", "insecure", "compressed", "head", "get", "raw",
      "fail-with-body", "globoff", "http1.1", "http2", "remote-name", "create-dirs", "ipv4", "ipv6", "anyauth", "basic")
 )  # fmt: skip
+"""Long options of curl that have no value."""
+
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 
 def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list[Command], Touched]:
-    """The simple commands of a shell script, with those of the scripts in it, and what they do."""
+    """Return the simple commands of a shell script, those of the scripts that it runs included, and their effects.
+
+    Args:
+        text: The script.
+        cwd: Directory in which it runs.
+        deep: Depth of nested scripts, at most 4.
+    """
     commands, touched = list[Command](), Touched()
     for command in read_script(text, cwd):
         commands.append(command)
@@ -57,7 +66,7 @@ def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list
 
 
 def touched_by(command: Command) -> Touched:
-    """What one command does."""
+    """Return the effects of one command; shell scripts that it runs are not read, but listed in `scripts`."""
     touched = Touched()
 
     def note(mode: AccessMode, paths: Sequence[str], content: str | None = None) -> None:
@@ -80,11 +89,12 @@ def touched_by(command: Command) -> Touched:
 
 
 def _printed(command: Command) -> str | None:
+    """Return the text that `echo` or `printf` prints; None for any other program."""
     return " ".join(command.words[1:]) if command.name in ("echo", "printf") else None
 
 
 def _files(command: Command) -> Iterator[tuple[AccessMode, list[str]]]:
-    """The files that a program is given as arguments, with what it does to them."""
+    """Yield (mode, paths) of the files that a program is given as arguments."""
     name, words = command.name, command.words[1:]
     if name in _READERS:
         valued, skipped = _READERS[name]
@@ -125,7 +135,12 @@ def _files(command: Command) -> Iterator[tuple[AccessMode, list[str]]]:
 
 
 def _arguments(words: Sequence[str], valued: str) -> tuple[list[str], list[str]]:
-    """(arguments, options). valued: the letters of the options that have a value."""
+    """Split words into (arguments, options); the values of options are dropped.
+
+    Args:
+        words: Words after the name of the program.
+        valued: Letters of the options that have a value.
+    """
     given, options, at = list[str](), list[str](), 0
     while at < len(words):
         word = words[at]
@@ -148,6 +163,7 @@ def _sed(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
 
 
 def _copies(name: str, words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
+    """Yield (mode, paths) of a program that copies, links or moves files."""
     given, _ = _arguments(words, "tmogSe")
     into = next((words[at + 1] for at, one in enumerate(words[:-1]) if one == "-t"), None)
     if into is None:
@@ -157,12 +173,12 @@ def _copies(name: str, words: Sequence[str]) -> Iterator[tuple[AccessMode, list[
     yield ("delete" if name == "mv" else "read"), given
     if name == "mv":
         yield "read", given
-    # Whether the last one is a directory is not told: then the file in it is meant.
+    # The target may be a directory or a file, which the text doesn't tell: both paths count as written.
     yield "write", [into, *(f"{into.rstrip('/')}/{one.rstrip('/').rpartition('/')[2]}" for one in given)]
 
 
 def _find(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
-    """Looking for files is no reading, unless it does something to what it finds."""
+    """Yield (mode, paths) of `find`. To look for files is no access, unless it deletes or runs a command on them."""
     roots = []
     for word in words:
         if word.startswith(("-", "(", "!")):
@@ -182,7 +198,7 @@ def _find(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
 
 
 def _code(command: Command) -> Touched:
-    """What the code does that an interpreter is given, and which file it runs."""
+    """Return the effects of the code that an interpreter is given, and the file that it runs."""
     name, words, touched = command.name, command.words, Touched()
     if name in _SHELLS or name == "su":
         given, options = _arguments(words[1:], "oc" if name == "su" else "oO")
@@ -209,6 +225,7 @@ def _code(command: Command) -> Touched:
 
 
 def _python(command: Command) -> Touched:
+    """Return the effects of a command of Python: of its code, or the file or tests that it runs."""
     words = command.words
     for at, word in enumerate(words[1:], 1):
         if re.match(r"-[a-zA-Z]*c$", word):
@@ -224,10 +241,12 @@ def _python(command: Command) -> Touched:
 
 
 def _runs(paths: Sequence[str], command: Command) -> list[Access]:
+    """Return accesses of the mode `run` to these files."""
     return [Access(resolved(path, command.cwd), "run", command.text) for path in paths]
 
 
 def _requests(command: Command) -> list[Request]:
+    """Return the HTTP requests of curl, wget or httpie."""
     if command.name == "curl":
         return _curl(command)
     words = command.words[1:]
@@ -269,7 +288,7 @@ def _curl(command: Command) -> list[Request]:
 
 
 def _curl_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(option, value); an argument has the option ``."""
+    """Yield (option, value) of curl's arguments; a URL has an empty option."""
     at = 0
     while at < len(words):
         word = words[at].strip()

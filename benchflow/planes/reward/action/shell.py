@@ -1,8 +1,8 @@
-"""Reading a shell script without running it: the simple commands in it, as words, with what is redirected where.
+"""Read a shell script without running it: its simple commands as words, with their redirections.
 
-It knows quotes, comments, here-documents, variables and functions that the script itself sets, `cd` and loops; what it
-cannot know stays in the word as it was written. Branches are all taken, of a loop the first round; wrappers as `sudo`
-and `timeout` are left out.
+It knows quotes, comments, here-documents, variables and functions that the script itself sets, `cd` and loops; an
+unknown part stays in the word as it is written. All branches are taken, and one round of each loop; wrappers such as
+`sudo` and `timeout` are left out.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from dataclasses import dataclass, field
 from benchflow.planes.reward.action.lexer import NAME, Here, Lexer, Token, Word
 
 LONGEST = 200_000
-"""Characters of a script that are read."""
+"""Maximum number of characters of a script that are read."""
 
 _MOST = 2_000
+"""Maximum number of commands."""
+
 _DEEPEST = 6
+"""Maximum depth of nested scripts and function calls."""
+
 _EFFORT = 2_000_000
-"""Characters that a script may become, since one may be written to grow without end."""
+"""Maximum number of tokens read and characters expanded: a script may be written to grow without end."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _RESERVED = frozenset(
     ("if", "then", "else", "elif", "fi", "do", "done", "while", "until", "case", "esac", "{", "}", "!", "time")
 )
-_VALUED = {  # Of wrappers, the options that have a value.
+_VALUED = {  # Wrappers, with the letters of their options that have a value.
     "sudo": "ughpCDRT",
     "env": "uCS",
     "timeout": "ks",
@@ -45,33 +49,46 @@ _VALUED = {  # Of wrappers, the options that have a value.
 
 @dataclass(frozen=True)
 class Command:
-    """A simple command. words: without quotes, its name first. reads, writes, appends: files by redirection.
-
-    stdin: the text that it is given by a here-document or here-string. cwd: the directory that it runs in.
-    """
+    """A simple command of a shell script."""
 
     words: tuple[str, ...]
+    """Words without quotes; the first is the name."""
+
     cwd: str
+    """Directory in which it runs."""
+
     reads: tuple[str, ...] = ()
+    """Files that its stdin is redirected from."""
+
     writes: tuple[str, ...] = ()
+    """Files that it is redirected to with `>`."""
+
     appends: tuple[str, ...] = ()
+    """Files that it is redirected to with `>>`."""
+
     stdin: str | None = None
+    """Text of its here-document or here-string; None if it has none."""
 
     @property
     def name(self) -> str:
+        """Return the name of the program, without its directory; empty for redirections alone."""
         return posixpath.basename(self.words[0]) if self.words else ""
 
     @property
     def text(self) -> str:
-        """As one line, without quotes, with its redirections."""
+        """Return the command on one line, without quotes, with its redirections."""
         after = [f"> {path}" for path in self.writes] + [f">> {path}" for path in self.appends]
         return " ".join([*self.words, *(f"< {path}" for path in self.reads), *after])
 
 
 def read_script(text: str, cwd: str = "/") -> list[Command]:
-    """The commands of a script in the order that they are written, those in substitutions before the one around them.
+    """Return the commands of a script in the order of its text; those of a substitution precede the one around it.
 
-    Never fails: of what is no shell, it reads what it can.
+    Never fails: of invalid input, it reads as much as it can.
+
+    Args:
+        text: The script.
+        cwd: Directory in which it starts.
     """
     run = _Run(cwd)
     run.script(text[:LONGEST], 0)
@@ -80,7 +97,7 @@ def read_script(text: str, cwd: str = "/") -> list[Command]:
 
 @dataclass
 class _Building:
-    """A simple command whose end has not come."""
+    """A simple command that is being read."""
 
     words: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
@@ -90,7 +107,7 @@ class _Building:
 
 
 class _Run:
-    """What a script does, as far as its text tells."""
+    """State of a script that is followed without being run: directory, variables, functions and commands."""
 
     def __init__(self, cwd: str) -> None:
         self.cwd = cwd
@@ -100,10 +117,12 @@ class _Run:
         self.effort = 0
 
     def script(self, text: str, depth: int) -> None:
+        """Follow a script; one that is nested too deeply is left out."""
         if depth <= _DEEPEST:
             self.tokens(Lexer(text).read(), depth)
 
     def tokens(self, tokens: Sequence[Token], depth: int) -> None:
+        """Follow the tokens of a script, or of a function's body."""
         command, at, outer = _Building(), 0, list[str]()
         while at < len(tokens) and len(self.commands) < _MOST and self.effort < _EFFORT:
             self.effort += 1
@@ -129,7 +148,7 @@ class _Run:
         self._end(command, depth)
 
     def _definition(self, tokens: Sequence[Token], at: int) -> int:
-        """Note a function that begins here; where it ends, or 0."""
+        """Record the function that is defined at a token, and return the index after it; 0 for no definition."""
         name = _plain(tokens[at])
         if name == "function" and at + 1 < len(tokens):
             at += 1
@@ -151,12 +170,13 @@ class _Run:
         return at + 1
 
     def _take(self, command: _Building, word: str) -> None:
+        """Append a word to a command; of the list of a `for` loop, only the first one, which is its one round."""
         if command.words and command.words[0] == "for" and len(command.words) > 3:
             return
         command.words.append(word)
 
     def _redirect(self, command: _Building, operator: str, target: Token | None, depth: int) -> int:
-        """How many tokens the target is."""
+        """Add a redirection to a command, and return the number of tokens of its target."""
         if target is None or isinstance(target, str):
             return 0
         if isinstance(target, Here):
@@ -174,6 +194,7 @@ class _Run:
         return 1
 
     def _end(self, command: _Building, depth: int) -> None:
+        """Finish a command: record it, and follow its effects on variables, functions and the directory."""
         words = command.words
         while words and words[0] in _RESERVED:
             words = words[1:]
@@ -191,7 +212,7 @@ class _Run:
         if words and words[0] in self.functions and depth <= _DEEPEST:
             self._call(words, depth)
             return
-        # Between these brackets `<` and `>` compare.
+        # In `[[ … ]]`, `<` and `>` compare.
         plain = _Building() if words[:1] == ["[["] else command
         reads, writes, appends = tuple(plain.reads), tuple(plain.writes), tuple(plain.appends)
         if words or reads or writes or appends:
@@ -200,6 +221,7 @@ class _Run:
             self.cwd = resolved(words[-1], self.cwd)
 
     def _call(self, words: list[str], depth: int) -> None:
+        """Follow the body of a function with its arguments."""
         outer = self.values
         given = {str(place): word for place, word in enumerate(words)}
         self.values = outer | {"1": "", "2": "", "3": "", "4": ""} | given | {"@": " ".join(words[1:])}
@@ -207,6 +229,7 @@ class _Run:
         self.values = outer
 
     def _text(self, word: Word, depth: int) -> str:
+        """Return the text of a word with its variables expanded; a substitution is followed, and becomes `$()`."""
         found, length = list[str](), 0
         for part in word:
             if part.kind == "script":
@@ -221,6 +244,7 @@ class _Run:
         return "".join(found)[:LONGEST]
 
     def _value(self, inner: str, depth: int) -> str:
+        """Return the value of a variable's expansion; `$NAME` if it is not known."""
         name = NAME.match(inner)
         assert name is not None
         value, rest = self.values.get(name[0]), inner[name.end() :]
@@ -233,6 +257,8 @@ class _Run:
         return f"${name[0]}" if value is None else value
 
     def _filled(self, text: str) -> str:
+        """Return a text with its known variables expanded."""
+
         def value(name: re.Match[str]) -> str:
             found = name[0] if self.effort > _EFFORT else self.values.get(name[1], name[0])
             self.effort += len(found)
@@ -242,14 +268,14 @@ class _Run:
 
 
 def _plain(token: Token | None) -> str | None:
-    """A word that is only text."""
+    """Return the text of a word without expansions; None for any other token."""
     if isinstance(token, tuple) and all(part.kind == "text" for part in token):
         return "".join(part.text for part in token)
     return None
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """A command without those that only start it: `sudo -u app timeout 5 rm x` is `rm x`."""
+    """Return the words of a command without its wrappers: of `sudo -u app timeout 5 rm x`, `rm x`."""
     while words and (valued := _VALUED.get(posixpath.basename(words[0]))) is not None:
         wrapper, at = posixpath.basename(words[0]), 1
         while at < len(words) and (words[at].startswith("-") or (wrapper == "env" and "=" in words[at])):
@@ -263,7 +289,12 @@ def unwrapped(words: list[str]) -> list[str]:
 
 
 def resolved(path: str, cwd: str) -> str:
-    """An absolute path, without `.`, `..` and the ways around a root directory that `/proc` has."""
+    """Return a path as absolute and normal, without a leading `/proc/PID/root` or `/proc/PID/cwd`.
+
+    Args:
+        path: Path, relative or absolute.
+        cwd: Directory to which a relative path refers.
+    """
     whole = posixpath.normpath(posixpath.join(cwd or "/", path))
     whole = re.sub(r"^/proc/(?:self|thread-self|\d+)/(?:root|cwd)(?=/|$)", "", whole) or "/"
     return "/" + whole.lstrip("/") if whole.startswith("/") else whole

@@ -1,4 +1,4 @@
-"""What a command or a piece of code does, as far as its text tells: files that it reads and writes, and requests."""
+"""Types for the effects of a command or of code, as far as its text shows them: file accesses and HTTP requests."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 AccessMode = Literal["read", "write", "edit", "delete", "run"]
-"""`write` gives a file new content, whether it was there or not; `edit` and `delete` say that it was there."""
+"""Mode of an access. `write` gives a file new content, whether or not it existed; `edit` and `delete` need an existing
+file; `run` executes it.
+"""
 
 
 @dataclass(frozen=True)
 class Access:
-    """A file that was read or written. path: absolute, perhaps with wildcards. content: what was written, if told."""
+    """An access to a file."""
 
     path: str
+    """Absolute path; it may have wildcards."""
+
     mode: AccessMode
     by: str = ""
+    """Text of the command or call that made it."""
+
     content: str | None = None
+    """Content that was written; None if it is not known."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request. body: its text, None where it has none or it is not told."""
+    """An HTTP request."""
 
     method: str
     url: str
     body: str | None = None
+    """Text of the body; None if it has none, or it is not known."""
+
     by: str = ""
+    """Text of the command or call that made it."""
 
     @property
     def tool_call(self) -> tuple[str, dict[str, Any]] | None:
-        """The MCP tool that it calls, and the arguments."""
+        """Return (name, arguments) of the MCP tool that the request calls; None for any other request."""
         if not self.body or '"tools/call"' not in self.body:
             return None
         try:
@@ -48,25 +58,27 @@ class Request:
 
 @dataclass
 class Touched:
-    """What was done, in order. scripts: shell scripts that it ran in turn, not looked into yet."""
+    """The effects of a command or of code, in order."""
 
     accesses: list[Access] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     scripts: list[str] = field(default_factory=list)
+    """Shell scripts that it ran, and that are not read yet."""
 
     def add(self, other: Touched) -> None:
+        """Append the effects of another one."""
         self.accesses += other.accesses
         self.requests += other.requests
         self.scripts += other.scripts
 
 
 def whole_url(text: str) -> str:
-    """With a scheme, which commands may leave out."""
+    """Return a URL with a scheme: `http://` is added if it has none, as commands accept it."""
     return text if re.match(r"[a-zA-Z][\w+.-]*://", text) else f"http://{text}"
 
 
 def patched(text: str) -> list[tuple[AccessMode, str]]:
-    """The files of a patch, in the form of `apply_patch` or of `diff -u`."""
+    """Return (mode, path) of each file in a patch, in the format of `apply_patch` or of `diff -u`."""
     found: list[tuple[AccessMode, str]] = []
     modes: dict[str, AccessMode] = {"Add": "write", "Update": "edit", "Delete": "delete"}
     found += [(modes[verb], path) for verb, path in re.findall(r"(?m)^\*\*\* (Add|Update|Delete) File: (.+)$", text)]

@@ -1,8 +1,8 @@
-"""What is done to a sandbox between the agent's last action and the verifier's first command, so that neither what the
-agent left running nor what it left lying decides how it is scored.
+"""Hardening: the measures in a sandbox between the agent's last action and the verifier's first command.
 
-A baseline is taken before the agent acts and kept on this host. Whoever was root in the sandbox may have changed any
-program there: what the rest stands on is then judged, and put back, from outside.
+They keep processes and files that the agent left from deciding its score. A baseline is taken before the agent acts and
+kept on this host. An agent that was root may have changed any program of the sandbox: the programs on which all else
+depends are therefore compared, and restored, from outside.
 """
 
 from benchflow.planes.reward.hardening.baseline import (

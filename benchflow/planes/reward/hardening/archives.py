@@ -1,7 +1,7 @@
-"""Archives in the workspace that would be unpacked to other places than where a verifier unpacks them.
+"""Find archives in the workspace that would unpack outside of the directory in which a verifier unpacks them.
 
-A member named `../expected.txt`, or one that lies below a link, writes over the verifier's own files; a link to these
-is equal to them. Such an archive is no result of honest work.
+A member named `../expected.txt`, or one that lies below a link, would overwrite the verifier's own files; a member that
+links to these compares equal to them. No honest work produces such an archive.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import IO, NamedTuple, cast
 from benchflow.planes.reward.hardening.names import VERIFIERS
 
 PATTERNS = ("*.tar", "*.tar.*", "*.tgz", "*.tbz2", "*.txz", "*.zip", "*.jar", "*.whl")
-"""Names of archives that are looked into."""
+"""Globs over the names of archives that are read."""
 
 MAX_ARCHIVES = 20
+"""Maximum number of archives that are read."""
+
 MAX_BYTES = 32 * 1024 * 1024
-"""Bytes of an archive that is looked into."""
+"""Maximum size of an archive that is read."""
 
 _MAX_MEMBERS = 20_000
 _MAX_UNPACKED = 512 * 1024 * 1024
@@ -35,9 +37,10 @@ class _Member(NamedTuple):
 
 
 def leads_out(content: bytes) -> str | None:
-    """Return the name of a member that leads out of where an archive is unpacked; None if there is none.
+    """Return the name of the first member that leads out of the archive's directory; None if there is none.
 
-    What can't be read is no archive, or none that a verifier could unpack.
+    A member leads out if it has such a name, lies below a link, or is a link to the outside. None is also returned for
+    content that can't be read: a verifier could not unpack it either.
     """
     links: set[str] = set()
     try:
@@ -57,6 +60,7 @@ def leads_out(content: bytes) -> str | None:
 
 
 def _members(content: bytes) -> Iterator[_Member]:
+    """Yield the members of a zip or tar archive, up to the limits."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist()[:_MAX_MEMBERS]:
@@ -64,7 +68,7 @@ def _members(content: bytes) -> Iterator[_Member]:
                 yield _Member(info.filename, archive.read(info).decode(errors="replace") if is_link else None)
         return
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as packed:
-        # What is compressed may unpack to anything.
+        # A compressed archive may unpack to any size, so the unpacked position is limited.
         bounded = cast(IO[bytes], packed.fileobj)
         for _ in range(_MAX_MEMBERS):
             member = packed.next()
@@ -76,11 +80,13 @@ def _members(content: bytes) -> Iterator[_Member]:
 
 
 def _is_out(name: str, target: str) -> bool:
+    """Return whether a link leads out: a relative one of the archive's directory, an absolute one to the verifier's."""
     if target.startswith("/"):
         return any(target == place or target.startswith(f"{place}/") for place in (*VERIFIERS, "/proc"))
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), target)).startswith("..")
 
 
 def _above(name: str) -> Collection[str]:
+    """Return the parent directories of a member's name."""
     parts: Sequence[str] = name.split("/")[:-1]
     return ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]

@@ -1,4 +1,4 @@
-"""What a sandbox is before its agent acts, kept on this host: whoever is root in there could change it otherwise."""
+"""The baseline: the state of a sandbox before its agent acts, kept on this host, where the agent can't change it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _MODULE_FILE = re.compile(r"\b([a-z_][a-z0-9_]*)\.py\b")
 
 _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", "/tmp", "/var/tmp")
 
-# $1: who the agent is. PATH, PYTHONPATH, HOME; PATH's directories, with a `!` before those that the agent may write;
-# with a `+`, the home's own, which verifiers put on PATH, if the agent may write there. With a `~`, those of
-# LD_LIBRARY_PATH; with a `^`, programs of packages of the workspace. $2: that.
+# $1: the agent's user. $2: the workspace. Prints PATH, PYTHONPATH and HOME; then the directories of PATH, with `!` if
+# the agent may write there; with `^`, programs of the workspace's `node_modules`; with `~`, the directories of
+# LD_LIBRARY_PATH; with `+`, `~/.local/bin`, which verifiers put on PATH, if the agent may write there; then an empty
+# line, entry points of pytest plugins, and with `=`, the directories of their packages.
 _ASK = r"""
 printf '%s\n%s\n%s\n' "$PATH" "$PYTHONPATH" "$HOME"
 open() { find "$@" -maxdepth 0 \( -user "$agent" -o -perm -002 \) 2>/dev/null; }
@@ -53,7 +54,7 @@ done
 """
 
 
-# $1 the agent, who may have no account yet; $2 another.
+# $1: the agent's user, who may have no account yet. $2: another user. Succeeds if that one exists and is not the agent.
 _ARE_OTHERS = """
 uid() { case $1 in *[!0-9]*) id -u -- "$1" 2>/dev/null;; *) echo "$1";; esac; }
 other=$(uid "$2") || exit 1
@@ -63,34 +64,46 @@ agent=$(uid "$1") || exit 0
 
 
 class HardeningBaseline(Model):
-    """path, modules, home: PATH, PYTHONPATH and HOME of the verifier's user, as the image has them. directories: of
-    PATH, those that are there. plugins: of pytest, by the names that the image's own packages give them; sites: the
-    directories of those packages. tools: those that the agent could change, None where there are none: of root's, an
-    agent that is not root can change nothing.
-    """
+    """The state of a sandbox before its agent acts, as far as the hardening needs it."""
 
     path: str
+    """PATH of the verifier's user, as in the image."""
+
     modules: str = ""
+    """PYTHONPATH of the verifier's user, as in the image."""
+
     home: str = "/root"
+    """HOME of the verifier's user."""
+
     directories: list[str] = []
+    """Directories of `path` that exist."""
+
     plugins: list[str] = []
+    """Pytest plugins of the image's own packages, by the names of their entry points."""
+
     sites: list[str] = []
+    """Package directories (`site-packages`) of the Pythons on `path`."""
+
     survey: Survey = Survey()
+    """Survey of the files that may influence a verifier."""
+
     tools: ToolSet | None = None
+    """Tools that the agent can change; None if it can change none: an agent that is not root can't change root's."""
+
     overlooked: dict[str, list[str]] = {}
-    """By repository, the paths that git is told to overlook."""
+    """Paths whose changes git overlooks by flags in the index, by repository."""
 
     replaced: list[str] = []
-    """Paths of repositories that had git show another history already."""
+    """Paths of repositories that replaced objects, or cut off history, already."""
 
     named: list[str] = []
-    """Modules with the name of one of the standard library's that the task's instruction names, as `queue.py`."""
+    """Modules with the names of standard ones that the task's instruction names, e.g. as `queue.py`."""
 
     changes: FileChanges | None = None
-    """Files that differ from the image, of what `skipped` does not leave out. None where no tool is compared."""
+    """Files that differ from the image, `skipped` ones left out. None if no tool is compared."""
 
     devices: list[str] = []
-    """Lines of `list_devices`, where the agent could change them."""
+    """Lines of `list_devices`; empty if the agent can't change devices."""
 
     user: str | None = None
     """User of a verifier for which the task names none; None for root."""
@@ -105,18 +118,21 @@ async def take_baseline(
     is_listed: bool = False,
     instruction: str = "",
 ) -> HardeningBaseline:
-    """Look at the sandbox before the agent's first action.
+    """Return the baseline of a sandbox, before the agent's first action.
 
-    Where the agent is the `default` user itself, the verifier is root: what an agent could read or write while the
-    verifier runs must not become more because nobody was named.
+    If the agent is the `default` user itself, the verifier is root instead: the agent must not gain access to a running
+    verifier because the task named no user.
 
     Args:
-        sandbox: Where nobody has acted yet.
-        agent: The agent's user; root when None.
-        verifier: The verifier's; `default` when None.
-        default: Who the verifier is where its table names nobody.
-        is_listed: Whether the files that differ from the image are wanted although the agent could change no tool.
-        instruction: The task's. Modules that it names are the work.
+        sandbox: Sandbox in which no agent has acted yet.
+        agent: User of the agent; None for root.
+        verifier: User of the verifier; None for `default`.
+        default: User of a verifier for which the task names none.
+        is_listed: Whether to list the files that differ from the image even if the agent can change no tool.
+        instruction: Instruction of the task. Modules that it names may be the work.
+
+    Raises:
+        VerifierError: The sandbox can't be surveyed.
     """
     is_root = agent in (None, "root", 0, "0")
     if default is not None and not await are_others(sandbox, agent, default):
@@ -133,7 +149,7 @@ async def take_baseline(
     survey = await take_survey(sandbox, home=home, path=path, modules=modules)
     if others := [file for file in (*survey.includes, *survey.targets) if file not in survey.files]:
         survey = await take_survey(sandbox, home=home, path=path, modules=modules, wanted=others)
-    # Programs of a virtual environment of the project's are among those that a verifier calls.
+    # A verifier may call programs of the project's virtual environments.
     venvs = [posixpath.dirname(file) for file in survey.found if file.endswith("/pyvenv.cfg")]
     open_to_agent += [f"{venv}/bin" for venv in venvs]
     tools = None
@@ -163,20 +179,39 @@ async def take_baseline(
 
 
 def skipped(sandbox: Sandbox, tools: ToolSet | None) -> list[str]:
-    """Return the places that are not compared from outside: the work, and what is made anew for each verifier."""
+    """Return the paths that are not compared from outside: the workspace, and directories made anew for each verifier.
+
+    Args:
+        sandbox: The sandbox.
+        tools: Tools, none of whose directories is skipped.
+    """
     searched = [*tools.path.split(":"), *tools.loaded_from, *tools.files] if tools is not None else []
     places = [workspace_of(sandbox), *_NOT_COMPARED]
     return [place for place in places if place and not any(is_below(directory, [place]) for directory in searched)]
 
 
 async def are_others(sandbox: Sandbox, agent: str | int | None, user: str) -> bool:
-    """Return whether a user, `name` or `uid`, either with `:group`, is in the sandbox, and is not the agent."""
+    """Return whether a user exists in the sandbox, and is not the agent.
+
+    Args:
+        sandbox: The sandbox.
+        agent: User of the agent; None for root.
+        user: Name or uid, either with `:group`.
+    """
     answer = await sandbox.control(_ARE_OTHERS, str(agent or 0), user.partition(":")[0])
     return answer.return_code == 0
 
 
 def keep_baseline(baseline: HardeningBaseline, evidence: Path) -> None:
-    """Keep it with what is kept of the rollout, for its verifier now and for those that come later."""
+    """Write a baseline below a rollout's evidence, for this verification and for later ones.
+
+    Args:
+        baseline: The baseline.
+        evidence: Directory of the evidence, which is made if it does not exist.
+
+    Raises:
+        StoreError: The file can't be written.
+    """
     file = evidence / BASELINE
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +219,7 @@ def keep_baseline(baseline: HardeningBaseline, evidence: Path) -> None:
 
 
 def read_baseline(evidence: Path) -> HardeningBaseline | None:
-    """What was kept; None where nothing was."""
+    """Return the baseline below a rollout's evidence; None if there is none."""
     try:
         return HardeningBaseline.model_validate_json(read_stored(evidence / BASELINE))
     except FileNotFoundError:
@@ -192,6 +227,6 @@ def read_baseline(evidence: Path) -> HardeningBaseline | None:
 
 
 def _plugin(line: str) -> str | None:
-    """The name that an entry point's line gives a plugin."""
+    """Return the name of the plugin in a line of `entry_points.txt`; None if the line declares none."""
     found = re.match(r"\s*([\w.-]+)\s*=", line)
     return found.group(1) if found else None

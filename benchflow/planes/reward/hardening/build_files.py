@@ -1,4 +1,4 @@
-"""Read build files of the workspace: the files that they include, and settings that run no program."""
+"""Read build files of the workspace: the files that they include, and changes of settings that run no program."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ _PLAIN = re.compile(r"[\w-]+")
 
 _GIT_INCLUDE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE | re.IGNORECASE)
 _DRIVER = re.compile(r"\s(?:filter|diff|merge)=(?!lfs\b)")
-"""Large files of git's are kept by a program of its own."""
+"""Pattern of an attribute that runs a program; the program of Git LFS is git's own."""
 
 _INCLUDE = re.compile(r"^[ ]*(?:-|s)?include[ \t]+([^#\n]+)", re.MULTILINE)
 
 
 def included(path: str, content: str) -> Iterator[str]:
-    """Yield the files that a Makefile, or a configuration of git, includes and names without variables.
+    """Yield the files that a Makefile, or a configuration of git, includes by a name without variables.
 
-    path: of the file that includes.
+    Args:
+        path: Path of the file that includes.
+        content: Its content.
     """
     if path.endswith(("/config", "gitconfig")):
         for name in _GIT_INCLUDE.findall(content):
-            # Git knows the home of its user; a file there is the image's, or looked at by its own name.
+            # `~` is the home of git's user; a file there is the image's, or is surveyed by its own name.
             if not name.startswith(("~", "%")):
                 yield posixpath.normpath(posixpath.join(posixpath.dirname(path), name.strip('"')))
     if posixpath.basename(path) not in MAKE_BUILD and not path.endswith(".mk"):
@@ -39,17 +41,26 @@ def included(path: str, content: str) -> Iterator[str]:
 
 
 def harmless_attributes(text: str, before: str) -> str:
-    """Return attributes of git without lines that are new and have a program of a configuration run for files."""
+    """Return git attributes without new lines that have git run a configured program on files.
+
+    Args:
+        text: Content of the `.gitattributes`.
+        before: Former content, all lines of which are allowed.
+    """
     known = set(before.splitlines())
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if line.rstrip("\n") in known or not _DRIVER.search(line))
 
 
 def targets_without_files(path: str, content: str) -> Iterator[str]:
-    """Yield the files that would keep make from running a rule that makes no file. path: of the Makefile.
+    """Yield the files that would keep make from running a rule that makes no file.
 
-    These are targets like `check` that the Makefile does not declare as phony: with a file of that name, make finds
-    nothing to be done.
+    These have the names of targets like `check` that the Makefile does not declare as phony: if a file of that name
+    exists, make considers the target up to date.
+
+    Args:
+        path: Path of the Makefile; nothing is yielded for another file.
+        content: Its content.
     """
     if posixpath.basename(path) not in MAKE_BUILD:
         return
@@ -63,15 +74,19 @@ def targets_without_files(path: str, content: str) -> Iterator[str]:
 
 
 def includes_by_variable(path: str, content: str) -> bool:
-    """Return whether a Makefile includes files by a variable or a pattern, which may be any `*.mk`."""
+    """Return whether a Makefile includes files by a variable or a pattern, which may match any `*.mk`."""
     lines = _INCLUDE.findall(content.replace("\\\n", " "))
     return posixpath.basename(path) in MAKE_BUILD and any(sign in line for line in lines for sign in "$*?[")
 
 
 def harmless_package(text: str, before: str) -> str | None:
-    """Return a `package.json` with the scripts that it had before; None if it can't be read.
+    """Return a `package.json` with its former scripts and jest settings; None if it can't be parsed.
 
-    New scripts stay, unless npm would run them by itself before or after one that was there.
+    New scripts stay, unless npm would run them by itself before or after a former one.
+
+    Args:
+        text: Content of the file.
+        before: Former content.
     """
     try:
         now, was = json.loads(text), json.loads(before)

@@ -1,7 +1,7 @@
-"""What is read in new and changed files of the workspace: names of the verifier's files, statements of databases that
-act by themselves, objects that are equal to everything, plugins of pytest.
+"""Search new and changed files of the workspace, for notes: a shell script that the survey runs.
 
-All of it is for notes. So it is bounded: files that are large, or of which there are too many, are not read.
+It finds names of the verifier's directories, triggers and views of databases, objects that are equal to everything, and
+pytest plugins. As all of it is for notes, it is bounded: large files, and files beyond a number, are not read.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 import shlex
 
 _MAX_SMALL, _MAX_BROUGHT, _MAX_LARGE = 160_000, 40_000, 1000
-"""Bytes of names of files that are read: of some 4000 small ones, 1000 that an installer has brought, 20 large ones."""
+"""Bytes of the lists of paths that are read: about 4000 small files, 1000 small ones of installers, and 20 large ones.
+"""
 
 _SMALL_BLOCKS, _LARGE_BLOCKS = 128, 32 * 1024
-"""Blocks of 512 bytes: 64 KiB and 16 MiB."""
+"""Maximum sizes of small and large files, in blocks of 512 bytes: 64 KiB and 16 MiB."""
 
 _MAX_HITS = 200
-"""Files in which something was found that are looked at again."""
+"""Maximum number of files with a match that are read a second time."""
 
 _MAX_STATEMENTS = 20
 
 _WORDS = ("/tests", "/verifier", "/solution", "/oracle", "SQLite format 3", "__eq__")
-# An absolute path, and no end of a longer one: src/tests/, ./tests/, $HOME/tests/, https://host/tests/.
+# Matches an absolute path only, not the end of a longer one: src/tests/, ./tests/, $HOME/tests/, https://host/tests/.
 _NAMES = r"(^|[^A-Za-z0-9_.~*})>/-])/(tests|verifier|logs/verifier|solution|oracle)(/|[^A-Za-z0-9_.-]|$)"
 _ACTS = "CREATE +((TEMP|TEMPORARY) +)?(TRIGGER|VIEW) +[^ ]{1,60}"
-# The first statement of the method, on its own line or the next one.
+# Matches a method whose first statement, on the same line or the next, returns True.
 _EQUAL = r"__eq__ *= *lambda[^:]*: *True|__eq__ *[(].*: *return +True|^[[:space:]]+return +True"
 _BROUGHT = r"\( -path '*/node_modules/*' -o -path '*-packages/*' -o -path '*/.git/*' \)"
 _SMALL = f"-type f -size -{_SMALL_BLOCKS + 1}"
@@ -34,10 +35,11 @@ _MAGIC = "d9d505f9|377f0682|377f0683"
 _JOURNALS = r"-type f -size +0 \( -name '*-wal' -o -name '*-journal' \)"
 
 FILES = ("small", "brought", "large", "node", "points", "hooks", "journals", "dashed")
-"""Lists of files that are looked at."""
+"""Names of the lists of files to read, which `PASS` or `PASSES` make."""
 
-# $since: of the look before, empty for none. The last four lists are of what is new or changed since then, or, in a
-# first look, in the second in which it is taken: what was there already is told apart by that.
+# $since: time of the survey before, empty for the first. Lists with $recent have the files that are new or changed
+# since then or, in a first survey, in the very second of it: these are in the baseline and so not reported as new
+# later.
 PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
     {_SMALL} -newerct "@${{since:-0}}" {_BROUGHT} -fprint0 brought , \
     {_LARGE} -newerct "@${{since:-0}}" -fprint0 large , \
@@ -46,7 +48,7 @@ PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
     {_HOOKS} -newerct "@$recent" -fprint0 hooks , \
     {_JOURNALS} -newerct "@$recent" -fprint0 journals , \
     -name '-*' -fprint0 dashed"""
-"""Expressions of `find` that make these lists in a pass through the workspace."""
+"""Expressions for `find` that make these lists in one pass through the workspace."""
 
 PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
     find "$ws" -xdev {_SMALL} {_BROUGHT} -print0 >brought
@@ -56,9 +58,11 @@ PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
     find "$ws" -xdev {_HOOKS} -print0 >hooks
     find "$ws" -xdev {_JOURNALS} -print0 >journals
     find "$ws" -xdev -name '-*' -print0 >dashed"""
-"""The same for a `find` that knows no times of changes: whoever compares both looks sees what is new."""
+"""Commands that make these lists with a `find` that has no `-newerct`. They list all files; the comparison of both
+surveys shows which are new.
+"""
 
-# Each process takes a millisecond, so that there is none where nothing is to be read.
+# Starting a process takes a millisecond, so none is started if there is nothing to read.
 READ = rf"""(
   LC_ALL=C; export LC_ALL
   files() {{ tr '\n' '\0' | xargs -0 "$@" /dev/null 2>/dev/null; }}
@@ -92,7 +96,7 @@ READ = rf"""(
   [ ! -s node ] || tr '\0' '\n' <node |
     sed -n 's#^\(.*/node_modules/\(@[^/]*/\)\{{0,1\}}[^/.@][^/]*\).*#\1#p' | sort -u | tr '\n' '\0' >packages
 )"""
-"""Script that reads these files, and leaves the lists below."""
+"""Script that reads these files, and makes the lists in `LISTS`."""
 
 LISTS = ("naming", "acting", "equal", "plugins", "packages", "hooks", "journals", "orphans", "dashed")
-"""Lists that a look brings back."""
+"""Names of the lists that the survey returns."""

@@ -1,6 +1,6 @@
-"""The devices of a sandbox, which an agent that is root may replace, and which nobody inside can make again.
+"""Check the devices of a sandbox: an agent that is root may replace them, and no process inside can make them again.
 
-They lie in no layer of the sandbox's files, so that no list of changed files has them.
+They are in no layer of the sandbox's file system, so that no list of changed files contains them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ _LIST = f"cd /dev && stat -c '%t:%T %N' {_NAMES} 2>/dev/null; :"
 
 
 async def list_devices(sandbox: Sandbox) -> list[str]:
-    """Return a line for each device that programs expect: its numbers, its name, and where it leads if it is a link."""
+    """Return a line for each device that programs expect: its numbers and name, and the target if it is a link."""
     return (await sandbox.control(_LIST)).stdout.splitlines()
 
 
 def replaced_devices(before: Sequence[str], now: Sequence[str], item: str) -> list[HardeningFinding]:
-    """Return a finding for each device that is another one now, or is gone.
+    """Return a finding for each device that was replaced or removed.
 
-    item: Of `verifier.hardening`.
+    Args:
+        before: Lines of `list_devices` before the agent acted.
+        now: Lines of `list_devices` now.
+        item: Item of `verifier.hardening` of the findings.
     """
     found = []
     there = {_name(line): line for line in now}
@@ -36,4 +39,5 @@ def replaced_devices(before: Sequence[str], now: Sequence[str], item: str) -> li
 
 
 def _name(line: str) -> str:
+    """Return the name of the device in a line of `list_devices`; empty if there is none."""
     return line.split()[1].strip("'\"") if len(line.split()) > 1 else ""

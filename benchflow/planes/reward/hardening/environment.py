@@ -1,7 +1,7 @@
-"""The variables that a verifier runs with: what the image says, and nothing that an agent could have left.
+"""Environment variables that are pinned while a verifier runs: as in the image, with no influence of the agent.
 
-pytest loads no plugin by itself; a small plugin of the engine's, which is put beside the verifier, loads those that
-the image had, those that the task names, and those that were installed after the agent had ended.
+pytest loads no plugins by entry points; a small plugin of the engine, put beside the verifier, loads those that the
+image had, those that the task names, and those that were installed after the agent had ended.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from benchflow.planes.reward.hardening.record import MOST_NAMED
 from benchflow.planes.reward.hardening.survey import module_of
 
 PLUGINS = "/run/benchflow/verifier"
-"""The directory of that plugin, in the sandbox."""
+"""Directory of the engine's plugin, in the sandbox."""
 
 _OWN = f"{PLUGINS}/.config"
-# Git writes a configuration by a new file beside it.
+# The verifier's user owns the directory, because git writes a configuration by a new file beside it.
 _PUT = f"""
 set -e
 umask 022
@@ -42,39 +42,53 @@ shift 3
 for f; do [ ! -d "${{f%/*}}" ] || {{ rm -rf -- "$f"; cp {PLUGINS}/{PLUGIN}.py "$f"; }}; done
 """
 
-# Hooks and file system monitors are programs that the repository's owner chooses.
+# Hooks and file system monitors are programs that a repository's configuration names.
 _GIT = {
     "GIT_CONFIG_COUNT": "3",
     "GIT_CONFIG_KEY_0": "core.hooksPath",
     "GIT_CONFIG_VALUE_0": "/dev/null",
     "GIT_CONFIG_KEY_1": "core.fsmonitor",
     "GIT_CONFIG_VALUE_1": "false",
-    # It says of each commit what its parents are, and git believes it.
+    # The commit graph lists the parents of each commit, and git trusts it.
     "GIT_CONFIG_KEY_2": "core.commitGraph",
     "GIT_CONFIG_VALUE_2": "false",
 }
 _EMPTY = ("BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTEST_PLUGINS", "MAKEFILES")
-"""What names programs that shells and interpreters run first."""
+"""Variables that name programs or files that shells, interpreters and make run first."""
 
 
 _DOUBT = re.compile(r"^benchflow: this run of pytest counts as failed: (.{1,300})", re.MULTILINE)
-"""Pattern of a line in which the plugin says why it does not believe a run."""
+"""Pattern of the line in which the plugin reports why it does not believe a run."""
 
 _START = Path(__file__).with_name("python_start.py")
 
 
 def start_source(own: Sequence[str]) -> str:
-    """Return what each Python does as it starts. own: modules that are the project's, or the task's."""
+    """Return the source of the startup code of each Python.
+
+    Args:
+        own: Names of modules that may shadow the standard library.
+    """
     return f"{_START.read_text()}\nOWN[:] = {json.dumps(sorted(own))}\nstart()\n"
 
 
 def own_modules(baseline: HardeningBaseline) -> list[str]:
-    """Return the modules named as ones of the standard library's that the project had, or that the task names."""
+    """Return the names of modules that may shadow the standard library: those of the project, and of the task."""
     return sorted({*baseline.named, *(module_of(path) for path in baseline.survey.shadows)})
 
 
 def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target: str, workspace: str) -> dict[str, str]:
-    """What is pinned while a verifier runs; the task's own `verifier.env` goes over it. target: its directory."""
+    """Return the variables that are pinned while a verifier runs, which the task's `verifier.env` may override.
+
+    Args:
+        baseline: Baseline of the sandbox.
+        config: The task's verifier.
+        target: Directory of the verifier.
+        workspace: Root directory for pytest.
+
+    Returns:
+        The variables; none if `pin_environment` is off.
+    """
     if not config.hardening.pin_environment:
         return {}
     home, before = baseline.home, baseline.survey.files
@@ -97,13 +111,13 @@ def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target:
     if not any(file in before for file in pip):
         env["PIP_CONFIG_FILE"] = f"{_OWN}/pip.conf"
     if not any(file in before for file in ("/etc/uv/uv.toml", f"{home}/.config/uv/uv.toml")):
-        # It takes settings, the address of its index among them, from the directory in which it starts.
+        # uv reads settings, such as the URL of its index, from the directory in which it starts.
         env["UV_NO_CONFIG"] = "1"
     return env
 
 
 def _searched(baseline: HardeningBaseline) -> list[str]:
-    """Return the directories of PATH: those that were not there last, where they hide no program of another one."""
+    """Return the directories of PATH. Those that did not exist come last, so that they shadow no program."""
     others = [
         place for place in baseline.path.split(":") if place.startswith("/") and place not in baseline.directories
     ]
@@ -111,22 +125,30 @@ def _searched(baseline: HardeningBaseline) -> list[str]:
 
 
 def files_of(baseline: HardeningBaseline) -> list[str]:
-    """What `put_plugins` puts into a sandbox."""
+    """Return the paths that `put_plugins` writes in a sandbox."""
     return [PLUGINS, *_copies(baseline)]
 
 
 def _copies(baseline: HardeningBaseline) -> list[str]:
-    """Where a Python finds the plugin that is isolated from $PYTHONPATH, or is told another one."""
+    """Return the paths of copies of the plugin, for Pythons that ignore or change PYTHONPATH."""
     return [f"{site}/{PLUGIN}.py" for site in baseline.sites]
 
 
 def misses_plugin(printed: str) -> bool:
-    """Whether a pytest said that it did not find the plugin: it is another Python's, which was not told where it is."""
+    """Return whether a pytest could not find the plugin: its Python has another PYTHONPATH, and no copy of it.
+
+    Args:
+        printed: Output of the verifier.
+    """
     return f'Error importing plugin "{PLUGIN}"' in printed
 
 
 def note_doubts(printed: str) -> list[HardeningFinding]:
-    """Return notes about what the plugin said of runs that it did not believe. printed: by the verifier."""
+    """Return notes about the runs that the plugin did not believe, at most `MOST_NAMED`.
+
+    Args:
+        printed: Output of the verifier.
+    """
     said = list(dict.fromkeys(_DOUBT.findall(printed)))[:MOST_NAMED]
     return [HardeningFinding(item=ENVIRONMENT, action="found", detail=f"a run of pytest failed: {why}") for why in said]
 
@@ -139,17 +161,20 @@ async def put_plugins(
     user: str | int | None = None,
     own: Sequence[str] | None = None,
 ) -> None:
-    """Put in place what the pinned variables name.
+    """Write the files that the pinned variables name.
 
-    That is the plugin that loads pytest's plugins, what each Python does as it starts, and empty configurations, which
+    These are the plugin that loads pytest's plugins, the startup code of each Python, and empty configurations, which
     the verifier may fill.
 
     Args:
-        sandbox: The verifier's.
-        baseline: What it was before.
+        sandbox: Sandbox of the verifier.
+        baseline: Its baseline.
         declared: The task's `verifier.pytest_plugins`.
-        user: The verifier's.
-        own: Modules that may be taken in place of the standard library's; None for any.
+        user: User of the verifier; None for root.
+        own: Names of modules that may shadow the standard library; None to write no startup code.
+
+    Raises:
+        VerifierError: The files can't be written.
     """
     source = plugin_source(baseline, declared)
     start = start_source(own) if own is not None else ""

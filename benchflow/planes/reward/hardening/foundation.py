@@ -1,8 +1,8 @@
-"""Compare the programs and libraries that a verifier stands on with what they were, and plan how to put them back.
+"""Compare the programs and libraries that a verifier depends on with the baseline, and plan their restoration.
 
-Two lists of changed files are compared, which the host has made without any program of the sandbox. What was changed of
-the tools is put back as the image has it, and what is new and would be taken in place of one is removed. Of what else
-was changed in the system there is a finding: it may be the work.
+Two lists of changed files are compared, which the host has made without running any program of the sandbox. Changed
+tools are restored from the image, and new files that would be taken in place of one are removed. Other changes of the
+system are reported as findings only: they may be the work.
 """
 
 from __future__ import annotations
@@ -43,38 +43,47 @@ _CLEAN_ROOM = 'verify in a sandbox of its own: sandbox_mode "separate"'
 
 @dataclass
 class Repairs:
-    """Steps that put the foundation back."""
+    """The plan by which the changed tools are restored."""
 
     put: dict[str, tuple[FileState, bytes]] = field(default_factory=dict)
-    """Files and links to put in place from outside. What is new gets a link to what it stands in the way of."""
+    """Files and links to write from outside. A new file that shadows a tool is replaced by a link to that tool."""
 
     remove: dict[str, Weight] = field(default_factory=dict)
-    """New files, to be removed once the sandbox's own programs can be trusted."""
+    """New files to remove once the sandbox's own programs can be trusted."""
 
     directories: dict[str, FileState] = field(default_factory=dict)
-    """Directories that are to have their owners and modes again."""
+    """Directories whose owners and modes are to be restored."""
 
     found: list[HardeningFinding] = field(default_factory=list)
-    """Findings about what was put back, and what is left as it is."""
+    """Findings about files that are restored, and about changes that are left."""
 
     @property
     def is_any(self) -> bool:
-        """True if there is anything to be done."""
+        """Return whether there is anything to do."""
         return bool(self.put or self.remove or self.directories)
 
 
 async def compare_tools(
     sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges, repairs: Repairs
 ) -> None:
-    """Add to `repairs` what the agent has changed of the tools. before, after: all files that differ from the image.
+    """Add the repairs for all tools that the agent has changed, with the findings.
+
+    Args:
+        sandbox: Sandbox whose image has the originals.
+        tools: Tools of the baseline.
+        before: Files that differed from the image before the agent acted.
+        after: Files that differ from it now.
+        repairs: Plan that is extended.
 
     Raises:
-        VerifierError: A tool was changed and can't be put back.
+        VerifierError: A tool was changed and can't be restored.
     """
     await _Comparison(sandbox, tools, before, after, repairs).run()
 
 
 class _Comparison:
+    """One comparison of the tools."""
+
     def __init__(
         self, sandbox: Sandbox, tools: ToolSet, before: FileChanges, after: FileChanges, repairs: Repairs
     ) -> None:
@@ -88,6 +97,7 @@ class _Comparison:
         self._sonames = {posixpath.basename(library): library for library in tools.libraries}
 
     async def run(self) -> None:
+        """Fill the repairs."""
         changed = self._before.differences(self._after)
         if not changed:
             return
@@ -106,7 +116,7 @@ class _Comparison:
         libraries = [posixpath.basename(path) for path in changed if ".so" in posixpath.basename(path)]
         loaded = {f"{place}/{name}" for place in (*loaded_from, *_LOADED_FROM) for name in libraries}
         locales = {_locale_of(path) for path in changed if path.startswith(LOCALES)}
-        # What may stand in the way of each is asked for at once.
+        # The states of all paths that these may shadow are loaded in one request.
         await self._load((packages | programs | loaded | locales) - self._image.keys())
         for path in changed:
             if path == ACCOUNTS:
@@ -130,13 +140,15 @@ class _Comparison:
     # --- states --------------------------------------------------------------------------------------
 
     def _was(self, path: str) -> FileState | None:
+        """Return the state of a path before the agent acted; None for no file."""
         return self._before.files[path] if path in self._before.files else self._image.get(path)
 
     def _is(self, path: str) -> FileState | None:
+        """Return the state of a path now; None for no file."""
         return self._after.files[path] if path in self._after.files else self._image.get(path)
 
     async def _load(self, paths: Collection[str]) -> None:
-        """Learn what the image has at these paths."""
+        """Load the states that the image has at these paths."""
         if self._before.base:
             found = await self._sandbox.originals(self._before.base, list(paths))
             self._image |= {path: found.get(path) for path in paths}
@@ -144,7 +156,7 @@ class _Comparison:
             self._image |= dict.fromkeys(paths)
 
     async def _follow(self, paths: Iterable[str]) -> tuple[set[str], dict[str, str]]:
-        """Return all that lies on the way to these paths as they were, links followed, and where each leads."""
+        """Return all paths on the way to these, links followed as they were, and the path to which each resolved."""
         wanted = [path for path in dict.fromkeys(paths) if path.startswith("/")]
         while True:
             hops: set[str] = set()
@@ -157,6 +169,14 @@ class _Comparison:
             await self._load(unknown)
 
     def _walk(self, path: str, hops: set[str], unknown: set[str], real: dict[str, str]) -> None:
+        """Resolve one path as it was, as far as states are loaded.
+
+        Args:
+            path: Absolute path.
+            hops: Receives all paths on the way.
+            unknown: Receives the paths whose states have to be loaded first.
+            real: Receives the resolved path.
+        """
         at, rest, links = "", path.split("/"), 0
         while rest:
             part = rest.pop(0)
@@ -180,16 +200,17 @@ class _Comparison:
     # --- what was there ------------------------------------------------------------------------------
 
     async def _restore_loader(self, path: str) -> None:
+        """Restore a file of the dynamic loader; one that is new is emptied now, and removed later."""
         was, kept = self._was(path), base64.b64decode(self._tools.loader.get(path, ""))
         self.repairs.put[path] = (was or FileState(kind="file", mode=0o644), kept)
         if was is None:
             self.repairs.remove[path] = "note"
-        # The list of libraries that a package manager writes anew is no sign of anything.
+        # Package managers rewrite the loader's cache whenever they install something.
         weight: Weight = "note" if path.endswith(".cache") else "tampering"
         self._note("restored", path, weight)
 
     async def _restore_accounts(self) -> None:
-        """Put back accounts that have become root's. What else was changed, or added, is left."""
+        """Restore the accounts that have become root's, and report new ones of root's. Other changes are left."""
         now, was = self._is(ACCOUNTS), self._tools.accounts
         if now is None or now.kind != "file" or not was:
             return
@@ -209,6 +230,11 @@ class _Comparison:
             self._note("restored", ACCOUNTS, "tampering", "an account that had become root's")
 
     async def _restore(self, path: str) -> None:
+        """Plan to restore a path: remove a new file, rewrite a changed one, reset owner and mode of a directory.
+
+        Raises:
+            VerifierError: It was a directory and is none any more, or its content can't be restored.
+        """
         was, now = self._was(path), self._is(path)
         if was is None:
             self._remove(path, "note" if _is_bytecode(path) else "tampering")
@@ -229,6 +255,7 @@ class _Comparison:
         self._note("restored", path, "tampering")
 
     async def _original(self, path: str, was: FileState) -> bytes:
+        """Return the content of a file of the image. Raise `VerifierError` if it isn't the content of the baseline."""
         content = await self._sandbox.read_original(path)
         kept = self._before.files.get(path)
         digest = hashlib.sha256(content).hexdigest() if content is not None else ""
@@ -255,11 +282,11 @@ class _Comparison:
 
     @staticmethod
     def _is_converter(path: str) -> bool:
-        """Return whether a file says, or is, how the C library converts texts: any program may load it."""
+        """Return whether a file is, or lists, charset converters of the C library, which any program may load."""
         return "/gconv/" in path and path.startswith(SYSTEM)
 
     def _is_locale(self, path: str) -> bool:
-        """Return whether a file belongs to a locale that was there, or is another spelling of one, looked for first."""
+        """Return whether a file is of a locale that was there, or of a new spelling of one, which is found first."""
         if not path.startswith(LOCALES):
             return False
         name, _, file = path[len(LOCALES) :].partition("/")
@@ -267,21 +294,22 @@ class _Comparison:
         return is_changed or (self._was(f"{LOCALES}{name}") is None and self._was(_locale_of(path)) is not None)
 
     def _is_in_the_way(self, path: str) -> bool:
-        """Return whether a path that led nowhere leads to another place now."""
+        """Return whether a path on the way to a tool is new, and no directory: it would redirect the way."""
         was, now = self._was(path), self._is(path)
         return was is None and now is not None and now.kind != "directory"
 
     def _is_link(self, path: str) -> bool:
+        """Return whether a path was a link, or is one now."""
         was, now = self._was(path), self._is(path)
         return any(state is not None and state.kind == "link" for state in (was, now))
 
     def _is_directory(self, path: str) -> bool:
-        """Return whether a directory was there and is not any more, or the other way round."""
+        """Return whether a directory was removed, or replaced by something else."""
         was, now = self._was(path), self._is(path)
         return was is not None and was.kind == "directory" and (now is None or now.kind != "directory")
 
     def _judge_changed(self, path: str, changed: Collection[str]) -> None:
-        """Note what is no tool that the engine knows, and was changed or removed: a verifier may call it."""
+        """Report a changed or removed program that is none of the known tools: a verifier may call it."""
         was = self._was(path)
         assert was is not None
         if was.kind == "directory" or not path.startswith(SYSTEM) or _is_bytecode(path) or not self._tools.is_whole:
@@ -293,7 +321,7 @@ class _Comparison:
             self._note("found", path, weight, f"{detail}; no tool that is put back")
 
     def _is_packaged(self, path: str, changed: Collection[str]) -> bool:
-        """Return whether a package manager seems to have worked there. An agent that is root can make it seem so."""
+        """Return whether a package manager seems to have changed a path. An agent that is root can forge that."""
         site = next((f"{path.partition(f'/{name}/')[0]}/{name}/" for name in SITE if f"/{name}/" in path), None)
         if site is not None:
             return any(other.startswith(site) and ".dist-info" in other for other in changed)
@@ -304,6 +332,7 @@ class _Comparison:
     def _judge_new(
         self, path: str, directories: Collection[str], loaded_from: Collection[str], pythons: Collection[str]
     ) -> None:
+        """Remove or report a new file, if it shadows a tool, or is loaded by the loader, an interpreter or make."""
         directory, name = posixpath.split(path)
         state = self._is(path)
         if state is None:
@@ -328,12 +357,12 @@ class _Comparison:
             self._remove(path, "note" if _is_bytecode(path) else "tampering")
 
     def _hides(self, name: str, directory: str, loaded_from: Collection[str]) -> bool:
-        """Return whether a library of this name was in another directory of the loader's."""
+        """Return whether another directory of the loader's had a library of this name."""
         places = {*loaded_from, *_LOADED_FROM} - {directory}
         return any(self._was(f"{place}/{name}") is not None for place in places)
 
     def _is_taken_by_python(self, path: str, pythons: Collection[str]) -> bool:
-        """Return whether a new file decides what a Python finds: an archive, a configuration, another pytest."""
+        """Return whether a new file changes what a Python imports: an archive, a configuration, another pytest."""
         directory, name = posixpath.split(path)
         for python in pythons:
             above = posixpath.dirname(python)
@@ -345,12 +374,12 @@ class _Comparison:
                 site, _, rest = path[len(python) + 1 :].partition("/")
                 part = rest.partition("/")[0]
                 is_test = part in TEST_PACKAGES or part.startswith(TEST_DISTRIBUTIONS)
-                # Of a package that is new as a whole, the top is enough.
+                # Of a package that is new as a whole, only the top directory is reported.
                 return site in SITE and is_test and (rest == part or self._was(f"{python}/{site}/{part}") is not None)
         return False
 
     def _replace(self, path: str, known: str) -> None:
-        """Have a new file lead to the one that it stands in the way of, until it can be removed."""
+        """Plan to replace a new file by a link to the tool that it shadows, until it can be removed."""
         self.repairs.put[path] = (FileState(kind="link", target=known), b"")
         self._remove(path, "tampering")
 
@@ -363,17 +392,18 @@ class _Comparison:
 
 
 def _is_same(one: FileState | None, other: FileState | None) -> bool:
+    """Return whether two states are known to be equal, or both are None."""
     return one is other or (one is not None and one.is_same(other))
 
 
 def _is_root(line: str) -> bool:
-    """Return whether a line of /etc/passwd is of an account of root's."""
+    """Return whether a line of `/etc/passwd` has the user id 0."""
     fields = line.split(":")
     return len(fields) > 2 and fields[2].strip().lstrip("0") == ""
 
 
 def _locale_of(path: str) -> str:
-    """Return the directory of a locale by the spelling that the C library's own files have, of one of its files."""
+    """Return the directory of the locale of a file, with the codeset in the C library's own spelling."""
     language, _, codeset = path[len(LOCALES) :].partition("/")[0].partition(".")
     return f"{LOCALES}{language}.{codeset.replace('-', '').lower()}" if codeset else f"{LOCALES}{language}"
 
@@ -383,6 +413,6 @@ def _is_bytecode(path: str) -> bool:
 
 
 def _is_loaded_from(directory: str, places: Collection[str]) -> bool:
-    """Return whether the loader looks into a directory: one that it has found something in, or of the same kind."""
+    """Return whether the loader searches a directory: one of these places, a default one, or one directly below it."""
     above = directory.partition("/glibc-hwcaps")[0]
     return any(at in places or at in _LOADED_FROM or posixpath.dirname(at) in _LOADED_FROM for at in (directory, above))

@@ -1,4 +1,4 @@
-"""Flags in a repository's index by which git overlooks changes: `skip-worktree` and `assume-unchanged`."""
+"""Read and clear the flags in a git index by which git overlooks changes: `skip-worktree` and `assume-unchanged`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ _STAT = 40
 
 
 def flagged_paths(index: bytes) -> list[str] | None:
-    """Return the paths that git is told to overlook; None for what is no index that can be read."""
+    """Return the paths with such a flag; None if the bytes are no valid index."""
     found = _entries(index)
     return None if found is None else [path for path, _, is_flagged in found if is_flagged]
 
 
 def without_flags(index: bytes, kept: Collection[str]) -> bytes:
-    """Return an index without these flags, except for paths that had them before. It must be one that can be read."""
+    """Return an index with these flags cleared, and with its checksum adapted.
+
+    Args:
+        index: Valid index.
+        kept: Paths that keep their flags.
+    """
     changed = bytearray(index)
     for path, at, is_flagged in _entries(index) or ():
         if not is_flagged or path in kept:
@@ -29,7 +34,7 @@ def without_flags(index: bytes, kept: Collection[str]) -> bytes:
             more = struct.unpack_from(">H", changed, at + 2)[0]
             struct.pack_into(">H", changed, at + 2, more & ~_SKIPPED)
     size = _hash_size(index)
-    # Git may be told to write no checksum.
+    # With `index.skipHash`, git writes zeros for the checksum.
     if size is not None and any(index[-size:]):
         algorithm = hashlib.sha1 if size == 20 else hashlib.sha256
         changed[-size:] = algorithm(changed[:-size]).digest()
@@ -37,6 +42,7 @@ def without_flags(index: bytes, kept: Collection[str]) -> bytes:
 
 
 def _hash_size(index: bytes) -> int | None:
+    """Return the bytes of an object's name, 20 or 32 by the hash function; None if the bytes are no valid index."""
     for size in (20, 32):
         if _read(index, size) is not None:
             return size
@@ -49,7 +55,12 @@ def _entries(index: bytes) -> list[tuple[str, int, bool]] | None:
 
 
 def _read(index: bytes, size: int) -> list[tuple[str, int, bool]] | None:
-    """Return path, place of the flags, and whether one is set, of each entry. size: bytes of an object's name."""
+    """Return (path, offset of the flags, whether one is set) of each entry; None if the bytes are no valid index.
+
+    Args:
+        index: Bytes of the index file.
+        size: Bytes of an object's name.
+    """
     if len(index) < 12 + size or index[:4] != b"DIRC":
         return None
     version, count = struct.unpack_from(">II", index, 4)
@@ -85,7 +96,7 @@ def _read(index: bytes, size: int) -> list[tuple[str, int, bool]] | None:
 
 
 def _is_rest(index: bytes, at: int, size: int) -> bool:
-    """Return whether extensions and a checksum follow, and nothing else: it tells the sizes of names apart."""
+    """Return whether the bytes from `at` on are extensions and a checksum, which tells the two hash sizes apart."""
     while at < len(index) - size:
         if at + 8 > len(index) - size:
             return False
@@ -94,7 +105,7 @@ def _is_rest(index: bytes, at: int, size: int) -> bool:
 
 
 def _number(index: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and where it ends."""
+    """Return a number of variable length, and the offset after it."""
     value = index[at] & 0x7F
     while index[at] & 0x80:
         at += 1

@@ -1,7 +1,7 @@
-"""What of a repository has git show another history, or overlook changes: replaced objects, grafts, flags in its index.
+"""Undo settings of a repository by which git shows another history, or overlooks changes.
 
-A verifier that compares files with what was committed would be told what the agent wants. While it runs, git follows
-neither replacements nor grafts; flags are taken out of the index.
+These are replaced objects, grafts, and flags in the index; a verifier that compares files with the committed ones would
+be deceived. While it runs, git follows neither replacements nor grafts; new flags are cleared in the index.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from benchflow.planes.reward.hardening.survey import Survey
 ITEM = "repository_state"
 
 VARIABLES = {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": "/run/benchflow/no-grafts"}
-"""Have git show what was committed. Of a file with grafts that is there, git says that it is out of fashion."""
+"""Environment variables by which git shows the history as committed. The file of grafts does not exist: about one that
+exists, git prints a deprecation hint.
+"""
 
 _MOST = 20
-"""Repositories that are looked into."""
+"""Maximum number of repositories that are checked."""
 
-# Of each repository with a history that git would replace, a line.
+# Prints the path of each file or directory by which git would replace or cut off a history.
 _REPLACED = """
 for r; do
   if [ -s "$r/info/grafts" ]; then printf '%s\\n' "$r/info/grafts"; fi
@@ -35,12 +37,12 @@ done
 
 
 def repositories_of(survey: Survey) -> list[str]:
-    """Return the directories of repositories."""
+    """Return the `.git` directories of the repositories in a survey, at most 20."""
     return [posixpath.dirname(path) for path in survey.git if posixpath.basename(path) == "config"][:_MOST]
 
 
 async def overlooked_paths(sandbox: Sandbox, repositories: Sequence[str]) -> dict[str, list[str]]:
-    """Return, by repository, the paths that git is told to overlook."""
+    """Return the paths whose changes git overlooks by flags in the index, by repository."""
     found = {}
     for repository in repositories:
         index = await _index_of(sandbox, repository)
@@ -50,7 +52,7 @@ async def overlooked_paths(sandbox: Sandbox, repositories: Sequence[str]) -> dic
 
 
 async def replaced_histories(sandbox: Sandbox, repositories: Sequence[str]) -> list[str]:
-    """Return the paths of repositories that have git show another history than what was committed, or a part of it."""
+    """Return the paths by which repositories replace committed objects, or cut off a part of the history."""
     if not repositories:
         return []
     return (await sandbox.control(_REPLACED, *repositories)).stdout.splitlines()
@@ -59,13 +61,16 @@ async def replaced_histories(sandbox: Sandbox, repositories: Sequence[str]) -> l
 async def make_git_look(
     sandbox: Sandbox, repositories: Sequence[str], before: Mapping[str, Sequence[str]], replaced: Collection[str]
 ) -> list[HardeningFinding]:
-    """Take new flags out of the indexes, and return what was found.
+    """Clear new flags in the indexes, and return the findings about these and about replaced histories.
 
     Args:
-        sandbox: Where.
-        repositories: Their directories.
-        before: By repository, the paths that were overlooked already.
-        replaced: What `replaced_histories` returned before.
+        sandbox: Sandbox of the agent.
+        repositories: `.git` directories of the repositories.
+        before: Paths that were overlooked in the baseline already, by repository.
+        replaced: Paths that `replaced_histories` returned for the baseline.
+
+    Raises:
+        VerifierError: An index can't be written.
     """
     if not repositories:
         return []
@@ -77,7 +82,7 @@ async def make_git_look(
             continue
         file = f"{repository}/index"
         await sandbox.write_file(f"{file}.benchflow", without_flags(index, known))
-        # The owner stays.
+        # Written in place, so that the file keeps its owner.
         done = await sandbox.control('cat "$1.benchflow" >"$1" && rm -f "$1.benchflow"', file)
         if done.return_code:
             raise VerifierError("cannot be put right", file=file, log_tail=done.stderr[-2000:])
@@ -87,7 +92,7 @@ async def make_git_look(
         if path in replaced:
             continue
         if posixpath.basename(path) == "shallow":
-            # Whoever fetches a part of a history leaves that, too.
+            # A fetch of a part of the history (`--depth`) leaves that, too.
             found.append(
                 HardeningFinding(item=ITEM, action="found", path=path, detail="cuts off a part of the history")
             )
@@ -102,6 +107,7 @@ def _finding(action: str, path: str, detail: str) -> HardeningFinding:
 
 
 async def _index_of(sandbox: Sandbox, repository: str) -> bytes | None:
+    """Return the index of a repository; None if it can't be read. Raise a `SandboxError` that is retryable."""
     try:
         return await sandbox.read_bytes(f"{repository}/index")
     except (FileNotFoundError, SandboxError) as error:

@@ -1,4 +1,4 @@
-"""What is to be done about what the agent left: two looks at a sandbox, compared on this host."""
+"""Compare the surveys before and after the agent, and decide what is removed, restored and reported."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _LINKS_FOLLOWED = 40
 _GIT_OF_USERS = ("/.gitconfig", "/.config/git/config", "/etc/gitconfig")
 CRON_PLACES = ("/etc/cron", "/var/spool/cron/")
 _ANYBODYS = ("/tmp", "/var/tmp", "/dev", "/proc")
-"""Places that any process may write, or that lead to others."""
+"""Directories in which any process may write, or that lead elsewhere."""
 
 _NOBODYS = (*VERIFIERS, "/oracle", "/solution", "/proc", "/sys", "/dev/stdin", "/dev/fd")
-"""Places to which no honest work leads."""
+"""Targets that no link of honest work has."""
 _HOOK = re.compile(r"invoke|pkgs|hook|dir::|::bin|::path|proxy|solver|planner|methods|instdir|admindir", re.IGNORECASE)
 _OF_LOCALES = re.compile(r"\s*(#|$|(export\s+)?(LANG|LANGUAGE|LC_[A-Z]+)=)")
 _JOURNALS = ("-wal", "-journal")
@@ -54,23 +54,35 @@ _OF_HOME = tuple(f"/{name}" for name in DOTFILES)
 
 @dataclass(frozen=True)
 class Judgement:
-    """remove, restore: paths with the item of the configuration; links: new ones that lead out of the workspace."""
+    """Decisions about the files that the agent left. An item is one of `verifier.hardening`."""
 
     remove: dict[str, str] = field(default_factory=dict)
+    """Paths to remove, with the item."""
+
     restore: dict[str, tuple[str, KeptFile]] = field(default_factory=dict)
+    """Paths to write, with the item and the file to write."""
+
     links: dict[str, str] = field(default_factory=dict)
+    """New or changed links that lead out of the workspace, with their targets."""
+
     found: list[HardeningFinding] = field(default_factory=list)
+    """Findings about files that are left as they are."""
 
     why: dict[str, str] = field(default_factory=dict)
-    """Why a path is to be removed, where its name doesn't tell."""
+    """Reasons for the removal of paths, if their names don't show it."""
 
 
 def judge(
     before: Survey, now: Survey, config: HardeningConfig, workspace: str, named: Collection[str] = ()
 ) -> Judgement:
-    """What differs, by the items that are on.
+    """Return the decisions about all differences between two surveys, by the items that are on.
 
-    workspace: empty where there is none of the agent's own. named: modules that the task asks for by their names.
+    Args:
+        before: Survey before the agent acted.
+        now: Survey after it.
+        config: Items that are on.
+        workspace: Workspace; empty if that is the whole file system.
+        named: Names of modules that the task asks for, which may shadow others.
     """
     result = Judgement()
     for path in sorted(set(now.found) - set(before.found)):
@@ -92,7 +104,7 @@ def judge(
             if not is_gone and result.restore[path][1].content == now.files[path].content:
                 del result.restore[path]
     for path in set(now.orphans) - set(before.orphans):
-        # SQLite would apply it to whatever database comes to lie beside it.
+        # SQLite would apply it to any database that is created beside it.
         result.remove[path] = LINKS
         result.why[path] = "is a journal of a database that is not there"
     for path in now.fresh:
@@ -104,6 +116,7 @@ def judge(
 
 
 def _only(result: Judgement, config: HardeningConfig) -> Judgement:
+    """Return a judgement without the decisions of items that are off."""
     return Judgement(
         remove={path: item for path, item in result.remove.items() if getattr(config, item)},
         restore={path: what for path, what in result.restore.items() if getattr(config, what[0])},
@@ -114,6 +127,7 @@ def _only(result: Judgement, config: HardeningConfig) -> Judgement:
 
 
 def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: Judgement) -> None:
+    """Decide about a file that was not there before."""
     name = posixpath.basename(path)
     if is_below(path, VERIFIERS):
         if path != LOGS:
@@ -164,12 +178,13 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
 
 
 def _cron(path: str) -> HardeningFinding:
+    """Return the note about a job of cron or at."""
     detail = "is a job, and nothing starts it while the verifier runs"
     return HardeningFinding(item=PROCESSES, action="found", path=path, detail=detail)
 
 
 def _judge_family(family: Collection[str], path: str, before: Survey, result: Judgement) -> None:
-    """Remove a new file beside others of its kind, and note one of a kind that the project did not have."""
+    """Remove a new build file if the project had one of its kind beside it; else report it."""
     directory = posixpath.dirname(path)
     if any(f"{directory}/{other}" in before.files for other in family):
         result.remove[path] = BUILD
@@ -178,7 +193,7 @@ def _judge_family(family: Collection[str], path: str, before: Survey, result: Ju
 
 
 def _judge_shadows(before: Survey, now: Survey, named: Collection[str], result: Judgement) -> None:
-    """Note new modules that have the name of one of the standard library's, and are not removed."""
+    """Report new modules that are named like one of the standard library, and are not removed."""
     own = {module_of(path) for path in before.shadows} | set(named)
     for path in now.shadows:
         if module_of(path) not in own and path not in result.remove:
@@ -187,7 +202,7 @@ def _judge_shadows(before: Survey, now: Survey, named: Collection[str], result: 
 
 
 def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
-    """Return what a changed file may be: as it was, unless its changes can be told from those that run programs."""
+    """Return the permitted form of a changed file: as it was, with changes that are known to run no program."""
     if posixpath.basename(path) == "package.json":
         text = harmless_package(now.content, was.content)
     elif path.endswith(".gitattributes"):
@@ -202,11 +217,11 @@ def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
 
 
 def _judge_repository(path: str, before: Survey, now: Survey, workspace: str, result: Judgement) -> None:
-    """What says where a repository lies must not lead out of the workspace, and its settings must name no program."""
+    """Decide about a file of a repository: it must lead to the workspace, and new settings must name no program."""
     directory, name = posixpath.split(path)
     kept, was = now.files.get(path), before.files.get(path)
     if kept is None:
-        # A link, or longer than any that git writes.
+        # It was not read: it is a link, or larger than any such file that git writes.
         if path not in before.git:
             result.remove[path] = BUILD
     elif was is not None and kept.content == was.content:
@@ -224,7 +239,7 @@ def _judge_repository(path: str, before: Survey, now: Survey, workspace: str, re
 
 
 def _item_of(path: str) -> str:
-    """Which item of the configuration a path is a matter of."""
+    """Return the item of `verifier.hardening` that a path belongs to."""
     name = posixpath.basename(path)
     if name == "conftest.py":
         return CONFTESTS
@@ -236,12 +251,12 @@ def _item_of(path: str) -> str:
 
 
 def _names_program(kept: KeptFile | None) -> bool:
-    """Return whether a configuration of apt or dpkg has programs run, or others taken. A long one, or a link, may."""
+    """Return whether a configuration of apt or dpkg may run or replace programs. One that was not read may."""
     return kept is None or _HOOK.search(kept.content) is not None
 
 
 def _is_installed(path: str) -> bool:
-    """Whether a path is part of a package that was installed, and no project's."""
+    """Return whether a path belongs to an installed package."""
     return any(part in (*SITE, "node_modules") for part in path.split("/"))
 
 
@@ -256,13 +271,24 @@ def _names_directories(path: str, now: Survey) -> bool:
 
 
 def without_variables(content: str, was: str) -> str:
-    """Return settings of a locale without new lines that set anything else."""
+    """Return locale settings without new lines that set any other variable.
+
+    Args:
+        content: Content of the file.
+        was: Former content, all lines of which are allowed.
+    """
     lines, known = content.splitlines(keepends=True), set(was.splitlines())
     return "".join(line for line in lines if line.rstrip("\n") in known or _OF_LOCALES.match(line))
 
 
 def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
-    """Return whether honest work would leave this. leads_to: what a link says."""
+    """Return the weight of a removed or restored file: `note` for what honest work may leave, else `tampering`.
+
+    Args:
+        item: Item that removed or restored it.
+        path: Path of the file.
+        leads_to: Target of a link; empty for other files.
+    """
     name = posixpath.basename(path)
     if item == FRESH:
         return "tampering" if path.startswith(f"{LOGS}/reward") else "note"
@@ -277,7 +303,7 @@ def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
 
 
 def resolve(path: str, links: dict[str, str]) -> str:
-    """Where a path leads, as far as links of the workspace tell; a circle leads nowhere."""
+    """Return the path that a path leads to, as far as the workspace's links are known; `/` for a loop."""
     resolved, rest = "", [part for part in path.split("/") if part]
     for _ in range(_LINKS_FOLLOWED):
         while rest:

@@ -1,4 +1,4 @@
-"""The names that hardening knows: files that tools read by themselves, and the programs that a verifier stands on."""
+"""Names of the files that tools read unasked, and of the programs that a verifier depends on."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ MAKE_BUILD = ("Makefile", "makefile", "GNUmakefile")
 BUILD_PATTERNS = (*PYTHON_BUILD, *MAKE_BUILD, "*.mk", "requirements*.txt")
 
 NODE_BUILD = ("package.json", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs")
-"""What npm and its like read in a project; a package that is installed has a `package.json` of its own."""
+"""Files that npm and similar tools read in a project. An installed package has its own `package.json`."""
 
 RAKE_BUILD = ("Rakefile", "rakefile", "Rakefile.rb", "rakefile.rb")
 
 MAKE_SOURCES = tuple(f"{name}.{ending}" for name in MAKE_BUILD for ending in ("sh", "c", "cc", "S", "o", "p", "f", "r"))
-"""Files of which make would make a Makefile, by rules of its own."""
+"""Files from which make would generate a Makefile by its built-in rules."""
 
 RUNNER_FILES = (".proverc", ".rspec", ".perltidyrc")
-"""What runners of tests read where they start."""
+"""Files that test runners read in the directory in which they start."""
 
 PYTEST_FILES = ("pytest.ini", ".pytest.ini")
-"""Configurations of pytest that count for nothing while `PYTEST_ADDOPTS` is pinned."""
+"""Configurations of pytest that have no effect while `PYTEST_ADDOPTS` is pinned."""
 
 HOOKS = ("sitecustomize", "usercustomize")
-"""Modules that an interpreter imports by itself."""
+"""Modules that an interpreter imports at its start."""
 
 SITE = ("site-packages", "dist-packages")
-"""Directories whose `.pth` files an interpreter reads."""
+"""Names of directories whose `.pth` files an interpreter reads."""
 
 _IMPORTED = """
     __future__ _bisect _blake2 _bz2 _colorize _compression _csv _datetime _decimal _elementtree _hashlib _heapq
@@ -49,16 +49,16 @@ _IMPORTED = """
     attr exceptiongroup iniconfig packaging pluggy py pygments pytest _pytest tomli
 """
 SHADOWED = frozenset(_IMPORTED.split())
-"""What `python -m pytest` has imported from files by the time it loads the plugins that `-p` names: of the standard
+"""Modules that `python -m pytest` has imported from files before it loads the plugins that `-p` names: of the standard
 library, with Python 3.11 to 3.13 and pytest 7 to 9, and of its own packages.
 
-A module of one of these names in the directory where Python starts is taken in their place, before there is anything
-that could look after it. Where such a module would be honest work, pytest would mostly not start with it: what most of
-these are asked for, no other module has.
+A module of one of these names in the directory in which Python starts is imported in its place, before any guard is
+loaded. If such a module were honest work, pytest would mostly not start with it, because it lacks what pytest imports
+from the real one.
 """
 
 STANDARD = frozenset(sys.stdlib_module_names) - {"test", "this", "antigravity"}
-"""Modules of the standard library, as the engine's own Python has them. Many projects have a `test` of their own."""
+"""Modules of the standard library of the engine's own Python. Many projects have a `test` of their own."""
 
 DOTFILES = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".inputrc", ".kshrc"),
@@ -67,16 +67,16 @@ DOTFILES = (
     *(".sqliterc", ".psqlrc", ".my.cnf", ".perldb", ".irbrc", ".pam_environment", ".config/sqlite3/sqliterc"),
     *(".config/curlrc", ".config/irb/irbrc", ".config/psql/psqlrc", ".config/go/env", ".jq", ".gdbinit", ".Rprofile"),
 )
-"""Below the verifier's home: read by shells and tools without being asked."""
+"""Files below the verifier's home that shells and tools read unasked."""
 
 CRON = ("/etc/crontab", "/etc/cron.*/*", "/var/spool/cron/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/atjobs/*")
-"""Jobs of cron and at, which stay as they are: their daemons stand still while a verifier runs."""
+"""Jobs of cron and at, which are left as they are: their daemons are stopped while a verifier runs."""
 
 SCHEDULERS = ("cron", "crond", "anacron", "atd", "fcron")
 """Names of these daemons."""
 
 LOCALE_SETTINGS = ("/etc/default/locale", "/etc/locale.conf")
-"""Variables that `su` and logins set. What says which language the system speaks is often the work."""
+"""Files of variables that `su` and logins set. The system's language is often a task's work."""
 
 STARTUP = (
     *("/etc/profile", "/etc/profile.d/*", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zsh/*", "/etc/environment"),
@@ -113,15 +113,16 @@ STARTUP = (
     ),
     *(*CRON, "/tmp/conftest.py"),
 )
+"""Further files that shells, tools and logins read unasked."""
 
 HOOKED = ("/etc/apt/", "/etc/dpkg/")
-"""Directories of configurations that packages add to. Only those count that name a program to be run."""
+"""Directories of configurations that packages add to. Only those that name a program to run count."""
 
 GIT_FILES = (".git", "config", "config.worktree", "commondir")
-"""Of a repository: they say where it lies, and by which programs git does its work."""
+"""Files of a repository that say where it lies, and which programs git runs."""
 
 GIT_DIRECTORIES = ("objects", "refs")
-"""What lies beside a repository's `config`."""
+"""Directories beside a repository's `config`."""
 
 LOGS = "/logs/verifier"
 CLEAR_AWAY = r"""
@@ -129,9 +130,10 @@ clear_away() {
   for f; do rm -rf "$f" 2>/dev/null || { mv "$f" "$f.benchflow-gone" && rm -rf "$f.benchflow-gone"; } || return 1; done
 }
 """
-"""Shell: remove directories, even where something that may go on running still writes into them."""
+"""Shell function that removes directories, even if a process that still runs may write into them."""
 
 VERIFIERS = (LOGS, "/tests", "/verifier")
+"""Directories of the verifier."""
 
 TOOLS = (
     *("sh", "bash", "dash", "ash", "busybox", "env", "cat", "cp", "mv", "rm", "ls", "ln", "mkdir", "rmdir", "touch"),
@@ -172,38 +174,38 @@ TOOLS = (
     ),
     *("ldconfig", "python", "python3", "pytest", "py.test"),
 )
-"""Programs that a verifier's script stands on. What tasks ask to be upgraded (git, pip, compilers) is not here."""
+"""Programs that a verifier's script depends on. Those that tasks often upgrade (git, pip, compilers) are not listed."""
 
 PYTHON_LANDMARKS = ("pyvenv.cfg", "pybuilddir.txt")
-"""Files by which a Python finds its standard library elsewhere, beside its program or above that."""
+"""Files beside a Python's program, or in the directory above, that redirect it to another standard library."""
 
 LOCALES = "/usr/lib/locale/"
-"""Where the C library's locales lie, each a directory."""
+"""Directory of the C library's locales, each of which is a directory."""
 
 LOADER_CACHE = "/etc/ld.so.cache"
 LOADER_FILES = ("/etc/ld.so.preload", LOADER_CACHE)
-"""What tells the loader to load other libraries."""
+"""Files that make the dynamic loader load other libraries."""
 
 TEST_PACKAGES = ("pytest", "_pytest", "pytest.py", "pluggy", "iniconfig")
-"""What pytest is made of, in a directory of packages."""
+"""Files and directories of pytest and its dependencies in a directory of packages."""
 
 TEST_DISTRIBUTIONS = ("pytest-", "pluggy-", "iniconfig-")
-"""How the names of the records of these packages begin: without them, pip installs the packages again."""
+"""Prefixes of the metadata directories of these packages; without these, pip installs the packages again."""
 
 CODE = (".py", ".pyc", ".so", ".pth", "._pth", ".zip", ".pl", ".pm", ".rb", ".js", ".mjs", ".cjs", ".jar", ".sh")
-"""Endings of what interpreters and the loader execute."""
+"""Endings of files that interpreters and the loader execute."""
 
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
-"""Where programs of the system lie."""
+"""Directories of the system's programs."""
 
 LOCAL = ("/opt/", "/usr/local/", "/root/", "/home/")
-"""Where programs lie that no package of the system's has brought. To change one is often the work."""
+"""Directories of programs that no system package installs. Changing one is often the work."""
 
 PACKAGE_RECORDS = ("/var/lib/dpkg/status", "/lib/apk/db/", "/var/lib/rpm/", "/usr/lib/sysimage/rpm/")
-"""What package managers change whenever they install something."""
+"""Files that package managers change whenever they install something."""
 
 FIRST_SEARCHED = ("/etc/perl/", "/usr/local/lib/site_ruby/", "/usr/local/include/")
-"""Places outside of projects where interpreters and make look before they look where a system's packages lie."""
+"""Directories outside of projects that interpreters and make search before those of the system's packages."""
 
 INTERPRETED = ("/etc/perl/", "/usr/local/lib/site_ruby/")
-"""Those of them that no package puts code into."""
+"""Those of `FIRST_SEARCHED` into which no package puts code."""

@@ -1,4 +1,4 @@
-"""The engine's plugin of pytest, as it is put into a sandbox."""
+"""Source of the engine's pytest plugin, as it is copied into a sandbox."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ _SOURCE = Path(__file__).with_name("pytest_session.py")
 
 
 def plugin_source(baseline: HardeningBaseline, declared: Sequence[str]) -> str:
-    """The plugin. declared: the task's `verifier.pytest_plugins`, names of entry points or of modules."""
+    """Return the source of the plugin, with the names of the plugins that it may load.
+
+    Args:
+        baseline: Baseline with the plugins that the image had.
+        declared: The task's `verifier.pytest_plugins`: names of entry points or of modules.
+    """
     names = f"\nALLOWED[:] = {json.dumps(baseline.plugins)}\nDECLARED[:] = {json.dumps(list(declared))}\n"
     return _SOURCE.read_text() + names

@@ -1,9 +1,9 @@
-"""The engine's plugin of pytest: it loads the plugins that may be loaded, and sees to it that a run of tests counts as
-a success only if it came to its own end, decided by the pytest that was there before any tested code.
+"""The engine's pytest plugin: it loads only permitted plugins, and keeps tested code from faking a success.
 
-This file is copied into sandboxes, where it runs under their Python and their pytest; it imports nothing of the engine.
-What it asks of the standard library is there before the tested code is. It raises the bar for code that is imported by
-tests, and no more: whoever shares a process with the tests can do in it what they can.
+A run counts as a success only if it came to its own end, decided by the pytest that was there before any tested code.
+This file is copied into sandboxes, and runs under their Python and pytest; it imports nothing of the engine, and all
+that it needs of the standard library before tested code is imported. It raises the bar for code that tests import, and
+no more: code in the process of the tests can do all that they can.
 
 No assert is in it to be rewritten: PYTEST_DONT_REWRITE
 """
@@ -26,20 +26,20 @@ from typing import Any
 import pytest
 
 ALLOWED: list[str] = []
-"""The plugins that the image had, by the names of their entry points; set at the end of the copy, as is the next."""
+"""Entry points of the plugins that the image had; set at the end of the copy, as is the next."""
 
 DECLARED: list[str] = []
 """The task's `verifier.pytest_plugins`: names of entry points, or of modules."""
 
 OWN = os.stat(__file__).st_ctime
 FAILED = 70
-"""The exit status of a run that says success and is not believed."""
+"""Exit status of a run that reports a success and is not believed."""
 
 _EXCUSES = (pytest.skip.Exception, pytest.xfail.Exception, unittest.case.SkipTest)
-"""What a test raises that is not to count."""
+"""Exceptions by which a test is skipped, or expected to fail."""
 
 _OF_TESTS = re.compile(r"/(tests?|testing|conftest)([.]py)?(/|$)|/test_|_test[.]py$|/(site|dist)-packages/")
-"""Code in the workspace that may skip tests: of tests, and of packages that are installed there."""
+"""Paths in the workspace whose code may skip tests: those of tests, and of packages that are installed there."""
 
 _PASSED_ON = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "CONT")
 _DEATH_SIGNAL, _DUMPABLE, _SUBREAPER = 1, 4, 36
@@ -47,6 +47,7 @@ _ROUNDS = 100
 
 
 def pytest_addoption(parser: Any, pluginmanager: Any) -> None:
+    """Fork the supervised session, load the permitted plugins and register the guard: pytest's first hook."""
     guard = _Guard(_supervise())
     _load_plugins(pluginmanager)
     pluginmanager.register(guard, "benchflow_guard")
@@ -70,7 +71,7 @@ def _load_plugins(pluginmanager: Any) -> None:
 
 
 def _is_newer(distribution: Any) -> bool:
-    """Whether it was installed after the agent had ended."""
+    """Return whether a distribution was installed after the agent had ended, when this file was made."""
     try:
         return os.stat(str(distribution._path)).st_ctime >= OWN
     except (AttributeError, OSError):
@@ -81,12 +82,12 @@ def _is_newer(distribution: Any) -> bool:
 
 
 def _supervise() -> Callable[[int], None] | None:
-    """Let a child process go on with the session, and wait for it here, where no tested code ever is.
+    """Fork: the child continues with the session, and the parent waits for it, where no tested code ever is.
 
-    Returns, in the child, what tells the parent the session's exit status; None where there is no parent: in a
-    program that calls `pytest.main` (the rest of it would run in a child of its own, that can wait for none of the
-    processes that it has started; xdist's workers are such programs), where other threads run (a fork loses them, with
-    the locks that they hold), and where libc cannot be asked.
+    Returns, in the child, a callback that reports the session's exit status to the parent. Returns None, without a
+    fork, in a program that calls `pytest.main` (the rest of it would run in a child, which can wait for none of the
+    processes that it has started; xdist's workers are such programs), if other threads run (a fork loses them, with the
+    locks that they hold), and if libc can't be called.
     """
     if not _is_command() or len(os.listdir("/proc/self/task")) > 1:
         return None
@@ -98,7 +99,7 @@ def _supervise() -> Callable[[int], None] | None:
         return None
     reading, writing = os.pipe()
     token, parent, mine = os.urandom(16), os.getpid(), set(_children())
-    # What the tests leave without a parent comes to us.
+    # Orphans of the tests become children of this process.
     prctl(_SUBREAPER, 1, 0, 0, 0)
     watched = {signal.SIGCHLD, *(getattr(signal, f"SIG{name}") for name in _PASSED_ON)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -113,7 +114,7 @@ def _supervise() -> Callable[[int], None] | None:
             _leave(how, _reported(reading, token))
         finally:
             os._exit(FAILED)
-    # Whoever kills the one that was started means the tests.
+    # A kill of the process that was started is meant for the tests.
     prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(FAILED)
@@ -130,7 +131,7 @@ def _supervise() -> Callable[[int], None] | None:
 
 
 def _is_command() -> bool:
-    """Whether this is `pytest` or `python -m pytest`, by themselves or below a tool such as coverage."""
+    """Return whether this is `pytest` or `python -m pytest`, by itself or below a tool such as coverage."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_prepareconfig":
         frame = frame.f_back
@@ -142,7 +143,7 @@ def _is_command() -> bool:
 
 
 def _ended(child: int, watched: Iterable[int]) -> int:
-    """The child's wait status. What others send to us is for it; what the terminal sends it has already."""
+    """Return the child's wait status. Forward others' signals to it; it gets those of the terminal itself."""
     while True:
         info = signal.sigwaitinfo(watched)
         if info.si_signo == signal.SIGCHLD:
@@ -162,7 +163,7 @@ def _children() -> list[int]:
 
 
 def _end_rest(mine: set[int]) -> None:
-    """Kill what the tests have left running: it could change what comes after them."""
+    """Kill the processes that the tests have left: they could change what comes after them."""
     for _ in range(_ROUNDS):
         left = set(_children()) - mine
         for one in left:
@@ -176,7 +177,7 @@ def _end_rest(mine: set[int]) -> None:
 
 
 def _reported(reading: int, token: bytes) -> int | None:
-    """The exit status that the session had, None when it did not come to its end."""
+    """Return the exit status that the session has reported; None if it did not come to its end."""
     os.set_blocking(reading, False)
     try:
         said = os.read(reading, 65536).split(token)[1:]
@@ -186,7 +187,7 @@ def _reported(reading: int, token: bytes) -> int | None:
 
 
 def _leave(how: int, reported: int | None) -> None:
-    """End as the session did. Only what would be a success is doubted."""
+    """Exit as the session did. Only a success is doubted."""
     if os.WIFSIGNALED(how):
         number = os.WTERMSIG(how)
         if number != signal.SIGKILL:
@@ -204,6 +205,7 @@ def _leave(how: int, reported: int | None) -> None:
 
 
 def _say(what: str) -> None:
+    """Print to stderr why the run counts as failed."""
     os.write(2, f"\nbenchflow: this run of pytest counts as failed: {what}\n".encode())
 
 
@@ -211,7 +213,7 @@ def _say(what: str) -> None:
 
 
 class _Guard:
-    """Judges a session by what was there before any tested code. report: tells the exit status to the parent."""
+    """Judges a session by the pytest that was there before any tested code. report: callback for the exit status."""
 
     def __init__(self, report: Callable[[int], None] | None) -> None:
         self._report = report
@@ -224,7 +226,7 @@ class _Guard:
 
     @pytest.hookimpl(tryfirst=True, hookwrapper=True)
     def pytest_load_initial_conftests(self) -> Generator[None, Any, None]:
-        # All plugins are loaded that the command line names, and no conftest.py, which may import what is tested.
+        # All plugins of the command line are loaded by now, and no conftest.py, which may import tested code.
         self._program = _Program()
         yield
 
@@ -242,7 +244,7 @@ class _Guard:
 
     @pytest.hookimpl(tryfirst=True, hookwrapper=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, Any, None]:
-        # A skip of unittest's is replaced by one of pytest's meanwhile, or is behind one that is only there afterwards.
+        # Meanwhile a skip of unittest's is replaced by one of pytest's, or becomes the context of a later one.
         before = call.excinfo
         yield
         self._note_excuse(item, before, call.excinfo)
@@ -258,7 +260,7 @@ class _Guard:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: Any) -> None:
-        # What xdist's workers find is told here; elsewhere there is a later look.
+        # Workers of xdist report here; elsewhere `pytest_cmdline_main` checks later.
         if hasattr(session.config, "workeroutput"):
             self._look()
             session.config.workeroutput["benchflow"] = [self._changed, self._excused]
@@ -283,14 +285,14 @@ class _Guard:
             report(status)
 
     def _look(self) -> None:
-        """Look for changes now: what changed pytest may put it back."""
+        """Record changes now: the code that changed pytest may restore it later."""
         found = [*(self._program.changed() if self._program else ()), *(self._hooks.changed() if self._hooks else ())]
         self._changed += [name for name in found if name not in self._changed]
 
     def _note_excuse(self, node: Any, *raised: Any) -> None:
-        """Note a test outside of the workspace that the code it calls has skipped, or said to be expected to fail."""
+        """Record a test outside of the workspace that tested code has skipped or declared an expected failure."""
         root, file = _root(node.config), str(getattr(node, "path", None) or node.fspath)
-        # A plugin of the workspace may skip what it likes; tests have not called it.
+        # A plugin of the workspace may skip tests, as long as no test has called it.
         tests = tuple(f"{place}{os.sep}" for place in (os.path.dirname(file), node.config.getoption("confcutdir")))
         for excinfo in raised:
             error = None if file.startswith(root) else getattr(excinfo, "value", None)
@@ -302,7 +304,7 @@ class _Guard:
                 error = error.__context__
 
     def _doubt(self) -> str:
-        """Why a success is none."""
+        """Return the reason not to believe a success; empty if there is none."""
         if self._changed:
             return f"something has changed {', '.join(self._changed[:5])}"
         if self._failures:
@@ -313,7 +315,7 @@ class _Guard:
 
 
 def _root(config: Any) -> str:
-    """Return the workspace."""
+    """Return the workspace, with a slash at its end."""
     return f"{getattr(config, 'rootpath', None) or config.rootdir}{os.sep}"
 
 
@@ -324,10 +326,10 @@ def _is_tested_code(frame: types.FrameType, root: str) -> bool:
 
 
 class _Program:
-    """The functions of pytest, of pluggy and of unittest's cases, as they are when this is made."""
+    """The functions of pytest, pluggy and unittest's cases, as they are when this is made."""
 
     def __init__(self) -> None:
-        # Modules that are loaded when they are first looked at are not looked at; doing so would change the table.
+        # Lazy modules are left out: to look at one would load it, and change the table.
         loaded = {name: module for name, module in list(sys.modules.items()) if type(module) is types.ModuleType}
         self._modules = {
             name: module
@@ -344,12 +346,12 @@ class _Program:
             if self._is_foreign(new) if new is not value else _code(value) != code:
                 yield ".".join(place)
         for place, new in now.items():
-            # A name of a class hides what it inherits, and one of a module what is built in.
+            # A new name in a class hides an inherited one, and one in a module a builtin.
             if place not in self._was and self._is_foreign(new) and (len(place) == 3 or place[1] in vars(builtins)):
                 yield ".".join(place)
 
     def _places(self) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """What decides, by module, name, and name in a class."""
+        """Yield the functions and members, by (module, name) or (module, class, name)."""
         for name, module in self._modules.items():
             for key, value in list(vars(module).items()):
                 if isinstance(value, type) and value.__module__ == name:
@@ -361,7 +363,7 @@ class _Program:
                     yield (name, key), value
 
     def _is_foreign(self, value: Any) -> bool:
-        """Whether it comes from where no plugin was before the tested code: plugins do change pytest."""
+        """Return whether a function comes from no module of before the tested code: plugins do change pytest."""
         code = _code(value)
         if code is None:
             return True
@@ -369,7 +371,7 @@ class _Program:
 
 
 def _code(value: Any) -> tuple[Any, Any, Any] | None:
-    """What a function does: its code, what its parameters are when they are not given, and where it looks for names."""
+    """Return (code, defaults, globals) of a function; None for anything else."""
     for name in ("fget", "__func__", "func"):
         value = getattr(value, name, None) or value
     if not isinstance(value, types.FunctionType):
@@ -378,9 +380,7 @@ def _code(value: Any) -> tuple[Any, Any, Any] | None:
 
 
 class _Hooks:
-    """The implementations of hooks, as they are when this is made. known: what modules know, of before any tested code,
-    by identity.
-    """
+    """The implementations of hooks when this is made. known: ids of the globals of modules before any tested code."""
 
     def __init__(self, config: Any, known: set[int]) -> None:
         self._known = known
@@ -405,14 +405,14 @@ class _Hooks:
                 if not any(impl is one for one in was) and self._is_tested(impl.function):
                     yield f"{name}, by {impl.plugin_name}"
         for name, impl, function in self._was:
-            # What is a module stays for the whole session; objects come and go.
+            # Plugins that are modules stay for the whole session; objects come and go.
             stays = isinstance(impl.plugin, (types.ModuleType, _Guard))
             is_there = any(impl is one for one in self._callers[name].get_hookimpls())
             if impl.function is not function or (stays and not is_there):
                 yield f"{name} of {impl.plugin_name}"
 
     def _is_tested(self, function: Any) -> bool:
-        """Whether it lies in the workspace, and not in a conftest.py, which has hooks for its directory."""
+        """Return whether a function lies in the workspace, in no conftest.py: that has hooks for its directory."""
         function = getattr(function, "__func__", function)
         file = getattr(getattr(function, "__code__", None), "co_filename", "")
         if id(getattr(function, "__globals__", None)) in self._known:

@@ -1,11 +1,11 @@
-"""What each Python of a verifier does as it starts: modules of the standard library come from there.
+"""Startup code of each Python of a verifier: it imports modules of the standard library from there.
 
-A module beside a script, or in the directory where Python starts, would else be taken in place of one of the standard
-library's, for whoever imports it. This file is copied into sandboxes, as the `sitecustomize` of a directory on
-PYTHONPATH, and runs under their Python; it imports nothing of the engine.
+Otherwise a module beside a script, or in the directory in which Python starts, would be imported in place of one of the
+standard library. This file is copied into sandboxes, as the `sitecustomize` of a directory on PYTHONPATH, and runs
+under their Python; it imports nothing of the engine.
 """
 
-# Strings, because every program of Python's would wait for `pathlib`.
+# Paths are strings, because an import of `pathlib` would delay the start of each Python program.
 # ruff: noqa: PTH118, PTH120, PTH208
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from types import FrameType, ModuleType
 from typing import Any
 
 OWN: list[str] = []
-"""Modules of such a name that the project had before the agent, or that the task names; set at the end of the copy."""
+"""Names of modules of the project before the agent acted, or of the task, that may shadow the standard library; set at
+the end of the copy.
+"""
 
 _LIBRARY = os.path.dirname(os.__file__)
 _STANDARD = [path for path in sys.path if path == _LIBRARY or path.startswith(os.path.join(_LIBRARY, "lib-dynload"))]
@@ -26,31 +28,35 @@ _NOT_TAKEN = ("test", "this", "antigravity", "sitecustomize", "usercustomize", "
 
 
 def _names() -> frozenset[str]:
+    """Return the names of the standard library's modules that must not be shadowed."""
     known = getattr(sys, "stdlib_module_names", None)
-    # Python before 3.10 has no list.
+    # Python before 3.10 has no `sys.stdlib_module_names`.
     found = known or {name.partition(".")[0] for path in _STANDARD for name in os.listdir(path)}
     return frozenset(found) - {*_NOT_TAKEN, *OWN}
 
 
 class StandardFirst:
-    """Finds top-level modules of the standard library before what lies beside a script."""
+    """Import finder for top-level modules of the standard library, to be put before the one for `sys.path`."""
 
     def __init__(self) -> None:
+        """Make it for all modules of the standard library, except those in `OWN`."""
         self._taken = _names()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return where the standard library has a module; None for all others.
+        """Return the spec of a module of the standard library; None for any other module.
 
-        Raises `ModuleNotFoundError` for the module of Jython that `copy` and `pickle` ask for.
+        Raises:
+            ModuleNotFoundError: The module is Jython's `org`, which `copy` and `pickle` try to import.
         """
         if name == "org" and _importer() in ("copy", "pickle"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return PathFinder.find_spec(name, _STANDARD) if path is None and name in self._taken else None
 
     def leave_out_absent(self) -> None:
-        """Have modules of the standard library that this Python does not have, as those of Windows, be none.
+        """Make the import of standard modules that this Python lacks, such as those of Windows, fail at once.
 
-        The library asks for them to learn where it is.
+        The standard library tries to import them to learn where it runs; a file of that name in the workspace would
+        answer.
         """
         there = {name.partition(".")[0] for path in _STANDARD for name in os.listdir(path)}
         for name in self._taken - there - set(sys.builtin_module_names):
@@ -58,7 +64,7 @@ class StandardFirst:
 
 
 def _importer() -> str:
-    """Return the name of the module of the standard library that imports; empty for any other one."""
+    """Return the name of the standard library's module that makes the current import; empty for any other importer."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("importlib._bootstrap"):
         frame = frame.f_back
@@ -67,7 +73,7 @@ def _importer() -> str:
 
 
 def start() -> None:
-    """Take part in imports, then do what the image's own `sitecustomize` does."""
+    """Install the finder, then run the image's own `sitecustomize`."""
     at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
     finder = StandardFirst()
     sys.meta_path.insert(at, finder)

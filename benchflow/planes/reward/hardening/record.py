@@ -1,4 +1,4 @@
-"""What a hardening finds, collected as it goes on: one that fails has a report, too, and what comes later is added."""
+"""Collect the findings of a hardening while it runs, so that a failed one has a report, and later ones can be added."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.planes.reward.hardening.survey import encode
 
 MOST = 200
-"""Findings that a report lists."""
+"""Maximum number of findings in a report."""
 
 MOST_NAMED = 5
-"""Other paths that one note names."""
+"""Maximum number of further paths that one note names."""
 
 
 @dataclass
 class HardeningRecord:
-    """Collects what a hardening finds."""
+    """The findings of a hardening that is running, or has failed."""
 
     findings: list[HardeningFinding] = field(default_factory=list)
     """Findings so far."""
 
     listing: FileChanges | None = None
-    """Files that differ from the image, once the tools were as they were. None if they were not listed."""
+    """Files that differ from the image, once the tools are restored. None if they were not listed."""
 
     unsafe: str = ""
-    """Why no verifier may run in the sandbox; empty if one may."""
+    """Reason that no verifier may run in the sandbox; empty if one may."""
 
 
 def extend_report(report: HardeningReport, found: Sequence[HardeningFinding]) -> HardeningReport:
-    """Return a report with more findings, but for those that it has. Of very many, tampering is listed first."""
+    """Return a report with further findings, duplicates left out; tampering first, and no more than `MOST`."""
     more = [finding for finding in found if finding not in report.findings]
     findings = sorted([*report.findings, *more], key=lambda finding: not finding.is_tampering)
     left_out = report.left_out + max(0, len(findings) - MOST)
@@ -39,12 +39,12 @@ def extend_report(report: HardeningReport, found: Sequence[HardeningFinding]) ->
 
 
 def note_paths(item: str, paths: Sequence[str], detail: str) -> HardeningFinding:
-    """Return one note about several paths, of which the first are named.
+    """Return one note about several paths.
 
     Args:
-        item: Of `verifier.hardening`.
-        paths: All of them.
-        detail: What there is to say of the first, and of the others as well.
+        item: Item of `verifier.hardening`.
+        paths: At least one path; the first is the note's, and up to `MOST_NAMED` others are named in its detail.
+        detail: Text that holds for all of them.
     """
     first, *others = [encode(path).decode(errors="backslashreplace") for path in paths]
     if others:

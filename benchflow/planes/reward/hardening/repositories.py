@@ -1,7 +1,8 @@
-"""The settings of a repository that the agent worked in, without those by which git would run a program of its choice.
+"""Filter the settings of a git repository: drop those by which git would run a program of the agent's choice.
 
-Which settings name programs grows with git; those that name none and that people set do not. So these are known here,
-and of what is new all others are left out, and so is what is not written as git itself writes it.
+The list of settings that name programs grows with each version of git; the list of harmless settings that people use
+does not. So this is an allow-list: of new settings all others are dropped, and so is each line that is not in the form
+that git itself writes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _SECTION = re.compile(r'\s*\[([\w-]+)(?:\.([\w.-]+)|\s+"((?:[^"\\]|\\.)*)")?\]\s
 _SETTING = re.compile(r"\s*([a-z][a-z0-9-]*)\s*(?:=(.*))?", re.ASCII | re.DOTALL | re.IGNORECASE)
 _Setting = tuple[str, str | None, str, str]
 
-# Nothing of these. An alias never takes the place of one of git's own commands.
+# Sections without any setting that names a program. An alias may, but can't replace one of git's own commands.
 _SECTIONS = """
     advice alias apply author blame branch checkout color column commit committer extensions fetch i18n index log pack
     pull push rebase rerere stash status tag user
@@ -34,7 +35,12 @@ _HARMLESS = frozenset((_SECTIONS + _SETTINGS).split())
 
 
 def without_programs(text: str, before: str) -> str:
-    """The settings, without what might name a program and was not there before. before: what they were."""
+    """Return git settings without new ones that may name a program.
+
+    Args:
+        text: Settings, as a configuration file of git has them.
+        before: Former settings, all of which are allowed; empty for a new file.
+    """
     known = {setting for _, setting in _read(before) if setting is not None}
     lines = []
     for line, setting in _read(text):
@@ -48,9 +54,9 @@ def without_programs(text: str, before: str) -> str:
 
 
 def _read(text: str) -> Iterator[tuple[str, _Setting | None]]:
-    """Lines, with the setting that each is; None for what is none."""
+    """Yield each line, and its setting as (section, subsection, key, value); None for a line that is no setting."""
     section: tuple[str, str | None] | None = None
-    # As git ends lines, which other characters do not.
+    # Git ends lines only at newlines, unlike splitlines().
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
         setting = None
         if found := _SECTION.fullmatch(line):

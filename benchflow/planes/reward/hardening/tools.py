@@ -1,4 +1,4 @@
-"""The programs and libraries that a verifier stands on: which these are, in a sandbox where no agent has acted yet."""
+"""Find the programs and libraries that a verifier depends on, in a sandbox before its agent acts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from benchflow.planes.reward.hardening.names import LOADER_FILES, TOOLS
 
 ACCOUNTS = "/etc/passwd"
 
-# $1 PATH. Parts with a line `==` after each: programs; libraries as they are loaded; directories of Pythons.
+# $1 PATH. Prints three parts with a line `==` after each: programs; libraries as the loader lists them; directories of
+# Pythons.
 _SCRIPT = rf"""
 path=$1
 IFS=:; set --
@@ -38,41 +39,48 @@ done; echo ==
 
 
 class ToolSet(Model):
-    """What a verifier stands on, by the paths that it is asked for."""
+    """Programs and libraries that a verifier depends on. Paths are as programs are called by, links not resolved."""
 
     path: str = ""
-    """Directories in which programs were looked for, with `:` between them."""
+    """Directories that were searched for programs, joined by `:`."""
 
     programs: list[str] = []
+    """Paths of the programs."""
+
     libraries: list[str] = []
-    """Places in which the loader finds the libraries of these programs, and itself."""
+    """Paths at which the loader finds the libraries of these programs, and the loader itself."""
 
     files: list[str] = []
-    """Other files that programs start with: of virtual environments."""
+    """Further files that programs start with: activation scripts and `pyvenv.cfg` of virtual environments, and programs
+    of the workspace's `node_modules`.
+    """
 
     loaded_from: list[str] = []
-    """Directories of LD_LIBRARY_PATH, where the loader looks first."""
+    """Directories of LD_LIBRARY_PATH, which the loader searches first."""
 
     pythons: list[str] = []
-    """Directories of standard libraries (`/usr/lib/python3.11`), and of packages beside them."""
+    """Directories of standard libraries (`/usr/lib/python3.11`), with the packages below them."""
 
     loader: dict[str, str] = {}
-    """Contents of the loader's own files, in base64."""
+    """Content of the loader's own files by path, in base64; those that do not exist are not listed."""
 
     accounts: str = ""
-    """Content of `/etc/passwd`."""
+    """Content of `/etc/passwd`, in Latin-1; empty unless `is_whole`."""
 
     is_whole: bool = False
-    """True if the agent could change any file, and not only those of the directories of `path`."""
+    """Whether the agent can change any file, not only those in the directories of `path`."""
 
 
 async def take_tools(sandbox: Sandbox, path: str, *, is_whole: bool) -> ToolSet:
-    """Return what is there before the agent acts.
+    """Return the tools of a sandbox in which no agent has acted yet.
 
     Args:
-        sandbox: Where nobody has changed anything yet.
-        path: The directories that the agent may write, or, if `is_whole`, the PATH of verifiers.
-        is_whole: Whether it may write everything.
+        sandbox: The sandbox.
+        path: Directories to search, joined by `:`: those that the agent may write, or the PATH of verifiers.
+        is_whole: Whether the agent may write every file.
+
+    Raises:
+        VerifierError: The programs can't be listed.
     """
     result = await sandbox.control(_SCRIPT, path, timeout=120)
     parts = [[line for line in part.split("\n") if line] for part in result.stdout.split("==\n")]
@@ -98,7 +106,7 @@ async def take_tools(sandbox: Sandbox, path: str, *, is_whole: bool) -> ToolSet:
 
 
 def _places(lines: Iterable[str]) -> Iterable[str]:
-    """Yield where the loader finds what programs ask for."""
+    """Yield the absolute paths of libraries in lines of the loader's trace."""
     for line in lines:
         found = re.match(r"\s*(\S+)(?: => (\S+))? \(0x", line)
         if found and (place := found.group(2) or found.group(1)).startswith("/"):

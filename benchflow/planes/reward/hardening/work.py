@@ -1,4 +1,4 @@
-"""The work between the agent and the verifier, in a few round trips: end, look, judge, act."""
+"""Harden a sandbox between agent and verifier in a few round trips: restore tools, kill, survey, judge, act."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, ta
 from benchflow.planes.reward.hardening.work_notes import note_work
 
 _ROUNDS = 4
-"""Comparisons after which it is given up to put back what is changed again."""
+"""Maximum number of comparisons, after which tools that keep changing are an error."""
 
 _ALTERED = "code was put into a process of the world"
 
 _MAX_MEMBER = 300
-"""Characters of a member's name that a finding shows."""
+"""Maximum number of characters of an archive member's name in a finding."""
 
 _ACT = f"{ROOM}/act"
 
-# A link to a program or a library of the image, as virtual environments have them, gives a verifier nothing to follow.
+# A link to a program or a library of the image stays: virtual environments have such links, and they lead a verifier to
+# nothing that the agent wrote.
 _BEGIN = r"""
 link() {
   t=$(readlink -f -- "$2")
@@ -75,11 +76,11 @@ if [ -h /logs ]; then rm -f /logs; fi
 {CLEAR_AWAY}
 clear_away {LOGS} && mkdir -p {LOGS} && chown 0:0 /logs {LOGS} && chmod 755 /logs {LOGS} || exit 1
 """
-# A verifier starts in the workspace. What an agent has made of it must not decide whether one can be run at all.
+# A verifier starts in the workspace, so an agent that replaced the directory could keep every verifier from running.
 _MAKE = """
 if [ ! -d {workspace} ]; then rm -rf -- {workspace} && mkdir -p -- {workspace} && echo made workspace || exit 1; fi
 """
-# What a verifier writes to a name that everybody knows would go over its own files.
+# A verifier that writes to a well-known temporary name would follow a planted link, and overwrite its own files.
 _TEMPORARY = r"""
 find /tmp /var/tmp -xdev -type l 2>/dev/null | while IFS= read -r f; do
   case $(readlink "$f") in
@@ -87,7 +88,7 @@ find /tmp /var/tmp -xdev -type l 2>/dev/null | while IFS= read -r f; do
   esac
 done
 """
-# A verifier that writes a file of its own over one name would change the agent's answer under another one.
+# Hard links are separated: a verifier that overwrites a file at one name would change the agent's answer at another.
 _PART = r"""
 find {workspace} -xdev -type f -links +1 ! -path '*/.git/*' ! -path '*/node_modules/*' -exec sh -c '
   for f; do cp -p -- "$f" "$f.benchflow" && mv -f -- "$f.benchflow" "$f"; done' sh {{}} + 2>/dev/null
@@ -110,20 +111,23 @@ async def harden(
     record: HardeningRecord | None = None,
     plugins: Sequence[str] = (),
 ) -> HardeningReport:
-    """Make the sandbox fit for a verifier, after the agent's last action; repeatable.
+    """Prepare the sandbox for a verifier, after the agent's last action. May be repeated.
 
     Args:
-        sandbox: Where the agent has acted.
-        baseline: What it was before.
-        config: The items that are on.
-        verifier: The verifier's user.
-        trusted: Whether what acted was the oracle, whose services may stay.
-        left: Commands that the agent had left running as it ended.
+        sandbox: Sandbox in which the agent has acted.
+        baseline: Its baseline, from before the agent acted.
+        config: Items that are on.
+        verifier: User of the verifier; None for root.
+        trusted: Whether the oracle has acted, whose services may stay.
+        left: Commands that the agent had left running when it ended.
         record: Collects the findings, also of a hardening that fails.
         plugins: The task's `verifier.pytest_plugins`.
 
+    Returns:
+        The report of all findings.
+
     Raises:
-        VerifierError: Something was changed and can't be put back, or what was changed can't be listed.
+        VerifierError: A change can't be undone, or the changes can't be listed.
     """
     began = time.monotonic()
     record = record if record is not None else HardeningRecord()
@@ -141,7 +145,7 @@ async def harden(
     if config.kill_processes and not trusted and any(finding.path.startswith(CRON_PLACES) for finding in judged.found):
         lines.append(signal_schedulers("STOP"))
     if any(finding.path == LOADER_CACHE for finding in found):
-        # What the agent has installed is found again, now that nothing stands in the way of what was there.
+        # The restored cache lacks the libraries that the agent has installed, so it is rebuilt.
         lines.append("ldconfig 2>/dev/null || :")
     found += await _act(sandbox, judged, config, verifier, trusted, lines)
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
@@ -153,10 +157,10 @@ async def harden(
 async def _secure(
     sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig, record: HardeningRecord
 ) -> None:
-    """Put back what everything else is looked at with, and end what the agent left running, in that order of trust.
+    """Restore the tools and kill what the agent left running, until neither changes any more.
 
-    What still runs may change it again, so it is compared once more after something has ended. Raises `VerifierError`
-    if that goes on.
+    A process that still runs may change a tool again, so the tools are compared once more after each kill. Raises
+    `VerifierError` if they still change after `_ROUNDS` rounds, or can't be restored.
     """
     tools = baseline.tools if config.verify_tools else None
     found = record.findings
@@ -168,7 +172,7 @@ async def _secure(
                 record.listing = await sandbox.changes(baseline.changes, skip=skipped(sandbox, tools))
                 await compare_tools(sandbox, tools, baseline.changes, record.listing, repairs)
         except (VerifierError, UnsafePathError) as error:
-            # Nothing of this round was put back.
+            # Nothing of this round was restored yet, so its findings become `found`.
             found += [finding.model_copy(update={"action": "found"}) for finding in repairs.found]
             path, detail = error.file or "", error.message
             is_tool = isinstance(error, VerifierError)
@@ -176,9 +180,9 @@ async def _secure(
             found.append(HardeningFinding(item=TOOLS_ITEM, action="found", path=path, detail=detail, weight=weight))
             if is_tool:
                 raise
-            # In another sandbox the agent would leave the same.
+            # Not retryable: in another sandbox the agent would leave the same.
             raise VerifierError(detail, file=error.file, remedy=error.remedy, log_tail=error.log_tail) from error
-        # What is not to be put back is found again each time.
+        # Changes that are only reported are found again in each round.
         found += [finding for finding in repairs.found if finding not in found]
         if repairs.put:
             await sandbox.put_outside(repairs.put)
@@ -201,17 +205,18 @@ async def _secure(
 
 
 async def _altered(sandbox: Sandbox) -> dict[tuple[int, int], RunningProcess]:
-    """Return the processes of the world that execute code which was put into them."""
+    """Return the world's processes whose code another process has changed in memory, by their identities."""
     return {process.identity: process for process in await sandbox.strangers() if process.is_altered}
 
 
 def _told_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:
+    """Return the finding about a process whose code was changed, and which was killed or `is_left`."""
     detail = f"{_ALTERED}: {process.command}"
     return HardeningFinding(item=PROCESSES, action="found" if is_left else "killed", detail=detail, weight="tampering")
 
 
 async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningFinding]:
-    """Do what takes programs of the sandbox, which can be trusted by now."""
+    """Remove files and reset directories by the sandbox's own programs, which can be trusted now. Return findings."""
     lines = [
         f"chown {state.uid}:{state.gid} {_word(path)}; chmod {state.mode:o} {_word(path)} || exit 1"
         for path, state in repairs.directories.items()
@@ -229,6 +234,7 @@ async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningF
 async def _judge(
     sandbox: Sandbox, baseline: HardeningBaseline, config: HardeningConfig, plugins: Sequence[str]
 ) -> Judgement:
+    """Survey the sandbox, and return the judgement of all files, archives and repositories."""
     items = (BUILD, FRESH, LINKS, CONFTESTS, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
     if not any(getattr(config, item) for item in items):
         return Judgement()
@@ -262,7 +268,16 @@ async def _act(
     trusted: bool,
     more: Sequence[str],
 ) -> list[HardeningFinding]:
-    """Carry it out, by one script. more: its last lines."""
+    """Carry out a judgement by one script, and return the findings.
+
+    Args:
+        sandbox: Sandbox of the agent.
+        judged: Judgement.
+        config: Items that are on.
+        verifier: User of the verifier, who is to own the workspace.
+        trusted: Whether the oracle has acted.
+        more: Last lines of the script.
+    """
     lines = [f"ws={_word(workspace_of(sandbox))}", _BEGIN, _LOGS if config.fresh_logs else ""]
     links = list(judged.links)
     lines += [f"link {index} {_word(path)}" for index, path in enumerate(links)]
@@ -302,6 +317,7 @@ async def _act(
 
 
 def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[HardeningFinding]:
+    """Return the findings about removed and restored files and links, and the judgement's own, ordered by item."""
     found = [
         HardeningFinding(
             item=item,
@@ -328,16 +344,18 @@ def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[Harde
 
 
 async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> dict[str, str]:
-    """Return the archives that would be unpacked over files elsewhere, each with the first member that would.
+    """Return the archives that would unpack over files elsewhere, each with the first member that would.
 
-    packed: Those that are new.
+    Args:
+        sandbox: Sandbox of the agent.
+        packed: Paths of new archives, of which at most `MAX_ARCHIVES` are read.
     """
     found = {}
     for path in packed[:MAX_ARCHIVES]:
         try:
             content = await sandbox.read_bytes(path)
         except (FileNotFoundError, SandboxError):
-            # Larger than what can be read at once.
+            # It is gone, or too large to be read at once.
             continue
         if len(content) <= MAX_BYTES and (member := await asyncio.to_thread(leads_out, content)) is not None:
             found[path] = member[:_MAX_MEMBER]
@@ -345,7 +363,7 @@ async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> di
 
 
 def signal_schedulers(name: str) -> str:
-    """Return a script that sends a signal to the daemons that start jobs."""
+    """Return a script that sends a signal (`STOP`, `CONT`) to the daemons that start scheduled jobs."""
     return (
         "for p in /proc/[0-9]*; do c=; { read -r c <$p/comm; } 2>/dev/null; "
         f"case $c in {'|'.join(SCHEDULERS)}) kill -{name} ${{p#/proc/}};; esac; done"
@@ -353,17 +371,22 @@ def signal_schedulers(name: str) -> str:
 
 
 def _shown(path: str) -> str:
-    """A name as a report can hold it."""
+    """Return a name as text for a report, with bytes that are not UTF-8 escaped."""
     return encode(path).decode(errors="backslashreplace")
 
 
 def _word(text: str) -> str:
-    """A shell's word of any bytes."""
+    """Return a shell word that expands to a text of any bytes, but for newlines at its end."""
     return f'"$({_printed([text])})"'
 
 
 def _printed(texts: Iterable[str], *, as_bytes: bool = False) -> str:
-    """A command that prints texts, in ASCII alone."""
+    """Return a shell command, in ASCII alone, that prints the texts.
+
+    Args:
+        texts: Texts, whose bytes are printed one after another.
+        as_bytes: Whether they are in Latin-1, with a character for each byte, and not names.
+    """
     data = b"".join(text.encode("latin-1") if as_bytes else encode(text) for text in texts)
     return "printf '" + "".join(chr(byte) if chr(byte) in _PLAIN else f"\\{byte:03o}" for byte in data) + "'"
 

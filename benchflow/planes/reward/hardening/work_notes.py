@@ -1,4 +1,4 @@
-"""Notes about work that a verifier may take for something else, and about honest work that does not count."""
+"""Notes about work of the agent that a verifier may misread, and about honest work that does not count."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from benchflow.planes.reward.hardening.record import MOST_NAMED, note_paths
 from benchflow.planes.reward.hardening.survey import Survey, encode, in_workspace, is_below
 
 _BROUGHT = ("node_modules", ".git", *SITE)
-"""Directories in which installers, and git, make links of their own."""
+"""Directories in which installers, and git, create links."""
 
 
 def note_work(before: Survey, now: Survey, workspace: str, loaded: Collection[str]) -> list[HardeningFinding]:
-    """Return one note for each kind of thing that was found.
+    """Return one note for each kind of file that was found.
 
     Args:
-        before: The look before the agent acted.
-        now: The look after it.
-        workspace: Empty where there is none of the agent's own.
+        before: Survey before the agent acted.
+        now: Survey after it.
+        workspace: Workspace; empty if that is the whole file system.
         loaded: Names of the pytest plugins that are loaded.
     """
     return [note_paths(item, paths, detail) for item, paths, detail in _kinds(before, now, workspace, loaded) if paths]
@@ -31,6 +31,7 @@ def note_work(before: Survey, now: Survey, workspace: str, loaded: Collection[st
 def _kinds(
     before: Survey, now: Survey, workspace: str, loaded: Collection[str]
 ) -> Iterator[tuple[str, Sequence[str], str]]:
+    """Yield (item, paths, detail) for each kind of file; `paths` may be empty."""
     links = _inner_links(before, now, workspace)
     target = encode(now.links[links[0]]).decode(errors="backslashreplace") if links else ""
     yield LINKS, links, f"is a link to another file of the workspace, {target}"
@@ -54,17 +55,18 @@ def _kinds(
 
 
 def _new(said: Sequence[str], known: Collection[str]) -> list[str]:
-    """Return what was not known, each once."""
+    """Return the texts that are not known yet, without duplicates."""
     before = set(known)
     return [text for text in dict.fromkeys(said) if text not in before]
 
 
 def _first(said: Mapping[str, Sequence[str]]) -> str:
-    """Return what is said of the first file."""
+    """Return the texts of the first file, joined."""
     return ", ".join(next(iter(said.values()), [])[:MOST_NAMED])
 
 
 def _inner_links(before: Survey, now: Survey, workspace: str) -> list[str]:
+    """Return new links that stay in the workspace, except those of installers and virtual environments."""
     environments = [posixpath.dirname(path) for path in now.found if path.endswith("/pyvenv.cfg")]
     return [
         path
@@ -77,4 +79,5 @@ def _inner_links(before: Survey, now: Survey, workspace: str) -> list[str]:
 
 
 def _is_hook(path: str, repositories: Collection[str]) -> bool:
+    """Return whether a program is a hook of one of the repositories, and no sample."""
     return posixpath.dirname(posixpath.dirname(path)) in repositories and not path.endswith(".sample")

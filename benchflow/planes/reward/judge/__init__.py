@@ -1,5 +1,7 @@
-"""Models as judges: who is asked (`models`), asking and what is kept of it (`model_judge`, `transcripts`), what a judge
-is shown (`documents`), and what is made of its verdicts (`criteria`, `role`).
+"""Models as judges.
+
+`models` resolves the model, `model_judge` asks it, `transcripts` records the answers, `documents` makes the prompt;
+`criteria` and `role` turn verdicts into rewards.
 """
 
 from benchflow.planes.reward.judge.criteria import SYSTEM, Material, brief, judge_rubric, judging

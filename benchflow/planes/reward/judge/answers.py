@@ -1,7 +1,7 @@
-"""What a judge has to answer, as the schema of a tool, and reading what it did answer.
+"""The format of a judge's answer, as a tool's schema, and the parser of answers.
 
-A model that cannot call tools may say the same as JSON. Whatever is not a number on its scale is refused: nothing here
-guesses a score.
+A model that can't call tools may answer with the same JSON. A score that is no number on its scale is refused, never
+guessed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from benchflow.contracts.reward import JudgeScale, Verdict
 
 TOOL = "verdict"
-"""The tool that a judge answers by."""
+"""Name of the tool by which a judge answers."""
 
 _WORDS = {"pass": True, "passed": True, "yes": True, "met": True, "true": True} | {
     "fail": False, "failed": False, "no": False, "unmet": False, "not met": False, "false": False
@@ -27,18 +27,18 @@ _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
 class NotAVerdict(Exception):
-    """Why an answer is none, in words for the model that gave it."""
+    """Error for an invalid answer. Its message is written for the model, which is asked again."""
 
 
 class AttemptFailed(Exception):
-    """A call without an answer.
+    """A call without a usable answer.
 
     Args:
-        message: Why there is none.
-        again: Asking again may help.
-        is_away: The endpoint did not answer, or turned the call away for now: no word of the model's.
-        wait: Seconds that the endpoint wants to pass first.
-        remedy: What to do about it.
+        message: Reason.
+        again: Whether a retry may help.
+        is_away: Whether the endpoint did not answer, or refused the call for now; the model has said nothing.
+        wait: Seconds that the endpoint wants to pass first; None if it names none.
+        remedy: Remedy for the user; None for a general one.
     """
 
     def __init__(
@@ -50,30 +50,40 @@ class AttemptFailed(Exception):
         wait: float | None = None,
         remedy: str | None = None,
     ) -> None:
+        """Make it."""
         self.again, self.is_away, self.wait, self.remedy = again, is_away, wait, remedy
         super().__init__(message)
 
 
 @dataclass
 class Said:
-    """What a model answered. cost_usd: None where its price is not known. response: in the words of the library."""
+    """The answer of a model to one call."""
 
     text: str
+    """Text of the answer, without tool calls."""
+
     calls: list[tuple[str, str | dict[str, Any]]]
+    """(name, arguments) of its tool calls; arguments are JSON text, or parsed."""
+
     is_cut: bool
+    """Whether it ended at the limit of output tokens."""
+
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
+    """Cost in USD; None if the model's price is not known."""
+
     response: Any = field(repr=False)
+    """Response as an object of the library."""
 
 
 def describe(scale: JudgeScale) -> str:
-    """`a whole number from 1 to 5`."""
+    """Return a scale in words: `a whole number from 1 to 5`."""
     return f"a {'whole ' if scale.is_whole else ''}number from {scale.low:g} to {scale.high:g}"
 
 
 def task_of(scales: Sequence[JudgeScale]) -> str:
-    """The end of every question: what is to be judged, and how that is answered."""
+    """Return the end of each prompt: the criteria to judge, and the format of the answer."""
     if len(scales) == 1:
         shape = '{"reasoning": "…", "score": number}'
         return (
@@ -91,7 +101,7 @@ def task_of(scales: Sequence[JudgeScale]) -> str:
 
 
 def tool_schema(scales: Sequence[JudgeScale]) -> dict[str, Any]:
-    """The JSON schema of the tool's arguments. Bounds are told in words: not every endpoint knows their keywords."""
+    """Return the JSON schema of the tool's arguments. It has no bounds: not every endpoint knows their keywords."""
     one = {"reasoning": {"type": "string", "description": "Why, from what was shown."}}
     if len(scales) == 1:
         return _object(one | {"score": {"type": "number", "description": describe(scales[0])}})
@@ -106,9 +116,15 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 def read_verdicts(
     calls: Sequence[tuple[str, str | Mapping[str, Any]]], text: str, scales: Sequence[JudgeScale]
 ) -> dict[str, Verdict]:
-    """The verdict on every scale. calls: the tools that the model called, with their arguments; text: what it said.
+    """Return the verdict on each scale, by its id.
 
-    Raises `NotAVerdict`.
+    Args:
+        calls: (name, arguments) of the tool calls.
+        text: Text of the answer, which is read if the tool was not called.
+        scales: Scales of the question.
+
+    Raises:
+        NotAVerdict: The answer is invalid or incomplete.
     """
     told = [arguments for name, arguments in calls if name == TOOL]
     documents = [_load(each) if isinstance(each, str) else dict(each) for each in told] or [_in_text(text)]
@@ -127,7 +143,7 @@ def read_verdicts(
 
 
 def _in_text(text: str) -> Any:
-    """The JSON that is all of a text, or its one fenced block, or its one object."""
+    """Return the JSON in a text: all of it, its one fenced block, or its one object. Raises `NotAVerdict`."""
     stripped = text.strip()
     blocks = _FENCED.findall(stripped) or [stripped]
     if len(blocks) > 1:
@@ -136,11 +152,13 @@ def _in_text(text: str) -> Any:
     start, end = block.find("{"), block.rfind("}")
     if start < 0 or end < start:
         raise NotAVerdict(f"`{TOOL}` was not called, and the answer holds no JSON object")
-    # Two objects don't read as one, so that a quoted verdict is never taken for the judge's own.
+    # Two objects do not parse as one, so a quoted verdict is never taken for the judge's own.
     return _load(block[start : end + 1])
 
 
 def _load(text: str) -> Any:
+    """Parse JSON. Raise `NotAVerdict` for invalid JSON, NaN and infinity."""
+
     def refuse(word: str) -> Any:
         raise NotAVerdict(f"{word} is not a number")
 
@@ -153,7 +171,7 @@ def _load(text: str) -> Any:
 
 
 def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, Any]]:
-    """Ids and what was said of them: a list of verdicts, a table by id, or, for one scale alone, a single verdict."""
+    """Yield (id, verdict) of a list of verdicts, a table by id, or, if there is one scale only, a single verdict."""
     if isinstance(document, dict) and isinstance(document.get("verdicts"), list | dict):
         document = document["verdicts"]
     if isinstance(document, list):
@@ -170,6 +188,7 @@ def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, A
 
 
 def _verdict(said: Any, scale: JudgeScale) -> Verdict:
+    """Return the verdict of a parsed object. Raise `NotAVerdict` if it has no valid score."""
     if not isinstance(said, dict):
         raise NotAVerdict(f"{_quote(said)} is not a verdict on {scale.id!r}")
     value = next((said[key] for key in _SCORES if said.get(key) is not None), None)
@@ -180,6 +199,7 @@ def _verdict(said: Any, scale: JudgeScale) -> Verdict:
 
 
 def _score(value: Any, scale: JudgeScale) -> float:
+    """Return a score as a number on the scale; words such as `pass` count as 1 or 0. Raises `NotAVerdict`."""
     if isinstance(value, str):
         value = _WORDS.get(value.strip().lower(), value)
     if isinstance(value, bool) and (scale.low, scale.high) == (0, 1):
@@ -197,5 +217,6 @@ def _score(value: Any, scale: JudgeScale) -> float:
 
 
 def _quote(value: object) -> str:
+    """Return a value as JSON of at most 80 characters."""
     shown = json.dumps(value, default=str)
     return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,4 +1,4 @@
-"""A judge for questions to models of more than one provider: each is asked with its own key."""
+"""A judge for questions to models of several providers, each of which has its own key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchflow.planes.reward.judge.models import credential_of
 
 
 class JudgeByKey:
-    """A `Judge`. value: of a variable, by its name. The rest is as in `ModelJudge`."""
+    """A `Judge` that asks each question through the `ModelJudge` for the key of its model."""
 
     def __init__(
         self,
@@ -22,6 +22,15 @@ class JudgeByKey:
         *,
         earlier: Sequence[Path] = (),
     ) -> None:
+        """Make it; nothing is asked yet.
+
+        Args:
+            settings: Settings of the job.
+            value: Returns the value of a variable; None if it is not set.
+            transcripts: Directory to which transcripts are written.
+            redact: Removes secrets from a text.
+            earlier: Further directories of transcripts, which are only read.
+        """
         self._settings = settings
         self.value = value
         self._transcripts = transcripts
@@ -30,7 +39,7 @@ class JudgeByKey:
         self._judges: dict[str, ModelJudge] = {}
 
     async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
-        """As in `ModelJudge`."""
+        """Return the verdicts on all scales of the question; see `ModelJudge.ask`."""
         name = credential_of(self._settings, question.model)
         if name not in self._judges:
             self._judges[name] = ModelJudge(

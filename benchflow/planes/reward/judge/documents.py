@@ -1,5 +1,7 @@
-"""What a judge is shown, as documents with names. They were written by whoever is judged, so nothing in them is
-believed: no link is followed, no size is taken for granted, and none can be mistaken for what the judge is told.
+"""Documents to show a judge, and the prompt that contains them.
+
+The agent that is judged wrote them, so nothing in them is trusted: no link is followed, sizes are limited, and no
+document can pass for an instruction to the judge.
 """
 
 from __future__ import annotations
@@ -17,30 +19,36 @@ from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.errors import UnsafePathError
 
 MAX_DOCUMENT = 64 * 1024
-"""Characters of one document that are shown."""
+"""Maximum number of characters of one document in a prompt."""
 
 MAX_SHOWN = 256 * 1024
-"""Characters of all documents of one question."""
+"""Maximum number of characters of all documents in a prompt."""
 
 MAX_DOCUMENTS = 1000
-"""Documents that are found below one directory."""
+"""Maximum number of documents that are found below one directory."""
 
 _LEAST = 1024
+"""Minimum number of characters that must be left for a further document."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text with a name. source: the text itself, or the file that it is in."""
+    """A text with a name."""
 
     name: str
     source: str | ConfinedPath
+    """The text itself, or the file that contains it."""
 
 
 def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
-    """Return the regular files at or below a place, by their names relative to it, in order; none when there is none.
+    """Return the regular files at or below a path as documents, named relative to it; none if it does not exist.
 
-    prefix: before each name. Links are left out. Beyond `MAX_DOCUMENTS`, the last one says how many there are more, and
-    of a tree that is too large or too deep to be looked through, that it is.
+    Links are left out. If there are more than `MAX_DOCUMENTS`, or the tree is too large or too deep, a last document
+    tells so.
+
+    Args:
+        place: Path of a file or directory.
+        prefix: Text before each name.
     """
     status = place.status()
     if status is not None and stat.S_ISREG(status.st_mode):
@@ -52,7 +60,7 @@ def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
     more = 0
     try:
         with ConfinedDirectory(place.root) as directory:
-            # In the order of their directories, each directory's own files first.
+            # Entries come by directory, each directory's own files first.
             names = (entry.name for entry in directory.entries(place.name) if entry.is_file)
             for name in names:
                 if len(found) < MAX_DOCUMENTS:
@@ -70,14 +78,17 @@ def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
 
 
 def select(documents: Sequence[Document], patterns: Sequence[str]) -> list[Document]:
-    """The documents that a pattern names: by the whole name or its end (`report.md`, `*.csv`), or as a directory.
+    """Return the documents that a pattern selects; all of them if there is no pattern.
 
-    No pattern means all of them.
+    Args:
+        documents: Documents.
+        patterns: Globs over the whole name or its end (`report.md`, `*.csv`), or over a directory.
     """
     return [one for one in documents if not patterns or any(_matches(one.name, pattern) for pattern in patterns)]
 
 
 def _matches(name: str, pattern: str) -> bool:
+    """Return whether a pattern matches a name, its end, or a directory of it."""
     wanted = pattern.removeprefix("./").rstrip("/") or "*"
     path = PurePosixPath(name)
     return (
@@ -88,7 +99,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def shown(document: Document, limit: int = MAX_DOCUMENT) -> str:
-    """A document's text, its middle left out beyond `limit` characters, and that said; of a binary file, its size."""
+    """Return the text of a document to show a judge.
+
+    Args:
+        document: Document. Of a binary file only the size is told, of an unreadable one the reason.
+        limit: Characters, beyond which the middle is left out and a note tells so.
+    """
     if isinstance(document.source, str):
         text = document.source
         return (
@@ -116,19 +132,20 @@ def _file_text(path: ConfinedPath, limit: int) -> str:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether this is no text: Latin letters in an old encoding are read with signs missing, not refused."""
+    """Return whether bytes are no text. Text in an old encoding is one: some of its letters are lost."""
     return b"\0" in head or head.decode("utf-8", "replace").count("�") > len(head) // 10
 
 
 def _halves(head: str, tail: str, size: int, unit: str) -> str:
+    """Return the two ends of a text, with a note in place of its middle."""
     return f"{head}\n[… of {size} {unit}, the middle is left out here …]\n{tail}"
 
 
 def sections(texts: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """Named texts, each between marks that no text can forge, and the tag that the marks bear.
+    """Join named texts between marks that no text can forge; return the result and the tag in the marks.
 
-    The tag is made of all the texts, so that one that held it would have had to know its own digest; and the same texts
-    are shown in the same words every time.
+    The tag is a digest of all texts: a text that contained it would have to contain its own digest. The same texts
+    always have the same tag, and so the same prompt.
     """
     texts = [(_sendable(name), _sendable(text)) for name, text in texts]
     content = json.dumps(texts)
@@ -140,10 +157,14 @@ def sections(texts: Sequence[tuple[str, str]]) -> tuple[str, str]:
 def question_text(
     *, task: str, instruction: str, documents: Sequence[Document], ask: str, wanted: Sequence[str] = ()
 ) -> str:
-    """A judge's prompt: what the agent was asked, the documents, and then what the judge is to do.
+    """Return the prompt of a judge: the agent's instruction, the documents, and the question.
 
-    ask: in the words of whoever wrote the task. wanted: patterns that select among the documents; one that names none
-    is said to.
+    Args:
+        task: Name of the task; may be empty.
+        instruction: Instruction of the agent; may be empty.
+        documents: Documents to select from.
+        ask: Question, in the words of the task's author.
+        wanted: Patterns that select documents; empty for all. The prompt notes each pattern without a match.
     """
     texts = [("what the agent was asked", _short(instruction, MAX_DOCUMENT))] if instruction else []
     left, chosen = MAX_SHOWN, select(documents, wanted)
@@ -166,7 +187,7 @@ def question_text(
 
 
 def _sendable(text: str) -> str:
-    """A lone surrogate, of a file's name or of JSON, can't be sent."""
+    """Return a text without lone surrogates, of file names or JSON, which can't be sent."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,6 @@
-"""One call of a judge's model, over pydantic-ai, which nothing else knows; so this module is imported when one is made.
+"""One call of a judge's model by pydantic-ai, which only this module knows; it is imported at the first call.
 
-Every failure of the library and of what it calls becomes an `AttemptFailed` here, which says whether asking again may
-help.
+Each failure of the library, and of the endpoint, becomes an `AttemptFailed`, which tells whether a retry may help.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from benchflow.planes.reward.judge.answers import TOOL, AttemptFailed, Said, tas
 from benchflow.planes.reward.judge.models import JudgeModel
 
 _AGAIN = frozenset({408, 409, 425, 429})
-"""Statuses below 500 that pass."""
+"""Statuses below 500 after which a retry may help."""
 
 _NO_KEY = "none"
-"""What an endpoint of one's own is sent where there is no key: the libraries do not do without."""
+"""Placeholder for a missing key, which the client libraries require."""
 
 _REMEDIES: tuple[tuple[type[ModelAPIError], str], ...] = (
     (ModelAuthenticationError, "check the key: the provider's variable, or the one that --judge-key names"),
@@ -54,12 +53,14 @@ _REMEDIES: tuple[tuple[type[ModelAPIError], str], ...] = (
     (ModelContextWindowExceededError, "have it judge fewer files: `files` of the criteria; or choose another model"),
     (ModelQuotaExceededError, "the account has nothing left: top it up, or name another key"),
 )
+"""Remedies by the class of the error."""
 
 
 class Conversation:
-    """A question as messages, and what is sent after an answer that is none."""
+    """A question as messages; after an invalid answer, with that answer and the objection to it."""
 
     def __init__(self, question: JudgeQuestion) -> None:
+        """Make it for a question."""
         prompt = f"{question.prompt}\n\n{task_of(question.scales)}"
         self._first = ModelRequest(parts=[UserPromptPart(content=prompt)], instructions=question.system)
         self._last: list[ModelMessage] = []
@@ -71,10 +72,16 @@ class Conversation:
 
     @property
     def messages(self) -> Sequence[ModelMessage]:
+        """Return the messages to send next."""
         return [self._first, *self._last]
 
     def object_to(self, said: Said, objection: str) -> None:
-        """Ask again with the last answer and what is wrong with it."""
+        """Append an invalid answer and the objection to it. Only the last answer is sent again.
+
+        Args:
+            said: Invalid answer. An empty one is left out, and the question asked anew.
+            objection: Reason, as text for the model.
+        """
         parts: list[ModelRequestPart] = [
             ToolReturnPart(tool_name=part.tool_name, content=objection, tool_call_id=part.tool_call_id)
             for part in said.response.parts
@@ -88,22 +95,38 @@ class Conversation:
 
 
 class Endpoint:
-    """A model that can be asked. Enter it around calls: they share connections, which close with the last of them."""
+    """A model at its endpoint. Enter it around calls: they share connections, which close with the last exit."""
 
     def __init__(self, model: JudgeModel, key: str | None) -> None:
+        """Make it, without a connection.
+
+        Args:
+            model: Model, with its endpoint.
+            key: API key; None for an endpoint that needs none.
+        """
         self._model = _connect(model, key or _NO_KEY)
 
     async def __aenter__(self) -> Self:
+        """Open the connections, unless they are open."""
         await self._model.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the connections after the last exit."""
         await self._model.__aexit__(kind, error, trace)
 
     async def request(self, conversation: Conversation, timeout_sec: float) -> Said:
-        """Ask once. Raises `AttemptFailed`."""
+        """Call the model once, and return its answer.
+
+        Args:
+            conversation: Messages to send.
+            timeout_sec: Seconds that the call may take.
+
+        Raises:
+            AttemptFailed: The call failed; the error tells whether a retry may help.
+        """
         try:
             response = await model_request(
                 self._model,
@@ -158,7 +181,7 @@ def _arguments(call: ToolCallPart) -> str | dict[str, Any]:
 
 
 def _wait(error: ModelHTTPError) -> float | None:
-    """Seconds; the library reads whole ones only."""
+    """Return the seconds of the `retry-after` header; None if there is none. The library reads whole numbers only."""
     if error.retry_after is not None:
         return error.retry_after
     try:
@@ -169,7 +192,7 @@ def _wait(error: ModelHTTPError) -> float | None:
 
 
 def _body(error: ModelAPIError) -> str:
-    """What the endpoint said of it: the message of either interface, else all."""
+    """Return the error message in a response, by the format of either API; else the whole body."""
     body = error.body
     if isinstance(body, dict):
         inner = body.get("error", body)
@@ -182,7 +205,7 @@ def _remedy(error: ModelAPIError) -> str | None:
 
 
 def _words(error: Exception) -> str:
-    """The message, with the reason at the bottom of it: libraries wrap what the network said."""
+    """Return an error's message with those of its causes: libraries wrap the network's errors."""
     reasons = [str(error) or type(error).__name__]
     cause = error.__cause__
     while cause is not None:

@@ -1,5 +1,6 @@
-"""`ModelJudge`: asks a model, again where that may help, and writes down what was said. A question without an answer is
-an error, never a score.
+"""`ModelJudge`: ask a model, retry where that may help, and write a transcript.
+
+A question without a usable answer is an error, never a score.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from benchflow.planes.reward.judge.endpoint import Conversation, Endpoint
 
 _LONGEST_PAUSE = 20.0
+"""Maximum seconds between two calls, if the endpoint names none."""
+
 _ERROR_LENGTH = 2000
 
 
 class _Room:
-    """What the judges of one event loop share: how many calls are under way."""
+    """Limit of concurrent calls that all judges of one event loop share."""
 
     def __init__(self) -> None:
         self._under_way = 0
@@ -38,6 +41,7 @@ class _Room:
 
     @asynccontextmanager
     async def place(self, limit: int) -> AsyncIterator[None]:
+        """Hold one of `limit` places while the block runs; wait until one is free."""
         while self._under_way >= limit:
             await self._left.wait()
         self._under_way += 1
@@ -53,12 +57,7 @@ _ROOMS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Room] = weakref.We
 
 
 class ModelJudge:
-    """A `Judge` over a model of the settings.
-
-    key: the credential's value; None for an endpoint that wants none. transcripts: the directory they are written to;
-    an answer that it holds, or one of `earlier` does, is not asked for again. redact: takes out of texts what nobody
-    may read. pause: seconds before a call is made again, where the endpoint names none; it doubles each time.
-    """
+    """A `Judge` that asks the model of the settings, or of the question."""
 
     def __init__(
         self,
@@ -70,17 +69,28 @@ class ModelJudge:
         earlier: Sequence[Path] = (),
         pause: float = 1.0,
     ) -> None:
+        """Make it; nothing is asked yet.
+
+        Args:
+            settings: Settings of the job.
+            key: API key; None for an endpoint that needs none.
+            transcripts: Directory to which transcripts are written. A recorded answer in it is returned without a call.
+            redact: Removes secrets from a text.
+            earlier: Further directories of transcripts, which are only read.
+            pause: Seconds before the first retry, if the endpoint names none. They double with each retry.
+        """
         self._settings, self._key, self._pause = settings, key, pause
         self._transcripts = Transcripts(transcripts, earlier, key, redact)
-        # Connections belong to the loop that opened them.
+        # A connection can be used only by the event loop that opened it.
         self._endpoints: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Endpoint]]
         self._endpoints, self._opening = weakref.WeakKeyDictionary(), threading.Lock()
 
     async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
-        """The verdicts on every scale of the question, from its transcript where that has them.
+        """Return the verdicts on all scales of the question: from its transcript if there is one, else from the model.
 
-        Raises `JudgeError` for a model that can't be asked and for one that gives no usable answer, `StoreError` where
-        the transcript can't be written.
+        Raises:
+            JudgeError: The model can't be asked, or gives no usable answer.
+            StoreError: The transcript can't be written.
         """
         model = judge_model(self._settings, question.model)
         digest = digest_of(question, model)
@@ -94,6 +104,7 @@ class ModelJudge:
             return await asking.answer(endpoint, digest)
 
     def _check_key(self, model: JudgeModel) -> None:
+        """Raise `JudgeError` if the provider's own endpoint is to be asked without a key."""
         if not self._key and model.is_official:
             variable = credential_of(self._settings, str(model))
             raise JudgeError(
@@ -103,13 +114,15 @@ class ModelJudge:
             )
 
     async def _endpoint(self, model: JudgeModel) -> Endpoint:
-        # Importing the library and its list of prices takes seconds.
+        """Return the endpoint of a model for the running event loop. Raises `JudgeError` if the library is missing."""
+        # In a thread: the import of the library and its list of prices takes seconds.
         try:
             return await asyncio.to_thread(self._open, asyncio.get_running_loop(), model)
         except ImportError as error:
             raise missing_library() from error
 
     def _open(self, loop: asyncio.AbstractEventLoop, model: JudgeModel) -> Endpoint:
+        """Return the endpoint of a model for an event loop; it is made at the first use."""
         from benchflow.planes.reward.judge.endpoint import Endpoint
 
         with self._opening:
@@ -120,7 +133,7 @@ class ModelJudge:
 
 
 class _Asking:
-    """One question on its way to an answer or an error."""
+    """One question in progress: its attempts so far, and what they cost."""
 
     def __init__(
         self,
@@ -138,6 +151,7 @@ class _Asking:
         self.started, self.start = datetime.now(UTC), time.monotonic()
 
     async def answer(self, endpoint: Endpoint, digest: str) -> JudgeAnswer:
+        """Ask until there is an answer or no retry is left, and write the transcript. Raises `JudgeError`."""
         from benchflow.planes.reward.judge.endpoint import Conversation
 
         conversation = Conversation(self.question)
@@ -149,7 +163,7 @@ class _Asking:
                 if pause is None:
                     error = self._error(failure)
                     await self._write(digest, None, error)
-                    # What failed may quote the key; the error is clean.
+                    # The failure may quote the key, which `error` does not contain.
                     raise error from None
                 await asyncio.sleep(pause)
             else:
@@ -157,6 +171,7 @@ class _Asking:
                 return answer.model_copy(update={"transcript": await self._write(digest, answer, None)})
 
     async def _attempt(self, endpoint: Endpoint, conversation: Conversation) -> dict[str, Verdict]:
+        """Call the model once and return its verdicts. Raises `AttemptFailed`; an invalid answer is objected to."""
         limit, question = self.question.timeout_sec, self.question
         record: dict[str, Any] = {}
         self.attempts.append(record)
@@ -184,16 +199,17 @@ class _Asking:
                 record["seconds"] = round(time.monotonic() - start, 3)
 
     def _pause_after(self, failure: AttemptFailed) -> float | None:
-        """Seconds until the next call, None when there is to be none."""
+        """Return the seconds until the next call; None if there is to be none."""
         made = len(self.attempts)
         if not failure.again or made > self.settings.retries:
             return None
         if failure.wait is not None:
-            # An endpoint that wants hours is one that can't be had now.
+            # An endpoint that asks to wait for longer than a call may take counts as unavailable.
             return failure.wait if failure.wait <= self.question.timeout_sec else None
         return min(self.pause * 2.0 ** (made - 1), _LONGEST_PAUSE) * random.uniform(0.8, 1.2)
 
     def _answer(self, verdicts: dict[str, Verdict]) -> JudgeAnswer:
+        """Return the answer, with the calls, tokens and cost of all attempts."""
         costs = [said.cost_usd for said in self.answers]
         answer = JudgeAnswer(
             verdicts=verdicts,
@@ -204,10 +220,11 @@ class _Asking:
             output_tokens=sum(said.output_tokens for said in self.answers),
             cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
         )
-        # As it will be read from its transcript.
+        # Redacted, so that it equals the one that will be read from its transcript.
         return JudgeAnswer.model_validate(self.transcripts.cleaned(answer.model_dump()))
 
     def _error(self, failure: AttemptFailed) -> JudgeError:
+        """Return the error for a question without an answer: `JudgeUnavailableError` if the endpoint is away."""
         calls = len(self.attempts)
         times = "once" if calls == 1 else f"{calls} times"
         last = self.transcripts.clean(str(failure))[:_ERROR_LENGTH]
@@ -220,6 +237,7 @@ class _Asking:
         )
 
     async def _write(self, digest: str, answer: JudgeAnswer | None, error: JudgeError | None) -> str:
+        """Write the transcript, and return its name."""
         content = {
             "id": self.question.id,
             "digest": digest,

@@ -1,4 +1,4 @@
-"""Which model judges, where it is reached, and which variable holds its key. Nothing is asked here."""
+"""Resolve which model judges, at which endpoint, and which variable holds its key. Nothing is asked here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], Provider], ...] = (
     (re.compile(r"claude-"), "anthropic"),
     (re.compile(r"gpt-|o\d"), "openai"),
 )
-"""Whose models are known by their names alone."""
+"""Providers of models that are known by their names alone."""
 
 _NAME_IT = "name it as openai/<model> or anthropic/<model>, by whichever interface it has: --judge-model"
 _INSTALL = "pip install 'benchflow[judge]'"
@@ -28,28 +28,43 @@ _INSTALL = "pip install 'benchflow[judge]'"
 
 @dataclass(frozen=True)
 class JudgeModel:
-    """A model and its endpoint. base_url: without a slash at its end, as the interface's own clients take it."""
+    """A model at its endpoint."""
 
     provider: Provider
+    """Provider whose API the endpoint has."""
+
     name: str
+    """Name of the model, without the provider."""
+
     base_url: str
+    """Base URL without a slash at its end, as the provider's own client expects it."""
 
     def __str__(self) -> str:
+        """Return `provider/model`."""
         return f"{self.provider}/{self.name}"
 
     @property
     def endpoint(self) -> str:
-        """The URL without a user, a password and a query: it is written down."""
+        """Return the base URL without user, password and query, for transcripts and errors."""
         url = urlsplit(self.base_url)
         return url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
     @property
     def is_official(self) -> bool:
+        """Return whether the endpoint is the provider's own."""
         return self.base_url == _OFFICIAL[self.provider]
 
 
 def judge_model(settings: JudgeSettings, wanted: str | None = None) -> JudgeModel:
-    """The model that judges: the settings' one, else the one that the task wants. Raises `JudgeError`."""
+    """Return the model that judges, with its endpoint.
+
+    Args:
+        settings: Settings of the job, whose model is used first.
+        wanted: Model that the task names, used if the settings name none.
+
+    Raises:
+        JudgeError: No model is named, its provider is not known, or the base URL is invalid.
+    """
     named = settings.model or wanted
     if not named:
         raise JudgeError(
@@ -66,11 +81,12 @@ def judge_model(settings: JudgeSettings, wanted: str | None = None) -> JudgeMode
             remedy="write http://host:port/v1: --judge-base-url",
         )
     if provider == "anthropic":
-        base_url = base_url.removesuffix("/v1")  # its clients add that themselves
+        base_url = base_url.removesuffix("/v1")  # the client adds it
     return JudgeModel(provider, name, base_url)
 
 
 def _provider_of(named: str) -> tuple[Provider, str]:
+    """Return (provider, name) of a model. Raise `JudgeError` if the provider is not known."""
     prefix, slash, name = named.partition("/")
     if slash and name:
         for provider in _OFFICIAL:
@@ -84,15 +100,24 @@ def _provider_of(named: str) -> tuple[Provider, str]:
 
 
 def credential_of(settings: JudgeSettings, wanted: str | None = None) -> str:
-    """The variable that holds the judge's key. Raises `JudgeError` for a model that is none."""
+    """Return the name of the variable that holds the judge's key.
+
+    Args:
+        settings: Settings of the job; a credential in them is returned as it is.
+        wanted: Model that the task names.
+
+    Raises:
+        JudgeError: The model can't be resolved.
+    """
     return settings.credential or _CREDENTIALS[judge_model(settings, wanted).provider]
 
 
 def require_library() -> None:
-    """Raises `JudgeError` when the package that asks models is not installed."""
+    """Raise `JudgeError` if the package that asks models is not installed."""
     if importlib.util.find_spec("pydantic_ai") is None:
         raise missing_library()
 
 
 def missing_library() -> JudgeError:
+    """Return the error for the missing package."""
     return JudgeError("judges need a package that is not installed: pydantic-ai", remedy=_INSTALL)

@@ -1,4 +1,4 @@
-"""Judging a rollout in a role that the verifier's author wrote: one number in [0, 1], with reasons."""
+"""Judge a rollout in a role that the verifier's author wrote: one score in [0, 1], with reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,22 @@ async def judge_as_role(
     source: str = "agent-judge",
     timeout_sec: float = 120.0,
 ) -> VerifyResult:
-    """The score that a judge in this role gives. timeout_sec: of its call. Raises `JudgeError`."""
+    """Return the score that a judge gives in a role, with one event.
+
+    Args:
+        role_prompt: Description of the role.
+        judge: Judge to ask.
+        documents: Documents to show it.
+        instruction: Instruction of the agent.
+        model: Model to ask if the settings name none.
+        now: Time of the event.
+        task: Name of the task.
+        source: Source of the event, and id of the question.
+        timeout_sec: Seconds that one call may take.
+
+    Raises:
+        JudgeError: There is no usable answer.
+    """
     prompt = await asyncio.to_thread(
         question_text, task=task, instruction=instruction, documents=documents, ask=f"Your role:\n{role_prompt.strip()}"
     )

@@ -1,7 +1,7 @@
-"""The transcripts of a judge: one file for each question, with all that was said, whole or not there at all.
+"""Transcripts of a judge: one file for each question, with all calls and answers, written atomically.
 
-An answer that one holds is the answer to the very same question ever after. What is written is cleaned first: of the
-judge's own key, and of what the caller takes out.
+A recorded answer is returned for the very same question ever after. Before it is written, a transcript is redacted: of
+the judge's own key, and of the caller's secrets.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from benchflow.planes.reward.judge.models import JudgeModel
 from benchflow.store import write_atomic
 
 _SHORTEST_KEY = 6
-"""A key of fewer letters is a placeholder, which may be any word of a text."""
+"""Minimum length of a key that is redacted. A shorter one is a placeholder, which may be any word of a text."""
 
 _LARGEST = 64 * 1024 * 1024
+"""Maximum bytes of a transcript that is read."""
 
 
 def digest_of(question: JudgeQuestion, model: JudgeModel) -> str:
-    """What makes two questions the same: who is asked, and everything that is said and wanted."""
+    """Return the digest that identifies a question: the model, its endpoint, the prompts and the scales."""
     parts = [str(model), model.endpoint, question.system, question.prompt]
     scales = [scale.model_dump() for scale in question.scales]
     content = json.dumps([*parts, scales], sort_keys=True, ensure_ascii=True)
@@ -36,7 +37,7 @@ def digest_of(question: JudgeQuestion, model: JudgeModel) -> str:
 
 
 def file_name(id: str) -> str:
-    """The transcript's name: the id where that can be a file's name, else like it, and different for another id."""
+    """Return the file name of a question's transcript: its id, or a unique name like it if that is not safe."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", id).lstrip(".")[:100]
     if safe != id:
         safe = f"{safe or 'question'}-{hashlib.sha256(id.encode('utf-8', 'replace')).hexdigest()[:8]}"
@@ -44,19 +45,27 @@ def file_name(id: str) -> str:
 
 
 class Transcripts:
-    """A directory of transcripts, and earlier ones that are only read."""
+    """A directory of transcripts, with earlier ones that are only read."""
 
     def __init__(self, directory: Path, earlier: Sequence[Path], key: str | None, redact: Callable[[str], str]) -> None:
+        """Make it.
+
+        Args:
+            directory: Directory to which transcripts are written; it need not exist.
+            earlier: Further directories that are read.
+            key: API key to redact; None for none.
+            redact: Removes other secrets from a text.
+        """
         self._places = [directory, *earlier]
         self._key = key if key and len(key) >= _SHORTEST_KEY else None
         self._redact = redact
 
     def clean(self, text: str) -> str:
-        """A text without what nobody may read."""
+        """Return a text without the key and other secrets."""
         return self._redact(text.replace(self._key, "[judge key]") if self._key else text)
 
     def cleaned(self, content: Any) -> Any:
-        """The same of data, at whatever depth."""
+        """Return JSON data with all its texts and keys redacted."""
         if isinstance(content, str):
             return self.clean(content)
         if isinstance(content, dict):
@@ -66,7 +75,12 @@ class Transcripts:
         return content
 
     def recorded(self, id: str, digest: str) -> JudgeAnswer | None:
-        """The answer to the question of that digest, None when there is none yet."""
+        """Return the recorded answer to a question; None if there is none. One from an earlier directory is copied.
+
+        Args:
+            id: Id of the question.
+            digest: Its digest by `digest_of`.
+        """
         for place in self._places:
             for name in _names(id, digest):
                 found = _read(place, name)
@@ -79,9 +93,17 @@ class Transcripts:
         return None
 
     def write(self, id: str, digest: str, content: dict[str, Any]) -> str:
-        """Write a transcript, cleaned; its name. The answer to another question of that id stays.
+        """Write a redacted transcript, and return its file name.
 
-        Raises `StoreError`.
+        A recorded answer to another question with that id is not overwritten.
+
+        Args:
+            id: Id of the question.
+            digest: Its digest by `digest_of`.
+            content: Transcript, with the keys `digest` and `answer`.
+
+        Raises:
+            StoreError: It can't be written.
         """
         plain, other = _names(id, digest)
         found = _read(self._places[0], plain)
@@ -90,17 +112,19 @@ class Transcripts:
         if content["answer"] is not None:
             content = content | {"answer": content["answer"] | {"transcript": name}}
         text = json.dumps(self.cleaned(content), indent=2, ensure_ascii=False)
-        # A lone surrogate of somebody's file name can't be written.
+        # A lone surrogate, as in a file name, can't be encoded.
         write_atomic(self._places[0] / name, (text + "\n").encode("utf-8", "replace"))
         return name
 
 
 def _names(id: str, digest: str) -> tuple[str, str]:
+    """Return the file names that a question's transcript may have: the plain one, and the one if that is taken."""
     name = file_name(id)
     return name, f"{name.removesuffix('.json')}-{digest[:8]}.json"
 
 
 def _answer(content: dict[str, Any]) -> JudgeAnswer | None:
+    """Return the answer in a transcript; None if there is none."""
     try:
         return JudgeAnswer.model_validate(content.get("answer"))
     except ValidationError:
@@ -108,7 +132,7 @@ def _answer(content: dict[str, Any]) -> JudgeAnswer | None:
 
 
 def _read(directory: Path, name: str) -> dict[str, Any] | None:
-    """Return a transcript, None where there is none that can be read: it is then written anew."""
+    """Return a transcript; None if it can't be read, which has it written anew."""
     try:
         content = json.loads(ConfinedPath(directory, name).read(_LARGEST))
     except (OSError, UnsafePathError, ValueError, RecursionError):

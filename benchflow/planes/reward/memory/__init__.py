@@ -1,4 +1,4 @@
-"""The memory space: what an agent's skills and memory were before it acted and after, and what it did with them."""
+"""Reward functions of the memory space: they compare an agent's skills and memory before and after it acted."""
 
 from benchflow.planes.reward.memory.capture import (
     MemoryCapture,

@@ -1,7 +1,7 @@
-"""The skills and the memory of an agent as they lie in a sandbox: captured in one round trip, kept with the evidence.
+"""Capture the skills and the memory of an agent from a sandbox, in one round trip, and keep them with the evidence.
 
-An agent may have written what is captured, so nothing about it is taken for granted: names of any bytes, files of any
-size and number, links to anywhere. Links are told and never followed. What is left out is said in the capture.
+The agent may have written all of it, so nothing is trusted: names may have any bytes, files any size and number, links
+any target. Links are recorded and never followed. The capture records what was left out.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
 
 TEXT_LIMIT = 64 * 1024
-"""Bytes of a file whose text is kept."""
+"""Maximum bytes of a file whose text is captured."""
 
 TEXTS_LIMIT = 4 * 1024 * 1024
-"""Bytes of all texts of a capture."""
+"""Maximum bytes of all texts of a capture."""
 
 LIST_LIMIT = 3 * 1024 * 1024
-"""Bytes of the list of files: some 20,000. With the texts, and in base64, it fits into one answer of a sandbox."""
+"""Maximum bytes of the list of files, enough for about 20,000. With the texts, in base64, it fits into one answer of a
+sandbox.
+"""
 
 HASHED = 64 * 1024 * 1024
-"""Bytes of a file that are hashed."""
+"""Maximum bytes of a file that are hashed."""
 
 TIMEOUT = 120.0
-"""Seconds that a capture may take."""
+"""Maximum seconds of a capture."""
 
 When = Literal["before", "after"]
+"""Moment of a capture: before or after the agent acted."""
 
-# One batch of files: how many, their names, their sizes, their hashes. Only names are of any bytes; since sha256sum
-# quotes them in more than one way, whoever reads its lines goes by the names.
+# Prints one batch of files: kind, number, names, sizes, hashes. Only names may have any bytes; as sha256sum versions
+# quote them differently, its lines are parsed with the names at hand.
 _LIST = r"""
 case $0 in
 link) printf '%s\0' link $#; for f; do printf '%s\0' "$f" "$(readlink "$f" 2>/dev/null)"; done; exit 0;;
@@ -80,40 +83,62 @@ find "$@" -type f -size -SMALLc -exec cat -- {} + 2>/dev/null | head -c TEXTS | 
 
 
 class MemoryFile(Model):
-    """A file of an agent's memory. sha256: of its first 64 MiB, of a link's target. size: bytes. link: the target of a
-    symbolic link. text: of a small file that is UTF-8.
-    """
+    """A file or symbolic link of an agent's memory."""
 
     sha256: str
+    """Hex sha256 of its first 64 MiB, or of a link's target."""
+
     size: int
+    """Bytes of the file, or of a link's target."""
+
     text: str | None = None
+    """Text, with secrets removed; None for a link, a large file or one that is no UTF-8 text, and beyond the limit of
+    all texts.
+    """
+
     link: str | None = None
+    """Target of a symbolic link; None for a file."""
 
 
 class MemoryCapture(Model):
-    """What lay in some directories of a sandbox at one moment.
-
-    home: the agent's; workspace: the task's. directories: absolute, those that were looked into; missing: of them,
-    those that are not there. files: by absolute path, in which a backslash is doubled and a byte that is not UTF-8 is
-    written `\\xNN`. is_complete: whether all files are listed. cuts: what was left out, in sentences.
-    """
+    """The files in some directories of a sandbox at one moment."""
 
     home: str
+    """Absolute path of the agent's home."""
+
     workspace: str
+    """Absolute path of the task's workspace."""
+
     directories: tuple[str, ...]
+    """Absolute paths of the directories that were captured."""
+
     missing: tuple[str, ...] = ()
+    """Those directories that did not exist."""
+
     files: dict[str, MemoryFile] = {}
+    r"""Files by absolute path, in which a backslash is doubled, and a byte that is not UTF-8 is written `\xNN`."""
+
     is_complete: bool = True
+    """Whether all files are listed."""
+
     cuts: tuple[str, ...] = ()
+    """Sentences about what was left out."""
 
 
 async def capture_memory(
     sandbox: Sandbox, directories: Sequence[str], *, home: str, clean: Callable[[str], str] = lambda text: text
 ) -> MemoryCapture:
-    """What lies in these directories now; one that is a file is that file.
+    """Return the files that are in these directories now.
 
-    directories: absolute, below the agent's home (`~/…`), or relative to the workspace. home: absolute. clean: takes
-    secrets out of every text that is kept. Raises `VerifierError` when it cannot be captured.
+    Args:
+        sandbox: Sandbox of the agent.
+        directories: Paths, absolute, below the agent's home (`~/…`) or relative to the workspace. A file is captured by
+            itself.
+        home: Absolute path of the agent's home.
+        clean: Removes secrets from each text that is captured.
+
+    Raises:
+        VerifierError: The directories can't be captured.
     """
     workspace = sandbox.ref.workdir
     places = outermost([absolute(place, home=home, workspace=workspace) for place in directories])
@@ -135,14 +160,22 @@ async def capture_memory(
 
 
 def keep_memory(capture: MemoryCapture, evidence: Path, when: When) -> Path:
-    """Write a capture to a rollout's evidence; the file."""
+    """Write a capture below a rollout's evidence, and return its file.
+
+    Raises:
+        StoreError: It can't be written.
+    """
     path = evidence / "memory" / f"{when}.json"
     write_atomic(path, capture.model_dump_json().encode() + b"\n", durable=False)
     return path
 
 
 def read_memory(evidence: Path | None) -> tuple[MemoryCapture, MemoryCapture]:
-    """The captures before and after the agent. Raises `RewardFuncError` where there are none, or none that is one."""
+    """Return the captures before and after the agent.
+
+    Raises:
+        RewardFuncError: There is no evidence, or a capture is missing or invalid.
+    """
     if evidence is None:
         raise RewardFuncError(
             "nothing was kept of this rollout's sandbox", remedy="score a rollout whose evidence was kept"
@@ -170,6 +203,7 @@ def _read(evidence: Path, when: When) -> MemoryCapture:
 
 
 def _decoded(answer: str) -> tuple[bytes, bytes]:
+    """Return the list of files and the texts in a script's output. Raise `VerifierError` if it is garbled."""
     coding, _, rest = answer.partition("\n")
     listing, _, texts = rest.partition("--\n")
     decode = base64.b64decode if coding == "base64" else bytes.fromhex
@@ -181,15 +215,21 @@ def _decoded(answer: str) -> tuple[bytes, bytes]:
 
 @dataclass
 class _Reading:
-    """One answer, as it is read. listing: items that end in NUL. texts: of the small files, in the list's order."""
+    """Parser of a script's output."""
 
     listing: bytes
+    """List of files, as items that end in NUL."""
+
     texts: bytes
+    """Content of all small files, in the order of the list."""
+
     clean: Callable[[str], str]
+    """Removes secrets from a text."""
 
     def capture(self, home: str, workspace: str, places: tuple[str, ...]) -> MemoryCapture:
+        """Return the capture. Raises `VerifierError` if the list ends early without having reached its limit."""
         is_complete = len(self.listing) <= LIST_LIMIT
-        # What follows the last NUL is nothing, or half an item of a list that was cut.
+        # After the last NUL is nothing, or a part of an item of a list that was cut.
         items = iter(self.listing.split(b"\0")[:-1])
         files: dict[str, MemoryFile] = {}
         cuts = [] if is_complete else [f"of a list of files of more than {LIST_LIMIT} bytes, the rest is left out"]
@@ -216,6 +256,7 @@ class _Reading:
         )
 
     def _read(self, items: Iterator[bytes], files: dict[str, MemoryFile]) -> None:
+        """Add the files of all batches."""
         at = 0
         for kind in items:
             count = int(next(items))
@@ -231,7 +272,7 @@ class _Reading:
             sums = [line[:64] for line in lines.splitlines()] if kind == b"huge" else _sums(names, lines)
             for name, size, told in zip(names, sizes, sums, strict=False):
                 if told is None or not size.isdigit():
-                    continue  # It was gone before it could be read.
+                    continue  # It was removed before it could be read.
                 length, digest, text = int(size), told.decode(), None
                 if kind == b"small":
                     text = self._text(at, length, digest)
@@ -239,8 +280,9 @@ class _Reading:
                 files[shown(name)] = MemoryFile(sha256=digest, size=length, text=text)
 
     def _text(self, at: int, length: int, digest: str) -> str | None:
+        """Return the text of a small file at an offset of the texts; None if it is not complete, or no UTF-8."""
         content = self.texts[at : at + length]
-        # The hash tells whether it is whole, and whether it is this file's.
+        # The hash shows whether the content is complete, and this file's.
         if b"\0" in content or hashlib.sha256(content).hexdigest() != digest:
             return None
         try:
@@ -250,7 +292,12 @@ class _Reading:
 
 
 def _sums(names: Sequence[bytes], lines: bytes) -> Sequence[bytes | None]:
-    """The hash of each name that a sha256sum told, whichever way it quotes names. lines: without the last newlines."""
+    """Return the hash of each name in lines of sha256sum, however it quotes names; None for a name without one.
+
+    Args:
+        names: Names of the files, in the order of the lines.
+        lines: Output of sha256sum, without its last newlines.
+    """
     lines += b"\n" * 256
     found: list[bytes | None] = []
     at = 0
@@ -268,5 +315,5 @@ def _sums(names: Sequence[bytes], lines: bytes) -> Sequence[bytes | None]:
 
 
 def shown(path: bytes) -> str:
-    """A path as text that is another for every other path."""
+    """Return a path as text; different paths have different texts."""
     return path.replace(b"\\", b"\\\\").decode(errors="backslashreplace")

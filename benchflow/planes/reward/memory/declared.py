@@ -1,4 +1,4 @@
-"""What a task declares about memory: which directories are to be captured for it, and its published short form."""
+"""Resolve what a task declares about memory: the directories to capture, and the reward functions of a verifier."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from benchflow.planes.reward.functions import make_function
 
 
 def directories_of(task: Task, skill_paths: Sequence[str], allowed: Collection[str] = ()) -> tuple[str, ...]:
-    """The directories that the task's reward functions read, as `capture_memory` takes them; none for most tasks.
+    """Return the directories that the task's reward functions read, for `capture_memory`; none for most tasks.
 
-    skill_paths: where the agent looks for skills. allowed: the modules that the user lets tasks name. A function of
-    anybody's says what it reads by a method `memory_directories(skill_paths)`.
+    A function declares them by a method `memory_directories(skill_paths)`.
+
+    Args:
+        task: The task.
+        skill_paths: Directories in which the agent looks for skills.
+        allowed: Modules that the user lets tasks load functions from.
     """
     rows = list(task.reward.funcs) if task.reward else []
     rows += [row for step in (None, *(step.name for step in task.steps)) for row in memory_rows(task, step)]
@@ -26,7 +30,12 @@ def directories_of(task: Task, skill_paths: Sequence[str], allowed: Collection[s
 
 
 def memory_rows(task: Task, step: str | None = None) -> list[RewardFuncSpec]:
-    """The rows of `reward.funcs` that `verifier.memory.expected_skills` stands for. step: whose verifier it is of."""
+    """Return the entries of `reward.funcs` that `verifier.memory.expected_skills` is short for.
+
+    Args:
+        task: The task.
+        step: Step whose verifier counts; None for the task's own.
+    """
     config = next((one.verifier for one in task.steps if one.name == step), task.verifier)
     if config.memory is None or not config.memory.expected_skills:
         return []

@@ -1,4 +1,4 @@
-"""What has changed between two captures of an agent's memory: files added, removed or changed, small texts by lines."""
+"""Compare two captures of an agent's memory: files that were added, removed or changed, with line diffs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from benchflow.contracts.base import Model
 from benchflow.planes.reward.memory.capture import MemoryCapture, MemoryFile
 
 MOST_LINES = 2000
-"""Lines of a text that is compared line by line: what an agent writes must not keep a worker busy."""
+"""Maximum number of lines of a text that is compared by lines, so that an agent's text can't keep a worker busy."""
 
 MOST_DIFF = 8000
-"""Characters of a difference."""
+"""Maximum number of characters of a diff."""
 
 _UNENDED = "\\ No newline at end of file"
 
 
 class MemoryChange(Model):
-    """A file that is not what it was. diff: unified, of two small texts; None where one is not, or is too long."""
+    """A file that was added, removed or changed."""
 
     path: str
+    """Absolute path, escaped as in `MemoryCapture.files`."""
+
     kind: Literal["added", "removed", "changed"]
     diff: str | None = None
+    """Unified diff; None if the text of a side is not known, or has more than `MOST_LINES` lines."""
 
 
 def diff_memory(before: MemoryCapture, after: MemoryCapture) -> list[MemoryChange]:
-    """Every file that was added, removed or changed, by path."""
+    """Return all files that were added, removed or changed between two captures, by path."""
     changes = []
     for path in sorted(before.files.keys() | after.files.keys()):
         old, new = before.files.get(path), after.files.get(path)
@@ -49,10 +52,10 @@ def _diff(path: str, old: MemoryFile | None, new: MemoryFile | None) -> str | No
 
 
 def _lines(file: MemoryFile | None) -> list[str] | None:
-    """The lines of a text, none of a file that is not there; None of a file whose text is not known."""
+    """Return the lines of a file's text; empty for no file, None if the text is not known."""
     text = "" if file is None else file.text
     if not text:
         return None if text is None else []
-    # Not splitlines(), which also splits at what no editor shows as the end of a line.
+    # Not splitlines(), which also splits at characters that no editor shows as the end of a line.
     *lines, last = text.split("\n")
     return [*lines, f"{last}\n{_UNENDED}"] if last else lines

@@ -1,4 +1,4 @@
-"""The files of an agent's memory: which of them it should have changed, left alone, made to say something, removed."""
+"""`MemoryFiles`: score claims about files of an agent's memory: changed, unchanged, absent, with given texts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,27 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class MemoryFiles:
-    """How many of the claims about an agent's memory hold, in [0, 1].
+    """The share of claims about an agent's memory that hold, in [0, 1].
 
-    Places are absolute, below the agent's home (`~/…`) or relative to the workspace; in globs, `**` is any number of
-    directories. changed: globs, for each of which some file was added or has another content. unchanged: globs, of
-    which no file was added, removed or changed. contains: texts that a file has afterwards. absent: globs, of which no
-    file is there afterwards. directories: what is captured; by default what the claims are about.
+    Places are absolute, below the agent's home (`~/…`) or relative to the workspace; in globs, `**` matches any number
+    of directories.
     """
 
     changed: tuple[Place, ...] = ()
+    """Globs, for each of which some file must have been added or changed."""
+
     unchanged: tuple[Place, ...] = ()
+    """Globs, for each of which no file may have been added, removed or changed."""
+
     contains: dict[Place, tuple[Text, ...]] = field(default_factory=dict)
+    """Texts that a file must contain afterwards, by the file."""
+
     absent: tuple[Place, ...] = ()
+    """Globs, for each of which no file may exist afterwards."""
+
     directories: tuple[Place, ...] = ()
+    """Directories to capture; by default those of the claims."""
+
     space: ClassVar[Space] = "memory"
 
     @model_validator(mode="after")
@@ -48,11 +56,19 @@ class MemoryFiles:
         return self
 
     def memory_directories(self, skill_paths: Sequence[str]) -> tuple[str, ...]:
-        """What has to be captured for this."""
+        """Return the directories that have to be captured for the claims.
+
+        Args:
+            skill_paths: Directories in which the agent looks for skills; not used.
+        """
         return self.directories or tuple(dict.fromkeys(map(fixed_part, self._places())))
 
     async def score(self, node: RolloutNode) -> VerifyResult:
-        """An event, with an item for each kind of claim. Raises `RewardFuncError` where one cannot be told."""
+        """Return the share, with one event, and an item for each kind of claim.
+
+        Raises:
+            RewardFuncError: A file or directory that a claim is about was not captured.
+        """
         before, after = read_memory(node.rollout.evidence)
         for capture in (before, after):
             require_captured(capture, [fixed_part(glob) for glob in self._places()])
@@ -74,7 +90,7 @@ class MemoryFiles:
     def _claims(
         self, before: MemoryCapture, after: MemoryCapture, changes: list[MemoryChange]
     ) -> Iterator[tuple[str, str, bool, dict[str, Any]]]:
-        """Kind, claim, whether it holds, and by what."""
+        """Yield (kind, claim, whether it holds, evidence) of each claim."""
 
         def place(glob: str) -> str:
             return absolute(glob, home=after.home, workspace=after.workspace)
@@ -118,7 +134,7 @@ def require_captured(capture: MemoryCapture, places: Sequence[str]) -> None:
 
 
 def shown_changes(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:
-    """Changes as the evidence of an event: not too many, and not too long."""
+    """Return changes as evidence for an event, limited in number and length."""
     return [
         {"path": change.path, "kind": change.kind} | ({"diff": change.diff[:1000]} if change.diff else {})
         for change in changes[:_SHOWN]
@@ -126,6 +142,7 @@ def shown_changes(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:
 
 
 def _text(capture: MemoryCapture, path: str) -> str | None:
+    """Return the text of a captured file; None if the file does not exist. Raise `RewardFuncError` if it is unknown."""
     file = capture.files.get(path)
     if file is not None and file.text is None:
         why = "a symbolic link, which is not followed" if file.link else "too large, not UTF-8, or beyond what is kept"

@@ -1,4 +1,4 @@
-"""Names of places: what a task calls a directory or a file, and the absolute path that this is in a sandbox."""
+"""Paths and globs by which a task names files or directories, and their absolute form in a sandbox."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def _narrow(path: str) -> str:
+    """Return a path as it is. Raise `ValueError` if it is `/` or `..`, or contains a NUL."""
     if "\0" in path:
         raise ValueError("must be a path")
     if posixpath.normpath(path).strip("/") in ("", ".."):
@@ -22,33 +23,39 @@ def _narrow(path: str) -> str:
 
 
 Place = Annotated[str, StringConstraints(min_length=1), AfterValidator(_narrow)]
-"""A path or a glob as a task says it: absolute, below the agent's home (`~/…`), or relative."""
+"""Type of a path or glob in a task: absolute, below the agent's home (`~/…`), or relative to the workspace."""
 
 
 def absolute(place: str, *, home: str, workspace: str) -> str:
-    """The path of a place. Home: `~` or `{home}`. What is relative lies in the workspace."""
+    """Return the absolute path of a place.
+
+    Args:
+        place: Path, in which `~/` or `{home}` is the home, and `{workspace}` the workspace.
+        home: Absolute path of the agent's home.
+        workspace: Absolute path to which relative places refer.
+    """
     place = place.replace("{home}", home).replace("{workspace}", workspace)
     if place == "~" or place.startswith("~/"):
         place = home + place[1:]
-    # Two leading slashes would be kept.
+    # POSIX keeps exactly two leading slashes, and so does normpath.
     return posixpath.normpath(posixpath.join(workspace, place)).replace("//", "/")
 
 
 def is_below(path: str, directories: Iterable[str]) -> bool:
-    """Whether a path is one of the directories, or lies in one."""
+    """Return whether a path is one of the directories, or lies in one."""
     return any(path == directory or path.startswith(f"{directory}/") for directory in directories)
 
 
 def outermost(directories: Sequence[str]) -> tuple[str, ...]:
-    """The same places without those that lie in another, in their order."""
+    """Return the directories that lie in no other one of them, in their order."""
     distinct = list(dict.fromkeys(directories))
     return tuple(one for one in distinct if not is_below(one, [other for other in distinct if other != one]))
 
 
 def matches(path: str, glob: str) -> bool:
-    """Whether an absolute path fits an absolute glob: `*`, `?` and `[…]` stay within a name, `**` is any number.
+    """Return whether an absolute path matches a glob: `*`, `?`, `[…]` within a name, `**` for any number of names.
 
-    Takes no more time than the product of their lengths, whoever wrote either.
+    Runs in time proportional to the product of their lengths, so that neither can keep a worker busy.
     """
     names, parts = path.split("/"), glob.split("/")
     at = part = tried = 0
@@ -68,10 +75,11 @@ def matches(path: str, glob: str) -> bool:
 
 
 def fixed_part(glob: str) -> str:
-    """The place that holds all that a glob may stand for; the glob itself when it is one place."""
+    """Return the deepest directory that contains all matches of a glob; a path without wildcards as it is."""
     wild = _WILD.search(glob)
     return glob if wild is None else glob[: wild.start()].rpartition("/")[0] or ("/" if glob[0] == "/" else ".")
 
 
 def is_wild(text: str) -> bool:
+    """Return whether a text has wildcards."""
     return _WILD.search(text) is not None

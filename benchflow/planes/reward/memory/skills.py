@@ -1,4 +1,4 @@
-"""Skills, as memory that an agent is given or keeps: which of them it used, which it changed, which it left alone."""
+"""`Skills`: score which of its skills an agent used, changed or left unchanged."""
 
 from __future__ import annotations
 
@@ -32,35 +32,42 @@ _MOST_GLOBS = 50
 
 @plain_dataclass(frozen=True)
 class Skill:
-    """A directory with a SKILL.md. name: as that says, else the directory's."""
+    """A directory with a `SKILL.md`."""
 
     directory: str
+    """Absolute path."""
+
     name: str
+    """Name that its `SKILL.md` declares, else that of the directory."""
 
     @property
     def names(self) -> frozenset[str]:
-        """What it may be called."""
+        """Return the names by which it may be called: its own, and its directory's."""
         return frozenset((self.name, posixpath.basename(self.directory)))
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Skills:
-    """What an agent did with its skills, in [0, 1]: the mean of the parts that are asked for.
+    """How an agent used and changed its skills, in [0, 1]: the mean of the parts that are given.
 
-    expected: the skills that it should have used, and no others; its part is their F1, the harmonic mean of recall and
-    precision. An empty list says that none should be used: its part is 1 if none was. updated: those that it should
-    have changed, or made; unchanged: those that it should have left as they were; their parts are shares. A skill is
-    named as its SKILL.md names it or as its directory. directories: where skills are; by default all that was captured,
-    and the agent's own places for skills are.
-
-    A skill is used when a tool call that did not fail reads or runs a file in its directory, or names it to a tool for
-    skills.
+    A skill is named as its `SKILL.md` declares, or as its directory. It counts as used if a tool call that did not fail
+    reads or runs a file in its directory, or names it to a tool for skills.
     """
 
     expected: tuple[str, ...] | None = None
+    """Skills that it should use, and no others; the part is the F1 of used and expected ones. Empty if none should be
+    used: then the part is 1.0 if none was. None for no such part.
+    """
+
     updated: tuple[str, ...] = ()
+    """Skills that it should change or create; the part is the share of them."""
+
     unchanged: tuple[str, ...] = ()
+    """Skills that it should leave as they were; the part is the share of them."""
+
     directories: tuple[Place, ...] = ()
+    """Directories of the skills; by default all captured ones, among them those in which the agent looks for skills."""
+
     space: ClassVar[Space] = "memory"
 
     @model_validator(mode="after")
@@ -72,14 +79,21 @@ class Skills:
         return self
 
     def memory_directories(self, skill_paths: Sequence[str]) -> tuple[str, ...]:
-        """What has to be captured for this."""
+        """Return the directories that have to be captured.
+
+        Args:
+            skill_paths: Directories in which the agent looks for skills, captured if `directories` is empty.
+        """
         return self.directories or tuple(skill_paths)
 
     async def score(self, node: RolloutNode) -> VerifyResult:
-        """An event, with items `recall`, `precision`, `f1`, `updated`, `unchanged`, as far as they are asked for and
-        can be told: without expected skills there is no recall, and without used ones no precision.
+        """Return the mean, with one event and the items `recall`, `precision`, `f1`, `updated`, `unchanged`.
 
-        Raises `RewardFuncError` where it cannot be told what the agent did with its skills.
+        Items that are not asked for are left out, as is recall without expected skills, and precision without used
+        ones.
+
+        Raises:
+            RewardFuncError: The captures or tool calls don't show what the agent did with its skills.
         """
         before, after = read_memory(node.rollout.evidence)
         seen = _Seen(before, after, self._places(before, after), diff_memory(before, after))
@@ -111,7 +125,7 @@ class Skills:
         return VerifyResult(reward=value, items=items, events=[event], space="memory", warnings=warnings)
 
     def _places(self, before: MemoryCapture, after: MemoryCapture) -> tuple[str, ...]:
-        """The absolute directories whose skills count."""
+        """Return the absolute directories of the skills. Raise `RewardFuncError` if none is known or captured."""
         places = self.directories or after.directories
         if not places:
             raise RewardFuncError(
@@ -123,7 +137,7 @@ class Skills:
 
 
 class _Seen:
-    """The skills that were there before or after the agent, and what has changed in them."""
+    """The skills that existed before or after the agent, and the changes in them."""
 
     def __init__(
         self, before: MemoryCapture, after: MemoryCapture, places: Collection[str], changes: Iterable[MemoryChange]
@@ -136,12 +150,12 @@ class _Seen:
         self.changes = [change for change in changes if self.owner(change.path) is not None]
 
     def named(self, name: str) -> list[Skill]:
-        """All skills that may be called so."""
+        """Return all skills that may be called by a name."""
         known = [*self.before.values(), *self.after.values()]
         return list(dict.fromkeys(skill for skill in known if name in skill.names))
 
     def files_like(self, glob: str) -> list[str]:
-        """The files of skills that a shell puts in the place of a word with wildcards."""
+        """Return the files of skills that match a glob, as a shell expands it; none after too many globs."""
         if not is_wild(glob) or len(self._filled) >= _MOST_GLOBS:
             return self._filled.get(glob, [])
         if glob not in self._filled:
@@ -150,7 +164,7 @@ class _Seen:
         return self._filled[glob]
 
     def owner(self, path: str) -> str | None:
-        """The directory of the skill that a path belongs to, the innermost."""
+        """Return the innermost skill's directory that contains a path; None if there is none."""
         while path != "/":
             path = posixpath.dirname(path)
             if path in self.all:
@@ -159,7 +173,7 @@ class _Seen:
 
 
 def skills_in(capture: MemoryCapture, directories: Collection[str]) -> dict[str, Skill]:
-    """The skills below these absolute directories, by their own."""
+    """Return the skills below these absolute directories, by their directories."""
     found = {}
     for path, file in capture.files.items():
         directory, _, name = path.rpartition("/")
@@ -169,8 +183,9 @@ def skills_in(capture: MemoryCapture, directories: Collection[str]) -> dict[str,
 
 
 def _declared_name(text: str) -> str | None:
+    """Return the name in the front matter of a `SKILL.md`; None if there is none."""
     front = _FRONT.match(text)
-    # Its line alone: what an agent writes must not keep a parser busy.
+    # Only its line is parsed: an agent's YAML must not keep the parser busy.
     line = _NAME.search(front[1]) if front else None
     try:
         table = yaml.safe_load(line[0]) if line else None
@@ -184,7 +199,7 @@ def _declared_name(text: str) -> str | None:
 
 
 def _used(node: RolloutNode, seen: _Seen) -> dict[str, list[int]]:
-    """The skills that were used, by name, and the first lines of the calls that did it."""
+    """Return the used skills by name, with the `seq` of the calls. Raise `RewardFuncError` for the oracle."""
     if any(event["type"] == "oracle" for event in node.trajectory):
         raise RewardFuncError(
             "what the oracle's solution reads is in no tool call, so the skills that it used are not known",
@@ -198,31 +213,33 @@ def _used(node: RolloutNode, seen: _Seen) -> dict[str, list[int]]:
 
 
 def _read(call: ToolCall, seen: _Seen) -> Iterator[str]:
+    """Yield the names of the skills whose files a call reads or runs."""
     for access in call.accesses:
         if access.mode not in ("read", "run"):
             continue
         in_home = _HOME.search(access.path)
         path = seen.home + access.path[in_home.end() :] if in_home else access.path
-        # A shell fills in wildcards, so that one command may read of many skills.
+        # A shell expands wildcards, so one command may read files of many skills.
         for one in (path, *seen.files_like(path)):
             if (directory := seen.owner(one)) is not None:
                 yield seen.all[directory].name
 
 
 def _invoked(call: ToolCall, seen: _Seen) -> Iterator[str]:
+    """Yield the names of the skills that a call names to a tool for skills."""
     for tool, given in call.tools:
         if not _SKILL_TOOL.match(tool.tool or tool.name):
             continue
         said = next((given[key] for key in _NAMING if isinstance(given.get(key), str) and given[key]), None)
         if said is not None:
-            # A skill of a package is named `package:skill`, and one that is asked for as a command `/skill`.
+            # A skill of a package is named `package:skill`, and one that is called as a command `/skill`.
             plain = said.strip().removeprefix("/").split()[0].rpartition(":")[2] if said.strip() else said
             known = seen.named(said) or seen.named(plain)
             yield known[0].name if known else plain
 
 
 def _agreement(expected: set[str], used: Collection[str], seen: _Seen) -> dict[str, float]:
-    """Recall, precision and F1 of the used skills against the expected ones."""
+    """Return recall, precision and F1 of the used skills against the expected ones."""
     names = {one: {one}.union(*(skill.names for skill in seen.named(one))) for one in {*expected, *used}}
     hits = [one for one in expected if any(names[one] & names[other] for other in used)]
     wanted = [one for one in used if any(names[one] & names[other] for other in expected)]
@@ -237,7 +254,7 @@ def _agreement(expected: set[str], used: Collection[str], seen: _Seen) -> dict[s
 
 
 def _is(kind: str, name: str, seen: _Seen) -> bool:
-    """Whether a skill is what it should be: `updated` or `unchanged`."""
+    """Return whether a skill is `updated` or `unchanged`. Raise `RewardFuncError` if an unchanged one never existed."""
     places = {skill.directory for skill in seen.named(name)}
     has_changed = any(seen.owner(change.path) in places for change in seen.changes)
     if kind == "updated":

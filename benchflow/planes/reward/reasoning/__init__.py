@@ -1,4 +1,4 @@
-"""The reasoning space: whether what an agent states is connected to what it does and to what it answers."""
+"""Reward functions of the reasoning space: whether the agent's stated reasoning fits its actions and its answer."""
 
 from benchflow.planes.reward.reasoning.checks import ReasoningChecks
 from benchflow.planes.reward.reasoning.judged import ReasoningJudge

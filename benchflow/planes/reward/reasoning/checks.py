@@ -1,4 +1,4 @@
-"""The reasoning space without a model: what an agent states and claims, held against what it did."""
+"""`ReasoningChecks`: compare what an agent states and claims with what it did, without a model."""
 
 from __future__ import annotations
 
@@ -31,33 +31,46 @@ _MOST_READ = 64 * 1024 * 1024
 
 @plain_dataclass(frozen=True)
 class Check:
-    """What a check came to. value: in [0, 1]. meta: by what."""
+    """The result of a check."""
 
     value: float
+    """Value in [0, 1]."""
+
     meta: dict[str, Any] = field(default_factory=dict)
+    """Evidence."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class ReasoningChecks:
-    """Cheap checks of what an agent states and claims, each of which can be left out. The value, in [0, 1], is the mean
-    of those that apply; each is an item.
+    """The mean of cheap checks of what an agent states and claims, in [0, 1]; each check is an item.
 
-    states_first (`states-first`): the share of steps with an action in which the agent states a plan, a thought or any
-    word before the first one. claimed_files (`claimed-files`): of the files that the answer says were written, the
-    share that some tool call names, or that are there. claimed_success (`claimed-success`), for an answer that says
-    that tests pass: 0 if the last run of tests failed or there was none. answers (`answers`): whether the agent said
-    anything after its last action. finished_plan (`finished-plan`): of the entries that its plan says are completed,
-    the share that were so after some action.
-
-    An answer that claims nothing, and an agent that has no plan, are not checked for it. Denials, intentions and
-    quotations are no claims, and a run of tests whose end is not told did not fail.
+    A check that does not apply is left out: an answer may claim nothing, an agent have no plan. Denials, intentions and
+    quotations are no claims, and a run of tests with an unknown result did not fail.
     """
 
     states_first: bool = True
+    """Whether to check `states-first`: the share of steps with an action in which the agent states a plan, a thought or
+    a message before the first one.
+    """
+
     claimed_files: bool = True
+    """Whether to check `claimed-files`: the share of files, among those that the answer claims to have written, that a
+    tool call names or that exist.
+    """
+
     claimed_success: bool = True
+    """Whether to check `claimed-success`, for an answer that claims that tests pass: 0.0 if the last run of tests
+    failed or there was none, else 1.0.
+    """
+
     answers: bool = True
+    """Whether to check `answers`: 1.0 if the agent wrote anything after its last action, else 0.0."""
+
     finished_plan: bool = True
+    """Whether to check `finished-plan`: the share of entries, among those that its plan marks as completed, that were
+    so marked after some action.
+    """
+
     space: ClassVar[Space] = "reasoning"
 
     @model_validator(mode="after")
@@ -67,9 +80,10 @@ class ReasoningChecks:
         return self
 
     async def score(self, node: RolloutNode) -> VerifyResult:
-        """An event for the whole, and one for each step that is checked for what it states first.
+        """Return the mean, with an event for the whole, and one for each step that `states-first` checks.
 
-        Raises `RewardFuncError` for an agent that said and called nothing, as the oracle, and where no check applies.
+        Raises:
+            RewardFuncError: The agent stated and called nothing, such as the oracle, or no check applies.
         """
         stories = stories_of(node)
         if not stories:
@@ -129,7 +143,7 @@ def _of_steps(stories: Sequence[StepStory]) -> list[RewardEvent]:
 
 
 def _finished_plan(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
-    """Each entry counts once, where it is first said to be completed."""
+    """Check completed plan entries, where each is first marked as completed; return None if there are none."""
     begun = sorted(action.seq for story in stories for action in story.actions)
     finished: dict[str, int] = {}
     for place, event in enumerate(node.trajectory):
@@ -149,6 +163,7 @@ def _finished_plan(node: RolloutNode, stories: Sequence[StepStory]) -> Check | N
 
 
 async def _claimed_files(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
+    """Check that claimed files are named by a call, retained or in the sandbox; None if no file is claimed."""
     claimed = claimed_files(node.answer)
     if not claimed:
         return None
@@ -163,7 +178,7 @@ async def _claimed_files(node: RolloutNode, stories: Sequence[StepStory]) -> Che
 
 
 def _told(action: Entry) -> str:
-    """All that is told of an action."""
+    """Return all text that is known of an action: title, paths, input and output."""
     call, outcome = action.call, action.outcome
     named = [call.title, *(access.path for access in call.accesses)] if call else []
     content = json.dumps(call.input, ensure_ascii=False, default=str) if call else ""
@@ -171,7 +186,7 @@ def _told(action: Entry) -> str:
 
 
 def _kept(rollout: Evidence) -> set[str]:
-    """The names of the files that were kept of the sandbox."""
+    """Return the names of the files that were retained of the sandbox. Raise `RewardFuncError` on failure."""
     names: set[str] = set()
     places = [rollout.evidence / "inputs"] if rollout.evidence else []
     places += [rollout.directory / "artifacts"] if rollout.directory else []
@@ -194,17 +209,19 @@ def _kept(rollout: Evidence) -> set[str]:
 
 
 async def _is_there(path: str, rollout: Evidence) -> bool:
+    """Return whether a file exists in the sandbox; false if there is no sandbox any more."""
     if rollout.workbench is None or path.startswith("~"):
         return False
     return await rollout.workbench.read(path, limit=_MOST_READ) is not None
 
 
 def _claimed_success(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
+    """Check a claim that tests pass against the last run of tests; None if there is no such claim."""
     claim = claimed_success(node.answer)
     if claim is None:
         return None
     runs = [(action, kind) for story in stories for action in story.actions if (kind := _runs(action)) is not None]
-    # What is only called like a test counts where nothing better was run.
+    # Commands that are only named like a test count if no known test program was run.
     tests = [action for action, kind in runs if kind == "runner"] or [action for action, _ in runs]
     meta: dict[str, Any] = {"claim": claim[:_LONGEST], "runs": seqs_of(tests[-_SHOWN:])}
     if not tests:

@@ -1,5 +1,6 @@
-"""What an answer claims to have happened: files that were written, tests that pass. Only plain claims count: whatever
-is denied, asked for, planned or quoted is none.
+"""Find claims in an answer: files that were written, and tests that pass.
+
+Only plain claims count; sentences that deny, ask, plan or quote something are none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _DID = (
     r"(?:created|wrote|written|added|updated|changed|modified|edited|saved|generated|produced|rewrote|rewritten|"
     r"renamed|fixed|patched|stored|exported)"
 )
-# What comes after these is not what was written.
+# A path after one of these words is no file that was written.
 _AROUND = r"\b(?:for|from|per|like|see|using|with|by|via|against|than|described|according|based|mentioned)\b"
 _CLAIMED = re.compile(rf"\b{_DID}\b(?:(?!{_AROUND})[^.`/\n]){{0,60}}?(?:{_PATH}(?:,? and |, |,)?)+", re.IGNORECASE)
 _PASSIVE = re.compile(rf"{_PATH}[^.\n]{{0,30}}\b(?:is|are|was|were|been|now)\b(?: \w+){{0,2}} {_DID}\b", re.IGNORECASE)
@@ -46,12 +47,12 @@ _LONGEST_LINE = 2_000
 
 
 def _lines(answer: str) -> list[str]:
-    """What the answer says itself."""
+    """Return the lines of an answer without quotations and code blocks."""
     return [line[:_LONGEST_LINE] for line in _QUOTED.sub("", answer[-_LONGEST:]).splitlines()]
 
 
 def claimed_files(answer: str) -> list[str]:
-    """The paths of files that an answer says were written, in order, each once."""
+    """Return the paths of the files that an answer claims to have written, in order, without duplicates."""
     found: dict[str, None] = {}
     listing = False
     for line in _lines(answer):
@@ -66,6 +67,7 @@ def claimed_files(answer: str) -> list[str]:
 
 
 def _in_sentence(sentence: str) -> Iterator[str]:
+    """Yield the paths that a sentence claims to have written."""
     for claim in _CLAIMED.finditer(sentence):
         yield from (path[1] for path in _EACH.finditer(claim[0]))
     for claim in _PASSIVE.finditer(sentence):
@@ -73,12 +75,12 @@ def _in_sentence(sentence: str) -> Iterator[str]:
 
 
 def _sentences(line: str) -> list[str]:
-    # A point within a name ends no sentence.
+    # A period within a name does not end a sentence.
     return re.split(r"(?<=[.!;])\s+|(?<=\?)", line)
 
 
 def claimed_success(answer: str) -> str | None:
-    """The first sentence of an answer that says that tests pass."""
+    """Return the first sentence of an answer that claims that tests pass; None if there is none."""
     for line in _lines(answer):
         for sentence in _sentences(line):
             if _TESTS.search(sentence) and not _NOT_SO.search(sentence) and not re.search(r"\bfail", sentence):

@@ -1,4 +1,4 @@
-"""Which tool calls run tests: by the programs that are known to, and by anything that is called like a test."""
+"""Recognise tool calls that run tests: by known test programs, and by names that look like tests."""
 
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ _LIKE_A_TEST = re.compile(
 
 
 def runs_tests(call: ToolCall) -> Kind | None:
-    """`runner` for a call of a known test program, `other` for one that may be a test; None for one that is none."""
+    """Return `runner` for a call of a known test program, `other` for a call that may run tests; else None."""
     kinds = {_kind(command) for command in call.commands}
     if "runner" in kinds:
         return "runner"
     if "other" in kinds or call.name == "subagent":
         return "other"
-    # A tool of its own for tests.
+    # The agent may have a special tool for tests.
     return "other" if not call.accesses and _LIKE_A_TEST.search(call.name.lower()) else None
 
 
 def _kind(command: Command) -> Kind | None:
+    """Return the kind of a simple command; None if it runs no tests."""
     words = [word.rpartition("/")[2] for word in command.words]
     if not words:
         return None
@@ -69,6 +70,7 @@ def _kind(command: Command) -> Kind | None:
 
 
 def _other(command: Command) -> Kind | None:
+    """Return `other` if a word of the command looks like a test, and the program is none that only looks at files."""
     if command.name in _LOOKS:
         return None
     return "other" if any(_LIKE_A_TEST.search(word) for word in command.words) else None

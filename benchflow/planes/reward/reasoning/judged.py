@@ -1,4 +1,4 @@
-"""The reasoning space by a model: is what an agent stated connected to what it did, and that to its answer?"""
+"""`ReasoningJudge`: have a model judge whether stated reasoning fits the actions, and these the answer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _QUESTION = (
     " do with the actions, that the actions contradict, or that were made up for a result, are."
 )
 _MOST_SHOWN = 200_000
-"""Characters of all steps together."""
+"""Maximum number of characters of all steps in one question."""
 
 _WHOLE = "You are shown all that the agent said and did, step by step."
 _STEP = "You are shown one step of several: what the agent said and did in it. Judge this step alone."
@@ -44,26 +44,35 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class ReasoningJudge:
-    """How well an agent's stated reasoning is connected to its actions, and those to its answer, as a model judges it,
-    in [0, 1]: the value is of the whole, and with `per_step` each step has one of its own.
+    """How well stated reasoning, actions and answer are connected, as judged by a model, in [0, 1].
 
-    question: judged instead; criteria: judged with it. model: instead of the job's. timeout_sec: of one question.
-
-    A step without a plan, a thought or a word before its last action states no reasoning: it has no value of its own.
+    The value is that of the whole rollout. With `per_step`, each step is judged as well, except those without a plan, a
+    thought or a message before the last action: these state no reasoning.
     """
 
     question: Text = _QUESTION
+    """Text of what is judged."""
+
     criteria: tuple[Text, ...] = ()
+    """Further criteria of the question."""
+
     model: str | None = None
+    """Model to ask if the job names none."""
+
     per_step: bool = True
+    """Whether each step is judged, besides the whole."""
+
     timeout_sec: float = Field(default=120.0, gt=0)
+    """Seconds that one call of the model may take."""
+
     space: ClassVar[Space] = "reasoning"
 
     async def score(self, node: RolloutNode) -> VerifyResult:
-        """An event for each step that states reasoning, and one for the whole; an item `steps`, the mean of the steps.
+        """Return the judged value, with an event for the whole and each judged step, and an item for the steps' mean.
 
-        Raises `RewardFuncError` for an agent that stated no reasoning at all, as the oracle, and `JudgeError` when a
-        question has no answer.
+        Raises:
+            RewardFuncError: There is no judge, or the agent stated no reasoning at all, such as the oracle.
+            JudgeError: A question has no usable answer.
         """
         judge, stories = node.rollout.judge, stories_of(node)
         if judge is None:
@@ -79,7 +88,7 @@ class ReasoningJudge:
         alone = told if self.per_step and len(stories) > 1 else []
         asked = [self._ask(judge, node, stories, "whole", _WHOLE)]
         asked += [self._ask(judge, node, [story], _name(story), _STEP) for story in alone]
-        # What others answered is on record when this is tried again, so all of them are waited for.
+        # All are awaited, so that a retry finds the answers to the other questions recorded.
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for name, answer in zip(("whole", *map(_name, alone)), answers, strict=True):
             if isinstance(answer, JudgeError):
@@ -87,7 +96,7 @@ class ReasoningJudge:
             if isinstance(answer, BaseException):
                 raise answer
         whole, *each = [answer for answer in answers if isinstance(answer, JudgeAnswer)]
-        # The only step is the whole.
+        # An only step is the whole, and is not asked about twice.
         if self.per_step and len(stories) == 1:
             alone, each = told, [whole]
         return self._result(node, whole, list(zip(alone, each, strict=True)))
@@ -95,6 +104,15 @@ class ReasoningJudge:
     async def _ask(
         self, judge: Judge, node: RolloutNode, stories: Sequence[StepStory], name: str, what: str
     ) -> JudgeAnswer:
+        """Ask about one step, or all of them.
+
+        Args:
+            judge: Judge to ask.
+            node: Node that is scored.
+            stories: Steps to show.
+            name: End of the question's id; with `whole`, the answer is shown, too.
+            what: Scope of the question, in words for the judge.
+        """
         documents = [Document("the answer", node.answer)] if node.answer and name == "whole" else []
         documents += [Document(_name(story), story.shown(_MOST_SHOWN // len(stories))) for story in stories]
         prompt = await asyncio.to_thread(
@@ -118,7 +136,7 @@ class ReasoningJudge:
 
     @property
     def _id(self) -> str:
-        """The beginning of the names of transcripts: a task may have several of these."""
+        """Return the prefix of the questions' ids, which differs between functions with different questions."""
         asked = [self.question, list(self.criteria), self.model]
         if asked == [_QUESTION, [], None]:
             return "reasoning-judge"
@@ -127,6 +145,7 @@ class ReasoningJudge:
     def _result(
         self, node: RolloutNode, whole: JudgeAnswer, steps: Sequence[tuple[StepStory, JudgeAnswer]]
     ) -> VerifyResult:
+        """Return the result, made of the judge's answers."""
         now = datetime.now(UTC)
 
         def event(answer: JudgeAnswer, **fields: Any) -> RewardEvent:
@@ -158,4 +177,5 @@ class ReasoningJudge:
 
 
 def _name(story: StepStory) -> str:
+    """Return the name of a step for the judge: its index, or the id of its node."""
     return f"step {story.node.step}" if story.node.step is not None else f"node {story.node.id}"

@@ -1,4 +1,4 @@
-"""What an agent said and did in a step, in order and merged: its plan, its thoughts, what it said, its actions."""
+"""The narrative of a step, for checks and judges: its plans, thoughts, messages and actions, merged and in order."""
 
 from __future__ import annotations
 
@@ -18,65 +18,75 @@ LONGEST_TEXT = 4000
 LONGEST_INPUT = 2000
 LONGEST_OUTPUT = 1500
 LONGEST_STEP = 60_000
-"""Characters of what is shown of a text, of an action's input and output, and of a step."""
+"""Maximum numbers of characters shown of a text, of an action's input and output, and of a step."""
 
 _SAID: Mapping[str, Kind] = {"agent_thought": "thought", "agent_message": "message", "user_message": "prompt"}
 _NO_ACTIONS = ("plan", "think")
-"""Tools by which agents state what they think."""
+"""Tools by which agents state their thoughts."""
 
 
 @dataclass
 class Entry:
-    """One thing in a step. seq: of its first line. call, outcome: of an action."""
+    """A plan, thought, message, prompt or action of a step."""
 
     kind: Kind
     seq: int
+    """Sequence number of its first line."""
+
     text: str = ""
+    """Text of a statement or prompt; of a tool call, its input as JSON."""
+
     call: ToolCall | None = None
+    """Tool call of an action, or of a tool for plans or thoughts; else None."""
+
     outcome: Outcome | None = None
+    """Outcome of that call; None if there is none."""
 
     @property
     def is_statement(self) -> bool:
-        """Whether the agent says by it what it thinks."""
+        """Return whether the agent states its thoughts by it."""
         return self.kind in ("plan", "thought", "message") and bool(self.text.strip())
 
 
 @dataclass(frozen=True)
 class StepStory:
-    """A step of a rollout. node: where it led."""
+    """The narrative of a rollout's step."""
 
     node: RolloutNode
+    """Node that the step led to."""
+
     entries: tuple[Entry, ...]
 
     @cached_property
     def actions(self) -> list[Entry]:
+        """Return the actions."""
         return [entry for entry in self.entries if entry.kind == "action"]
 
     @property
     def is_active(self) -> bool:
-        """Whether the agent did or said anything."""
+        """Return whether the agent stated or did anything."""
         return bool(self.actions) or any(entry.is_statement for entry in self.entries)
 
     @property
     def reasons(self) -> list[Entry]:
-        """What the agent stated beside its answer: what it said before its last action, its thoughts, its plans."""
+        """Return the statements beside the answer: plans, thoughts, and messages before the last action."""
         last = self.actions[-1].seq if self.actions else -1
         return [e for e in self.entries if e.is_statement and (e.kind != "message" or e.seq < last)]
 
     @property
     def stated_first(self) -> bool:
-        """Whether anything was stated before the first action."""
+        """Return whether anything was stated before the first action."""
         first = self.actions[0].seq if self.actions else None
         return any(entry.is_statement and (first is None or entry.seq < first) for entry in self.entries)
 
     def shown(self, limit: int = LONGEST_STEP) -> str:
-        """The step as a judge reads it, in about so many characters; what is left out is said."""
+        """Return the step as text for a judge, of about `limit` characters; a note tells what is left out."""
         parts = [_shown(entry) for entry in self.entries]
         return cut("\n\n".join(part for part in parts if part), min(limit, LONGEST_STEP))
 
 
 def stories_of(node: RolloutNode) -> list[StepStory]:
-    """The steps on the way to a node in which the agent did or said anything."""
+    """Return the narratives of the steps on the path to a node in which the agent stated or did anything."""
     calls = {call.seq: call for call in calls_of(node)}
     outcomes = outcomes_of(node)
     places = iter(range(len(node.trajectory)))
@@ -87,13 +97,21 @@ def stories_of(node: RolloutNode) -> list[StepStory]:
 def _entries(
     node: RolloutNode, calls: Mapping[int, ToolCall], outcomes: Mapping[int, Outcome], places: Iterator[int]
 ) -> list[Entry]:
+    """Return the entries of one step.
+
+    Args:
+        node: Node that the step led to.
+        calls: Tool calls by sequence number.
+        outcomes: Outcomes by sequence number.
+        places: Yields the index of each line in the trajectory, for lines without a sequence number.
+    """
     found: list[Entry] = []
     for event in node.events:
         place = next(places)
         seq = event["seq"] if isinstance(event.get("seq"), int) else place
         kind = str(event.get("type"))
         if kind in _SAID:
-            # A text comes in pieces, and what is told of usage in between.
+            # A text comes in chunks, with reports of usage in between.
             if found and found[-1].kind == _SAID[kind]:
                 found[-1].text += str(event.get("text", ""))
             else:
@@ -111,7 +129,7 @@ def _entries(
 
 
 def plan_entries(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The content and the status of a plan's entries."""
+    """Yield (content, status) of the entries in a plan's event."""
     entries = event.get("entries")
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
@@ -142,7 +160,7 @@ def _shown(entry: Entry) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """A text without its middle beyond `limit` characters, which is said."""
+    """Return a text of at most about `limit` characters: of a longer one the middle is replaced by a note."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -150,5 +168,5 @@ def cut(text: str, limit: int) -> str:
 
 
 def seqs_of(entries: Sequence[Entry], most: int = 20) -> list[int]:
-    """Where these are in the trajectory."""
+    """Return the sequence numbers of the first `most` entries."""
     return [entry.seq for entry in entries[:most]]

@@ -1,4 +1,4 @@
-"""What tool calls came to, as far as agents tell: what they printed, and whether commands and tests succeeded."""
+"""Outcomes of tool calls, as agents report them: output, exit status, and whether tests failed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from benchflow.contracts.reward import RolloutNode
 
 LONGEST = 200_000
-"""Characters of an output that are read: its end, where results are."""
+"""Maximum number of characters of an output that are read: from its end, where results are."""
 
 _TEXTS = ("output", "stdout", "formatted_output", "aggregated_output", "result", "content", "stderr")
 _CODES = ("exit_code", "exitCode", "exit", "return_code", "returncode")
 _TOLD = re.compile(r"\bexit(?:ed with)? (?:code|status):? (-?\d{1,10})\b", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
-# Summaries of test programs, each a line or the beginning of one.
+# Summaries that test programs print, as a line or the beginning of one.
 _FAILED = re.compile(
     r"^(?:"
     r"(?:=+ )?(?:\d+ \w+, )*[1-9]\d* (?:failed|errors?)\b.* in [\d.]+ ?s"
@@ -52,23 +52,29 @@ _PASSED = re.compile(
 
 @dataclass
 class Outcome:
-    """What became of a call. text: what it printed. exit_code: None where it isn't told."""
+    """The outcome of a tool call."""
 
     status: str = ""
+    """Status that the agent reported last; empty if it reported none."""
+
     text: str = ""
+    """Output, without terminal colours."""
+
     exit_code: int | None = None
+    """Exit status; None if it was not reported."""
+
     _deltas: list[str] = field(default_factory=list, repr=False)
 
     @property
     def failed(self) -> bool:
-        """Whether it is told that the command failed."""
+        """Return whether the exit status is not 0 or, without one, the call was reported as failed."""
         return self.exit_code != 0 if self.exit_code is not None else self.status == "failed"
 
     @property
     def tests_failed(self) -> bool | None:
-        """Whether tests that it ran failed; None where that isn't told.
+        """Return whether tests that it ran failed; None if that is not known.
 
-        A summary of theirs says more than the exit status, which may be that of another command of the same line.
+        A summary of the tests wins over the exit status, which may be that of another command on the line.
         """
         if _FAILED.search(self.text):
             return True
@@ -78,12 +84,12 @@ class Outcome:
 
 
 def outcomes_of(node: RolloutNode) -> dict[int, Outcome]:
-    """The outcomes of the tool calls on the way to a node, by the `seq` that `calls_of` gives the calls."""
+    """Return the outcomes of the tool calls on the path to a node, by `seq` as in `calls_of`."""
     return read_outcomes(node.trajectory)
 
 
 def read_outcomes(events: tuple[Mapping[str, Any], ...]) -> dict[int, Outcome]:
-    """The outcomes of the tool calls in the lines of a trajectory, by the `seq` of each call's first line."""
+    """Return the outcomes of the tool calls in the lines of a trajectory, by the `seq` of each call's first line."""
     found: dict[int, Outcome] = {}
     begun: dict[str, int] = {}
     for place, event in enumerate(events):
@@ -98,6 +104,7 @@ def read_outcomes(events: tuple[Mapping[str, Any], ...]) -> dict[int, Outcome]:
 
 
 def _take(outcome: Outcome, event: Mapping[str, Any]) -> None:
+    """Merge a line into the outcome of its call."""
     outcome.status = str(event.get("status") or outcome.status)
     raw, meta = event.get("raw_output"), event.get("meta")
     meta = meta if isinstance(meta, dict) else {}
@@ -115,12 +122,13 @@ def _take(outcome: Outcome, event: Mapping[str, Any]) -> None:
 
 
 def _text(raw: Any) -> str:
+    """Return the output in a raw output of any agent's format; empty if there is none."""
     if isinstance(raw, str):
         return raw
     if not isinstance(raw, dict):
         return ""
     texts = [str(raw[key]) for key in _TEXTS if isinstance(raw.get(key), str) and raw[key]]
-    # Most of the keys are spellings of the same, errors are not.
+    # The keys are different names for the same output, except stderr.
     if texts:
         errors = raw.get("stderr")
         return texts[0] + (f"\n{errors}" if isinstance(errors, str) and errors not in texts[0] else "")
@@ -128,7 +136,7 @@ def _text(raw: Any) -> str:
 
 
 def _blocks(content: Any) -> str:
-    """The texts of a call's content blocks."""
+    """Return the texts of a call's content blocks, joined."""
     found = []
     for block in content if isinstance(content, list) else ():
         inner = block.get("content") if isinstance(block, dict) else None
@@ -138,6 +146,7 @@ def _blocks(content: Any) -> str:
 
 
 def _code(table: Any) -> int | None:
+    """Return the exit status in a table; None if there is none."""
     if not isinstance(table, dict):
         return None
     told = (table.get(key) for key in _CODES)
@@ -146,6 +155,6 @@ def _code(table: Any) -> int | None:
 
 
 def _told(text: str) -> int | None:
-    """An exit status that is told where agents tell it: on the first line or at the end."""
+    """Return the exit status in an output's text, on the first line or near the end; None if there is none."""
     found = _TOLD.match(text.lstrip("[ \n")) or next(iter(_TOLD.findall(text[-200:])[-1:]), None)
     return int(found if isinstance(found, str) else found[1]) if found else None

@@ -1,4 +1,4 @@
-"""Archives of the files of a container: packed by its own tar where it has one, which is faster, else by the daemon."""
+"""Tar archives of a container's files: packed by its own tar if it has one, which is faster, else by the daemon."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.translation import NotFound
 
 _NO_TAR = 43
+"""Exit codes of the script that examines the path: there is no tar; nothing is there; it is no directory."""
+
 _NOT_THERE = 44
 _NO_FILE = 45
 
@@ -22,7 +24,21 @@ _NO_FILE = 45
 async def get_archive(
     engine: Engine, shell: RootShell, container: str, path: str, take: Callable[[bytes], None]
 ) -> bool | None:
-    """Pass a file, or the content of a directory, on as a tar archive. Return whether it is a single file, or None."""
+    """Pass a file, or the content of a directory, to a callback as a tar archive.
+
+    Args:
+        engine: The daemon.
+        shell: Root shell of the container.
+        container: Id of the container.
+        path: Absolute path in the container. A link at the path itself is followed, if the container has tar.
+        take: Callback that receives the archive in pieces.
+
+    Returns:
+        Whether it is a single file. None if there is nothing at the path.
+
+    Raises:
+        SandboxError: It can't be packed.
+    """
     quoted = shlex.quote(path)
     kind = (
         await shell.run(
@@ -40,7 +56,7 @@ async def get_archive(
     else:
         what = f"-C {quoted} ."
     answer = await shell.run(f"tar -cf - {what}", sink=take, timeout=None)
-    # 1 is tar's word for a file that changed or vanished while it was read: what was read counts.
+    # tar exits with 1 if a file changed or vanished while it was read: what was read counts.
     if answer.exit_code > 1:
         raise SandboxError(f"cannot be packed: {answer.complaint}", file=path)
     return kind == _NO_FILE
@@ -49,6 +65,7 @@ async def get_archive(
 async def _get_from_daemon(
     engine: Engine, shell: RootShell, container: str, path: str, take: Callable[[bytes], None]
 ) -> bool | None:
+    """Do as `get_archive`, with the daemon's archive of the path. A link to a file is passed on as a link."""
     resolved = await shell.run(f"cd -P -- {shlex.quote(path)} 2>/dev/null && pwd -P")
     whole = resolved.exit_code == 0
     source = f"{resolved.out.decode().rstrip(chr(10))}/." if whole else path

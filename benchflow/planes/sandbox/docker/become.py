@@ -1,16 +1,16 @@
-"""The shell that a first process is before it becomes the image's entrypoint, where it has something to do before.
+"""The shell script that runs as a container's first process before it becomes the image's entrypoint.
 
-It reads secrets from its standard input, and takes on the image's USER. A container whose own user is another than root
-would need no second part, but under no-new-privileges no later command in it could be root.
+It reads secrets from its stdin, and switches to the image's USER. The container is not created with that user, although
+the switch would then be needless: under no-new-privileges, no later command in it could be root.
 """
 
 from __future__ import annotations
 
 SCRIPT = "benchflow-entrypoint"
-"""The script's name for itself."""
+"""Name of the script, as its `$0`."""
 
-# $1: `wait` for secrets; $2: user, none for root; $3: `own` if HOME was set on purpose; the rest: the command.
-# The secrets are one message, `begin N`, lines of shell behind a bar, `end N`: of one that was cut off nothing counts.
+# $1: `wait` to read secrets; $2: user, empty for root; $3: `own` if HOME was set on purpose; the rest: the command.
+# Secrets are one message: `begin NONCE`, shell lines after a `|` each, `end NONCE`. A truncated message is discarded.
 BECOME = r"""
 set -f
 bf_s=; bf_w=$1; bf_u=$2; bf_o=$3; shift 3

@@ -1,4 +1,4 @@
-"""Builds by the `docker` program, for Dockerfiles that only BuildKit carries out: the library cannot speak to it."""
+"""Builds with the `docker` program, for Dockerfiles that need BuildKit, which the `docker` library can't use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript
 
 _NO_DAEMON = ("Cannot connect to the Docker daemon", "error during connect", "error reading from server: EOF")
-"""What the `docker` program says when the daemon goes away."""
+"""Parts of the messages of the `docker` program when the daemon goes away."""
 
 
 async def build_by_program(
@@ -34,20 +34,21 @@ async def build_by_program(
     """Build a context and tag the image.
 
     Args:
-        context: The context.
-        archive: Its files.
-        tag: The name of the image.
-        labels: Of the image.
+        context: Build context.
+        archive: Its files, as an archive.
+        tag: Name of the image.
+        labels: Labels of the image.
         timeout: Seconds.
-        transcript: Takes what the program prints.
-        features: What the Dockerfile uses that needs BuildKit.
-        has_cache: Steps that were carried out before may be left out.
+        transcript: Receives the program's output.
+        features: Features of the Dockerfile that need BuildKit, for the error.
+        has_cache: Whether cached steps may be reused.
 
     Raises:
         ImageBuildError: There is no BuildKit.
         DaemonUnavailableError: The daemon went away.
-        SandboxError: The build failed; its message is the exit status, the transcript says more.
-        TimeoutError: It took longer.
+        SandboxSpaceError: The daemon's disk is full.
+        SandboxError: The build failed. The message has the exit status; the transcript, the reason.
+        TimeoutError: It took longer than `timeout`.
     """
     program = shutil.which("docker")
     if program is None or not await _has_buildkit(program):
@@ -87,7 +88,7 @@ async def build_by_program(
 
 
 async def _has_buildkit(program: str) -> bool:
-    """Whether the docker program can build with BuildKit: by its plugin, or, before version 23, by itself."""
+    """Return whether `docker` can build with BuildKit: by the buildx plugin or, in versions 19 to 22, by itself."""
     if (await _answer(program, "buildx", "version"))[0] == 0:
         return True
     version = re.search(r"version (\d+)\.", (await _answer(program, "--version"))[1])
@@ -95,6 +96,7 @@ async def _has_buildkit(program: str) -> bool:
 
 
 async def _answer(program: str, *arguments: str) -> tuple[int, str]:
+    """Run the `docker` program and return its exit status and stdout."""
     process = await asyncio.create_subprocess_exec(
         program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )

@@ -1,12 +1,12 @@
-"""The files of a container, as of one moment, as an image that else is the container's own image.
+"""Captures: the files of a container, as of one moment, as an image with the configuration of the container's image.
 
-A container stands still while what has changed is copied. Where the daemon's files are this host's, they are copied
-here, into a layer that the daemon was given without files. Else the daemon makes an image, which has the container's
-configuration, with its environment and labels; so another image is described over the same layers, which the daemon has
-already. Either way it has the configuration of the image that the container began with.
+The container is paused while its changes are copied. If this process may read and write the daemon's files, it copies
+them itself, into a layer that the daemon was given without files. Else the daemon commits an image, which has the
+container's configuration, with its environment and labels; so a second image is described over the same layers, which
+the daemon has already, with the configuration of the container's image.
 
-There are three kinds of names, each with the stack's. A `snapshot` is kept until it is removed. A `fork` is what
-sandboxes begin with, and goes with the last of them. A `part` is one while it is being made.
+There are three kinds of image names, each with a hash of the stack. A `snapshot` exists until it is removed. A `fork`
+is the image of forked sandboxes, and is removed with the last of them. A `part` is one that is being made.
 """
 
 from __future__ import annotations
@@ -50,21 +50,29 @@ log = logging.getLogger(__name__)
 SNAPSHOT, FORK, PART = "benchflow/snapshot", "benchflow/fork", "benchflow/part"
 
 MOST_LAYERS = 100
-"""The daemon makes no image of more than 125."""
+"""Maximum number of layers of a capture, beyond which it is flattened to one. The daemon's own limit is 125."""
 
 _PATIENCE = 30.0
-"""Seconds for the processes of a container to come to stand."""
+"""Seconds in which the processes of a container must come to a stop for a pause."""
 
 _LOOK_EVERY = 0.01
+"""Poll interval in seconds."""
 
 PART_LABEL = "benchflow.part"
-"""Of a container that is there for its files alone, while an image is made from them."""
+"""Label of a container that never runs and exists only while an image is made from its files."""
 
 
 class Captures:
-    """The states of containers that one daemon keeps. info: asks what the daemon says of itself."""
+    """The captures of one daemon."""
 
     def __init__(self, engine: Engine, images: Images, info: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        """Make it.
+
+        Args:
+            engine: The daemon.
+            images: Its images.
+            info: Returns the daemon's `info`.
+        """
         self._engine = engine
         self._images = images
         self._info = info
@@ -72,12 +80,17 @@ class Captures:
 
     @contextlib.asynccontextmanager
     async def using(self, stack: str) -> AsyncIterator[None]:
-        """While this is held, nothing counts as left over that the stack's captures have made."""
+        """Hold a shared lock in the block, during which `tidy` removes no capture of the stack as a leftover."""
         async with file_lock(_use_lock(stack), shared=True):
             yield
 
     async def keep(self, container: dict[str, Any], name: str) -> ImageRef:
-        """The snapshot of a name, taken unless it is there. container: as the daemon describes it."""
+        """Return the snapshot with a name, taken now unless it exists.
+
+        Args:
+            container: `inspect` data of the container.
+            name: Name of the snapshot, unique in the stack.
+        """
         reference = snapshot_reference(_stack_of(container), name)
 
         async def make() -> ImageRef:
@@ -93,13 +106,26 @@ class Captures:
         return found if found is not None else await self._images.locked(reference, make)
 
     async def take(self, container: dict[str, Any]) -> str:
-        """An image without a name that anybody knows. It goes with the last container that is made from it."""
+        """Capture a container as an image for forks and return its reference.
+
+        The name is random. The image is removed with the last container that was made from it.
+
+        Args:
+            container: `inspect` data of the container.
+        """
         reference = f"{FORK}:{_stack_of(container)}-{secrets.token_hex(8)}"
         await self._take(container, reference)
         return reference
 
     async def without_volumes(self, reference: str, stack: str) -> str:
-        """An image like another that declares no VOLUME: what lies on a volume is in no image."""
+        """Return the name of a copy of an image without its VOLUMEs, since files on a volume are in no capture.
+
+        An image that declares none, is missing, or can't be described anew is returned as it is.
+
+        Args:
+            reference: Name of the image.
+            stack: Id of the stack to which the copy belongs.
+        """
         try:
             found = await self._found(reference)
         except NotFound:
@@ -115,7 +141,7 @@ class Captures:
         return other
 
     async def release(self, image: str) -> None:
-        """Remove an image that sandboxes began with, if it is one of this module's without a name, and unused."""
+        """Remove an image that was made for forks, unless a container still needs it; any other image is left alone."""
         with contextlib.suppress(NotFound):
             found = await self._found(image)
             for name in found["RepoTags"]:
@@ -123,7 +149,10 @@ class Captures:
                     await self._remove(name)
 
     async def remove(self, reference: str) -> None:
-        """Remove an image. A snapshot that sandboxes were started from loses its name, and goes with them."""
+        """Remove an image. Missing is success.
+
+        A snapshot that containers still use gets the name of a `fork`, so that it is removed with the last of them.
+        """
         with contextlib.suppress(NotFound):
             try:
                 await self._engine.call(lambda client: client.remove_image(reference))
@@ -135,14 +164,18 @@ class Captures:
                 await self._engine.call(lambda client: client.remove_image(reference, force=True))
 
     async def remove_all(self, prefix: str) -> None:
-        """Remove the snapshots whose names begin so."""
+        """Remove the snapshots of all stacks whose names begin with `prefix`.
+
+        It is compared with the readable part of image names: the last 80 characters of a snapshot's name, with `-` for
+        characters other than letters, digits, `.`, `_` and `-`.
+        """
         for row in await self._engine.call(lambda client: client.images(name=SNAPSHOT)):
             for name in row["RepoTags"] or ():
                 if name.partition(":")[2].partition("-")[2].startswith(prefix):
                     await self.remove(name)
 
     async def tidy(self, stack: str) -> None:
-        """Remove what those have left that died at it, and images without a name that nothing needs."""
+        """Remove leftovers of dead processes and unused fork images of the stack. Do nothing while `using` is held."""
         async with file_lock(_use_lock(stack), wait=False) as held:
             if not held:
                 return
@@ -159,6 +192,7 @@ class Captures:
     # --- taking --------------------------------------------------------------------------------------
 
     async def _take(self, container: dict[str, Any], reference: str) -> None:
+        """Capture a container under an image name, by copy if possible, else by commit."""
         _refuse_volumes(container)
         own = await self._found(container["Image"])
         part = f"{PART}:{_stack_of(container)}-{secrets.token_hex(8)}"
@@ -180,7 +214,13 @@ class Captures:
                 await self._remove(name)
 
     async def _copy(self, container: dict[str, Any], own: dict[str, Any], part: str) -> bool:
-        """Copy what has changed past the daemon; False where that can't be done. own: the container's image."""
+        """Copy the container's changes past the daemon into the image `part`. Return False if that is not possible.
+
+        Args:
+            container: `inspect` data of the container.
+            own: `inspect` data of its image.
+            part: Name of the image to make.
+        """
         if not self._has_files or not self._engine.is_local or not uppers.may_copy(await self._info()):
             return False
 
@@ -189,7 +229,7 @@ class Captures:
             return uppers.directory_of(client.inspect_image(part))  # type: ignore[no-untyped-call]
 
         def copy(client: RecordingClient) -> OSError | None:
-            # Both take their time, and most of it is waiting.
+            # Making the layer and pausing are slow, and mostly waiting: they run side by side.
             with ThreadPoolExecutor(1) as beside:
                 laying = beside.submit(lay, client)
                 with _paused(client, container["Id"]):
@@ -206,7 +246,7 @@ class Captures:
         return False
 
     async def _commit(self, container: dict[str, Any], part: str) -> None:
-        """Let the daemon copy what has changed."""
+        """Have the daemon commit the container's changes as the image `part`."""
         repository, _, tag = part.partition(":")
 
         def copy(client: RecordingClient) -> None:
@@ -216,9 +256,9 @@ class Captures:
         await self._alone(container, copy)
 
     async def _alone(self, container: dict[str, Any], copy: Callable[[RecordingClient], T]) -> T:
-        """Have it copied, while nobody else copies it or starts a command in it."""
+        """Run `copy` under the container's capture lock, so that no other capture and no start of an exec overlaps."""
         async with capturing(container["Id"]):
-            # Nobody else may begin while it is paused, whatever has become of this.
+            # Seen through even if cancelled: the lock must be held for as long as the container is paused.
             return await see_through(self._engine.call(copy))
 
     async def _found(self, name: str) -> dict[str, Any]:
@@ -226,7 +266,7 @@ class Captures:
         return found
 
     async def _flatten(self, container: dict[str, Any], part: str) -> None:
-        """The same files as one layer: what a container of the image would see, which never runs."""
+        """Import an image's files, exported from a container that never runs, as the one-layer image `part`-flat."""
         labels = {STACK_LABEL: container["Config"]["Labels"].get(STACK_LABEL, ""), PART_LABEL: ""}
         repository, _, tag = f"{part}-flat".partition(":")
 
@@ -242,6 +282,7 @@ class Captures:
     async def _describe(
         self, reference: str, like: dict[str, Any], config: dict[str, Any], copied: Sequence[int] | None = None
     ) -> None:
+        """Make the image `reference` from the layers of another image and a configuration."""
         info = await self._info()
         if uppers.keeps_images_elsewhere(info):
             store = Path(info["DockerRootDir"]) if self._engine.is_local else None
@@ -250,27 +291,35 @@ class Captures:
             await self._engine.call(lambda client: describe(client, reference, like, config, copied=copied))
 
     async def _name(self, reference: str, other: str) -> None:
+        """Give an image another name."""
         repository, _, tag = other.partition(":")
         await self._engine.call(lambda client: client.tag(reference, repository, tag))
 
     async def _remove(self, name: str) -> None:
-        """Remove the image of a name, unless a container needs it."""
+        """Remove an image by its name, unless it is missing or a container needs it."""
         with contextlib.suppress(NotFound, Conflict):
             await self._engine.call(lambda client: client.remove_image(name))
 
 
 @contextlib.contextmanager
 def _paused(client: RecordingClient, container: str) -> Iterator[None]:
+    """Pause a container during the block."""
     pause(client, container)
     try:
         yield
     finally:
-        # Fails where it has not stood still all the time.
+        # Fails if the container was resumed meanwhile, so that the copy is not of one moment.
         client.unpause(container)
 
 
 def pause(client: RecordingClient, container: str) -> None:
-    """Stop all that runs in a container. Left to do so by itself, the daemon copies also when it didn't succeed."""
+    """Pause all processes of a container, with retries. One that is paused already is success.
+
+    `docker commit` is not left to pause by itself: it would go on to copy even if the pause failed.
+
+    Raises:
+        APIError: It could not be paused within 30 s.
+    """
     giving_up = AwakeDeadline(_PATIENCE)
     while True:
         _await_entries(client, container, giving_up)
@@ -280,18 +329,19 @@ def pause(client: RecordingClient, container: str) -> None:
         except APIError as error:
             said = str(error.explanation)
             if "already paused" in said:
-                # By somebody who has died at it: nobody else may be at it now.
+                # By a process that has died since: the capture lock admits one at a time.
                 return
-            # On a busy machine the processes don't come to stand in the little time that they are given.
+            # On a busy machine the runtime's own timeout for freezing is too short.
             if "freeze" not in said or giving_up.is_over():
                 raise
             time.sleep(_LOOK_EVERY)
 
 
 def _await_entries(client: RecordingClient, container: str, giving_up: AwakeDeadline) -> None:
-    """Wait for commands that are coming up: paused on its way in, one would keep the container paused for ever.
+    """Wait until no exec is entering a container: one that is paused on its way in would keep it paused for ever.
 
-    No other may begin meanwhile. The daemon answers when it has begun to start a command, and knows its pid at the end.
+    The caller's lock keeps other execs from starting. The daemon answers a start when it begins it, and sets the pid at
+    the end.
     """
     entering = list(client.inspect_container(container)["ExecIDs"] or ())
     while entering and not giving_up.is_over():
@@ -301,6 +351,7 @@ def _await_entries(client: RecordingClient, container: str, giving_up: AwakeDead
 
 
 def _is_entering(client: RecordingClient, exec_id: str) -> bool:
+    """Return whether the daemon has begun to start an exec that has no pid yet."""
     try:
         state = client.exec_inspect(exec_id)
     except DaemonNotFound:
@@ -309,6 +360,7 @@ def _is_entering(client: RecordingClient, exec_id: str) -> bool:
 
 
 def _refuse_volumes(container: dict[str, Any]) -> None:
+    """Raise `UnsupportedFeatureError` if a volume is mounted other than the engine's: its files would be missing."""
     volumes = [mount["Destination"] for mount in container["Mounts"] if mount["Type"] == "volume"]
     if others := sorted(set(volumes) - {ROOM, PROGRAMS}):
         raise UnsupportedFeatureError(
@@ -319,7 +371,12 @@ def _refuse_volumes(container: dict[str, Any]) -> None:
 
 
 def snapshot_reference(stack: str, name: str) -> str:
-    """The image of a snapshot. stack: as `short_of` has it."""
+    """Return the image name of a snapshot.
+
+    Args:
+        stack: Hash of the stack, as `short_of` returns it.
+        name: Name of the snapshot.
+    """
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[-80:]
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{SNAPSHOT}:{stack}-{readable}-{digest}"
@@ -330,7 +387,7 @@ def _stack_of(container: dict[str, Any]) -> str:
 
 
 def short_of(stack: str) -> str:
-    """A stack's part of the names of images, which may not hold everything that a stack's may."""
+    """Return the hash of a stack id that image names contain, since an id may have characters that a name may not."""
     return hashlib.sha256(stack.encode()).hexdigest()[:12]
 
 

@@ -1,5 +1,4 @@
-"""Which files of a container differ from those of its image, read from the layers of a daemon whose files are this
-host's."""
+"""The files of a container that differ from those of its image, read from the daemon's layers if this host has them."""
 
 from __future__ import annotations
 
@@ -24,16 +23,16 @@ _CHUNK = 1024 * 1024
 async def overlay_of(
     engine: Engine, info: Mapping[str, Any], container: str, base: str | None
 ) -> tuple[str, Overlay] | None:
-    """Return the id of a container's base image, and its layers; None if they are not this host's to read.
+    """Return the id of a container's base image and the container's layers; None if this host can't read them.
 
     Args:
         engine: The daemon.
-        info: What the daemon says of itself.
-        container: The container's id.
-        base: Id of the base image; None for the image that the container was made from.
+        info: The daemon's `info`.
+        container: Id of the container.
+        base: Id of the base image, as this function returned it; None for the image that the container was made from.
 
     Raises:
-        SandboxError: The container's image is not made over the base image.
+        SandboxError: The container's image is not based on the base image.
     """
     if not engine.is_local or not uppers.may_copy(info):
         return None
@@ -42,7 +41,7 @@ async def overlay_of(
         described = client.inspect_container(container)
         layers = client.inspect_image(described["Image"])["RootFS"]["Layers"]  # type: ignore[no-untyped-call]
         own, upper = described["GraphDriver"]["Data"]["LowerDir"].split(":"), uppers.directory_of(described)
-        # The first is the daemon's own, over the image's: what it mounts files at.
+        # The first lower layer is the daemon's own, over the image's: it has the mount points of files.
         first, *image = (Path(directory) for directory in own)
         if len(image) != len(layers) or not upper.is_dir():
             return None
@@ -59,7 +58,16 @@ async def overlay_of(
 
 
 async def export_files(engine: Engine, container: str, skip: Sequence[str]) -> FileChanges:
-    """Return all files of a container, from the daemon's archive of its root."""
+    """Return all files of a container, from the daemon's export of it.
+
+    Args:
+        engine: The daemon.
+        container: Id of the container.
+        skip: Paths to leave out, with all that is below them.
+
+    Raises:
+        UnsafePathError: The archive is broken, or too large.
+    """
 
     def export(stop: threading.Event, client: RecordingClient) -> FileChanges:
         with tempfile.TemporaryFile() as packed:
@@ -74,9 +82,11 @@ async def export_files(engine: Engine, container: str, skip: Sequence[str]) -> F
 
 
 def _id_of(layers: Sequence[str]) -> str:
+    """Return an id for an image with these layers: their number, and a digest of their digests."""
     return f"{len(layers)}:{hashlib.sha256(' '.join(layers).encode()).hexdigest()}"
 
 
 def _number(base: str) -> int:
+    """Return the number of layers in an id of `_id_of`; 0 for any other text."""
     number = base.partition(":")[0]
     return int(number) if number.isdigit() else 0

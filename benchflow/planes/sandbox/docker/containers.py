@@ -1,4 +1,4 @@
-"""Finding, making and removing the containers of sandboxes, whoever else does the same or has died at it."""
+"""Finding, creating and removing containers, safe against other processes that do the same or have died at it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
 log = logging.getLogger(__name__)
 
 REMOVE_TRIES = 5
+"""Maximum number of attempts to remove a container."""
 
 
 class Containers:
-    """The containers of one daemon.
-
-    Args:
-        on_removal: Called with the handle of a sandbox whose container is removed.
-    """
+    """The containers of one daemon, by the names of their sandboxes."""
 
     def __init__(
         self,
@@ -40,6 +37,15 @@ class Containers:
         starter: Starter,
         on_removal: Callable[[str], None],
     ) -> None:
+        """Make it.
+
+        Args:
+            engine: The daemon.
+            networks: Its networks.
+            captures: Its captures.
+            starter: Starts containers.
+            on_removal: Callback that receives the handle of a sandbox before its container is removed.
+        """
         self._engine = engine
         self._networks = networks
         self._captures = captures
@@ -48,7 +54,14 @@ class Containers:
         self.restores = Restores(engine, starter, self.discard)
 
     async def find_for(self, spec: SandboxSpec) -> dict[str, Any] | None:
-        """Return the running container of this name. One that stopped, or cannot start, is removed."""
+        """Return the running container with the name of a spec, as `inspect` data; None if there is none.
+
+        One that was created and not started is started, and a frozen one is thawed. One that has stopped, or can't
+        start, is removed, and counts as none.
+
+        Raises:
+            SandboxStartError: The container belongs to another stack.
+        """
         found = await self.restores.find(spec.name)
         if found is None:
             return None
@@ -61,11 +74,11 @@ class Containers:
         state = found["State"]
         try:
             if state["Running"]:
-                # Whoever starts it wants to use it: its last rollout may have been terminated while it was frozen.
+                # A start means use, and the last rollout may have been terminated while the container was frozen.
                 await freezer.thaw(self._engine, container, handle_of(found))
                 return found
             if state["Status"] == "created":
-                # Made by a process that died, or that is about to start it: starting twice is one start.
+                # Created by a process that has died, or is about to start it: a second start does nothing.
                 await self._starter.start(container)
                 return found
         except SandboxError as error:
@@ -76,10 +89,20 @@ class Containers:
         return None
 
     async def create(self, spec: SandboxSpec, info: dict[str, Any], told: dict[str, str]) -> str:
-        """Make and start a container; return its id. info: what the daemon says of itself; told: secrets."""
+        """Create and start a container, and return its id. If another process was faster, return the other's.
+
+        Args:
+            spec: The sandbox.
+            info: The daemon's `info`.
+            told: Secrets of the entrypoint, of which only the names are used here.
+
+        Raises:
+            SandboxStartError: The container does not come up, or the name belongs to another stack.
+            SandboxBusyError: It could not be created in time.
+        """
         first = await entrypoint.first_process(self._engine, spec, told)
         stack = spec.labels.get(STACK_LABEL, "")
-        # An image's own program may leave orphans, and need not obey SIGTERM.
+        # Only below the image's ENTRYPOINT, which may leave orphans and ignore SIGTERM: the daemon's init handles both.
         init = "command" in first and "entrypoint" not in first
         pause = 0.01
         async with self._networks.hold(stack), self._captures.using(stack), launch.creating(self._engine):
@@ -91,7 +114,7 @@ class Containers:
                 try:
                     container = await launch.create(self._engine, spec, network, info, init, first)
                 except Conflict:
-                    # Another process was faster. A name is taken a moment before its container can be found.
+                    # Another process was faster. A name is taken shortly before its container can be found.
                     if (found := await self.find_for(spec)) is not None:
                         return str(found["Id"])
                     await asyncio.sleep(pause)
@@ -109,10 +132,10 @@ class Containers:
                         raise wrong from error
 
     async def remove(self, name: str) -> None:
-        """Remove one container, by its name or id, with all that is kept of its sandbox. Missing is success."""
+        """Remove a container, by name or id, with its volume, lock file and unused fork image. Missing is success."""
         for attempt in range(REMOVE_TRIES):
             try:
-                # Before it is looked at: a process inside may have stopped one that was to enter.
+                # Before `inspect`, which blocks if a process inside has stopped an exec on its way in.
                 await self._engine.kill(name)
                 found = await self._engine.call(lambda client: client.inspect_container(name))
                 self._on_removal(handle_of(found))
@@ -121,7 +144,7 @@ class Containers:
             except SandboxLostError:
                 return
             except SandboxError:
-                # Another process is removing it, or a mount is still busy: either ends by itself.
+                # Another process is removing it, or a mount is still busy: either passes by itself.
                 if attempt == REMOVE_TRIES - 1:
                     raise
                 await asyncio.sleep(0.1 * 2**attempt)
@@ -129,7 +152,11 @@ class Containers:
                 return
 
     async def discard(self, container: dict[str, Any]) -> None:
-        """Remove a container, and what was made for it and nothing else needs."""
+        """Remove a container with its volume, and the image that was made for it unless others need that.
+
+        Args:
+            container: `inspect` data of the container.
+        """
         await self._engine.call(lambda client: client.remove_container(container["Id"], force=True, v=True))
         if (room := room_of(container)) is not None:
             with contextlib.suppress(NotFound, Conflict):
@@ -138,5 +165,5 @@ class Containers:
 
 
 def stack_of(container: dict[str, Any]) -> str:
-    """Return the stack that a container belongs to. container: as the daemon describes it."""
+    """Return the stack id of a container's label, from `inspect` data; empty if it has none."""
     return str((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))

@@ -1,6 +1,6 @@
-"""Containers made like others: the children of a fork, and the one that a restore puts in a container's place.
+"""Containers created like others: the children of a fork, and the successor of a container in a restore.
 
-What a container was made with, the daemon tells; the copy is asked for in the same words, with other files below it.
+The configuration is the one that `inspect` returns for the original, with another image.
 """
 
 from __future__ import annotations
@@ -13,24 +13,52 @@ from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.driven.scripts import ROOM
 
 HANDLE_LABEL = "benchflow.handle"
-"""Of a container that a restore has put in the place of another: the handle of its sandbox."""
+"""Label of a container that has replaced another in a restore: the handle of its sandbox."""
 
 
 def handle_of(container: dict[str, Any]) -> str:
-    """What its sandbox is known by: the id of its first container. container: a description, or a row of a list."""
+    """Return the handle of a container's sandbox: the id of its first container.
+
+    Args:
+        container: `inspect` data of the container, or its row in a list.
+    """
     labels = container["Labels"] if "Labels" in container else container["Config"]["Labels"]
     return str((labels or {}).get(HANDLE_LABEL) or container["Id"])
 
 
 async def create_child(engine: Engine, parent: dict[str, Any], image: str, name: str) -> str:
-    """Make a container like another, not started; its id. It shares nothing with it that can be written."""
+    """Create a container like another, without starting it, and return its id. The two share nothing writable.
+
+    Args:
+        engine: The daemon.
+        parent: `inspect` data of the original.
+        image: Image of the new container.
+        name: Name of the new container.
+
+    Raises:
+        SandboxStartError: The image is missing.
+        Conflict: The name is taken.
+    """
     labels = {key: value for key, value in (parent["Config"]["Labels"] or {}).items() if key != HANDLE_LABEL}
     mounts = [_own(mount) for mount in _mounts(parent) if mount["Type"] != "bind" or mount.get("ReadOnly")]
     return await _create(engine, parent, image, name, labels, mounts)
 
 
 async def create_successor(engine: Engine, container: dict[str, Any], image: str, name: str) -> str:
-    """Make a container to be the same sandbox from another image, not started; its id."""
+    """Create a container to replace another in the same sandbox, without starting it, and return its id.
+
+    It has the engine's volume of the original, and the sandbox's handle as a label.
+
+    Args:
+        engine: The daemon.
+        container: `inspect` data of the original.
+        image: Image of the new container.
+        name: Name of the new container.
+
+    Raises:
+        SandboxStartError: The image is missing.
+        Conflict: The name is taken.
+    """
     labels = (container["Config"]["Labels"] or {}) | {HANDLE_LABEL: handle_of(container)}
     volume = room_of(container)
     mounts = [mount | {"Source": volume} if mount["Target"] == ROOM else mount for mount in _mounts(container)]
@@ -38,7 +66,7 @@ async def create_successor(engine: Engine, container: dict[str, Any], image: str
 
 
 def room_of(container: dict[str, Any]) -> str | None:
-    """The volume that holds the engine's own files in a container."""
+    """Return the name of a container's volume for the engine's files, from `inspect` data; None if it has none."""
     for mount in container["Mounts"]:
         if mount["Destination"] == ROOM and mount["Type"] == "volume":
             return str(mount["Name"])
@@ -50,7 +78,7 @@ def _mounts(container: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _own(mount: dict[str, Any]) -> dict[str, Any]:
-    """A mount without the name of its volume, so that the daemon makes another."""
+    """Return a mount without the name of its volume, so that the daemon creates a new volume."""
     return mount if mount["Type"] == "bind" else {key: value for key, value in mount.items() if key != "Source"}
 
 
@@ -62,6 +90,7 @@ async def _create(
     labels: dict[str, str],
     mounts: list[dict[str, Any]],
 ) -> str:
+    """Create a container with the configuration of `like`, except for image, labels and mounts, and return its id."""
     host = like["HostConfig"] | {"Mounts": mounts}
     body = like["Config"] | {"Image": image, "Labels": labels, "HostConfig": host}
     try:

@@ -1,4 +1,4 @@
-"""Images described anew over layers that the daemon has, so that nothing of a container's own is in them."""
+"""New image descriptions over layers that the daemon has, so that nothing of a container's configuration is in them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,19 @@ def describe(
     copied: Sequence[int] | None = None,
     top: EmptyLayer | None = None,
 ) -> None:
-    """Have the daemon make an image of the layers of another, with a configuration of its own.
+    """Have the daemon create an image from the layers of another one and a configuration.
 
-    copied: which of the layers were filled past the daemon, if not those that the other's comment has. top: goes over
-    them, to be filled too.
+    Args:
+        client: The daemon's client.
+        reference: Name of the new image.
+        like: `inspect` data of the other image.
+        config: Configuration of the new image, as `inspect` has it under `Config`.
+        copied: Indices of the layers that were filled past the daemon; by default those of the other image's comment.
+        top: Empty layer to put on top, which the caller will fill past the daemon.
+
+    Raises:
+        SandboxSpaceError: The daemon's disk is full.
+        SandboxError: The daemon refuses the image.
     """
     layers = list(like["RootFS"]["Layers"])
     numbers = tuple(copied_numbers(like) if copied is None else copied)
@@ -39,7 +48,7 @@ def describe(
     name = f"{hashlib.sha256(description).hexdigest()}.json"
     files = [f"{number}/layer.tar" for number in range(len(layers))]
     manifest = json.dumps([{"Config": name, "RepoTags": [reference], "Layers": files}]).encode()
-    # The other layers are left out: the daemon looks for them among its own first.
+    # The archive lacks the other layers: the daemon looks for layers among its own first.
     members = {name: description, "manifest.json": manifest} | ({files[-1]: top.archive} if top else {})
     said = list(client.load_image(_packed(members)))  # type: ignore[no-untyped-call]
     wrong = [line["error"] for line in said if "error" in line]
@@ -52,12 +61,13 @@ def describe(
 
 
 def description_of(like: Mapping[str, Any], config: Mapping[str, Any], layers: list[str], note: str) -> dict[str, Any]:
-    """Return the description of an image, as the image format has it. It takes nothing else from another than its kind.
+    """Return the configuration file of an image, as the image format specifies it.
 
     Args:
-        like: The other, as `inspect` tells of it.
-        layers: The digests of the layers' archives, from below.
-        note: Unique: images of the same description would be one, and a name of it could be taken for another's.
+        like: `inspect` data of an image, for architecture, system and creation time only.
+        config: The `config` section.
+        layers: Digests of the layers' archives, from the bottom up.
+        note: Comment, which must be unique: images of equal descriptions would be one, and could share their names.
     """
     return {
         "architecture": like["Architecture"],
@@ -71,6 +81,7 @@ def description_of(like: Mapping[str, Any], config: Mapping[str, Any], layers: l
 
 
 def _packed(members: Mapping[str, bytes]) -> bytes:
+    """Return a tar archive with these files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in members.items():

@@ -1,8 +1,4 @@
-"""`DockerDriver`: finds, starts and removes containers.
-
-The truth about a sandbox is the daemon's (container name and labels) and the host's records; what this object
-holds (the client, one shell per container) only saves time.
-"""
+"""The Docker driver. State is with the daemon and in the host's records; clients and shells here only save time."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ from benchflow.planes.sandbox.records import file_lock
 
 
 class _Held:
-    """What this process holds of one sandbox: its container, and a shell in it. For one event loop."""
+    """A sandbox as this process uses it, on one event loop: its container, and a root shell in it."""
 
     def __init__(self, engine: Engine, container: str) -> None:
         self.container = container
@@ -66,6 +62,7 @@ class DockerDriver(SandboxDriver):
     name = "docker"
 
     def __init__(self) -> None:
+        """Make it. Nothing connects to the daemon before the first call."""
         self._engine = Engine()
         self._images = Images(self._engine)
         self._networks = Networks(self._engine)
@@ -81,6 +78,7 @@ class DockerDriver(SandboxDriver):
         )
 
     def capabilities(self) -> Capabilities:
+        """Return the capabilities of Docker sandboxes, with those of the daemon once `check` has asked it."""
         return Capabilities(
             provider=self.name,
             network_modes=("public", "no-network"),
@@ -88,19 +86,20 @@ class DockerDriver(SandboxDriver):
             snapshot=True,
             fork=True,
             portable=True,
-            # Without control groups, as a daemon without root has it on kernels of old, nothing can be paused.
+            # Pausing needs control groups, which a rootless daemon does not have on old kernels.
             freeze=self._info is None or self._info.get("CgroupDriver") != "none",
             cpu_limit=True,
             memory_limit=True,
             storage_limit=False,
             dockerfile=True,
-            # A daemon elsewhere has another file system.
+            # A remote daemon would mount directories of its own host.
             mounts=self._engine.is_local,
             isolation="container",
             lockdown="clean_room",
         )
 
     async def check(self) -> None:
+        """Raise `SandboxUnavailableError` if the daemon does not answer, or runs no Linux containers."""
         info = await self._engine.call(lambda client: client.info())
         if info["OSType"] != "linux":
             raise SandboxUnavailableError(
@@ -110,14 +109,15 @@ class DockerDriver(SandboxDriver):
         self._info = info
 
     async def ping(self) -> None:
+        """Raise `DaemonUnavailableError` if the daemon does not answer now."""
         await self._engine.require_answer()
 
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
+        """Find, pull or build an image and return its reference; the output goes to the file `log`."""
         return await self._images.build(config, log)
 
-    # --- sandboxes -----------------------------------------------------------------------------------
-
     async def start(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> StartedSandbox:
+        """Find the running container of this name, else create and start one, and prepare its directories."""
         info, told = await self._daemon(), dict(secrets)
         found = await self._containers.find_for(spec)
         container = found["Id"] if found else await self._containers.create(spec, info, told)
@@ -129,7 +129,7 @@ class DockerDriver(SandboxDriver):
                 async with file_lock(container_records(handle) / "entrypoint.lock"):
                     await entrypoint.tell(self._engine, self._shell(handle), container, told)
         except SandboxError as error:
-            # One that ran already may be in use: the rollouts of a persistent job share theirs.
+            # A container that ran before may be in use: the rollouts of a persistent job share one.
             if found and found["State"]["Running"]:
                 raise
             wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)
@@ -138,6 +138,7 @@ class DockerDriver(SandboxDriver):
         return StartedSandbox(handle=handle, warnings=launch.warnings_of(spec, info), workdir=workdir)
 
     async def find(self, name: str) -> FoundSandbox | None:
+        """Return the sandbox with a name, running or not, after finishing a restore that was interrupted."""
         found = await self._containers.restores.find(name)
         if found is None:
             return None
@@ -145,6 +146,7 @@ class DockerDriver(SandboxDriver):
         return FoundSandbox(handle=handle_of(found), is_running=found["State"]["Running"], labels=labels)
 
     async def require(self, name: str, handle: str) -> None:
+        """Raise `SandboxLostError` unless the sandbox runs. Unpause it if a dead process left it paused."""
         held = self._held().get(handle)
         # A shell that answers proves that the container runs, sooner than the daemon could say so.
         if held is None or is_frozen(handle) or not await held.shell.alive():
@@ -156,16 +158,18 @@ class DockerDriver(SandboxDriver):
             self._hold(handle, found["Id"])
 
     async def remove(self, name: str) -> None:
-        # Whatever was to come after it goes first: alone it would come.
+        """Remove the sandbox's container, and the successor of an unfinished restore. Missing is success."""
+        # The successor first: without the old container, it would take over the name.
         await self._containers.remove(name + SUFFIX)
         await self._containers.remove(name)
         forget_restores(name)
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
+        """Return the stack's sandboxes, running or not, and clean up what dead processes left of them."""
         label = {"label": f"{STACK_LABEL}={stack_id}"}
         rows = await self._engine.call(lambda client: client.containers(all=True, filters=label))
         found: dict[str, OwnedSandbox] = {}
-        # Names with the suffix come last: they count only where there is none without it.
+        # Successors last: they count only for a name that no other container has.
         named = [row for row in rows if row["Names"] and PART_LABEL not in row["Labels"]]
         for row in sorted(named, key=lambda row: str(row["Names"][0]).endswith(SUFFIX)):
             name = row["Names"][0].lstrip("/").removesuffix(SUFFIX)
@@ -179,46 +183,55 @@ class DockerDriver(SandboxDriver):
         return list(found.values())
 
     async def sweep(self, stack_id: str) -> None:
+        """Remove the stack's leftover captures, and its network once no container is left."""
         await self._captures.tidy(stack_id)
         await self._networks.sweep(stack_id)
 
     async def close(self) -> None:
+        """Close this event loop's shells and all connections to the daemon. Containers run on."""
         for held in self._held().values():
             held.shell.close()
         self._held().clear()
         self._engine.close()
 
-    # --- processes -----------------------------------------------------------------------------------
-
     async def spawn(self, handle: str, process: Process) -> None:
+        """Start a process, unless it was started."""
         await self._processes.spawn(handle, self._container(handle), process)
 
     async def status(self, handle: str, process_id: str) -> ProcessStatus:
+        """Return the status of a process."""
         return await self._processes.status(handle, self._container(handle), process_id)
 
     async def wait(self, handle: str, process_id: str) -> ProcessStatus:
+        """Wait for the end of a process and return its status."""
         return await self._processes.wait(handle, self._container(handle), process_id)
 
     def stream(self, handle: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
+        """Run a process and yield its output as it comes, then its exit code."""
         return self._processes.stream(self._container(handle), process)
 
     async def running(self, handle: str) -> dict[int, RunningProcess] | None:
+        """Return the container's processes by their pids on this host; None if they can't be seen from here."""
         if not self._engine.is_local:
             return None
         found = await self._described(handle)
         return await asyncio.to_thread(host_processes.running, found["Id"], found["State"]["Pid"])
 
     async def code(self, handle: str, numbers: Sequence[int]) -> dict[int, str]:
+        """Return, for each pid of this host, a digest of the code that differs from the program's file."""
         found = await self._described(handle)
         return await asyncio.to_thread(host_codes.codes, found, numbers)
 
     async def kill_running(self, handle: str, numbers: Sequence[int]) -> None:
+        """Kill processes of the container, by their pids on this host."""
         await asyncio.to_thread(host_processes.kill, self._container(handle), numbers)
 
     def standing_still(self, handle: str) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the container is paused."""
         return freezer.standing_still(self._engine, self._container(handle))
 
     def without_scripts(self, handle: str) -> AbstractAsyncContextManager[None]:
+        """Return a context in which no script runs, and no shell of the engine."""
         return self._shell(handle).closed()
 
     async def run_script(
@@ -229,43 +242,52 @@ class DockerDriver(SandboxDriver):
         sink: Callable[[bytes], None] | None = None,
         timeout: float | None = 60.0,
     ) -> ScriptResult:
+        """Run a script in the sandbox's root shell and return its result."""
         return await self._shell(handle).run(script, sink=sink, timeout=timeout)
 
     async def renew_scripts(self, handle: str) -> None:
+        """Close the root shell; the next script opens another one."""
         async with self._shell(handle).closed():
             pass
 
     async def memory_use(self, handle: str) -> MemoryUse | None:
+        """Return the memory counters, also of a container that has ended; None if there are none."""
         return await memory_use(self._engine, self._shell(handle), self._container(handle))
 
     async def freeze(self, handle: str) -> None:
-        # A shell that is asked while the container stands still would not answer.
+        """Pause the container until `thaw`, also beyond the end of this process."""
+        # A shell does not answer while the container is paused.
         self._shell(handle).close()
         await freezer.freeze(self._engine, self._container(handle), handle)
 
     async def thaw(self, handle: str) -> None:
+        """Resume a frozen container; any other is left alone."""
         if is_frozen(handle):
             await freezer.thaw(self._engine, self._container(handle), handle)
 
     async def is_frozen(self, handle: str) -> bool:
+        """Return whether the sandbox was frozen by `freeze`, and not thawed since."""
         return is_frozen(handle)
 
-    # --- files and ports -----------------------------------------------------------------------------
-
     async def put(self, handle: str, directory: str, archive: IO[bytes]) -> None:
+        """Unpack a tar archive into a directory of the container."""
         container = self._container(handle)
         await self._engine.call(lambda client: client.put_archive(container, directory, archive))
 
     async def get(self, handle: str, path: str, take: Callable[[bytes], None]) -> bool | None:
+        """Pass a file or directory to `take` as a tar archive. Return whether it is a single file; None if missing."""
         return await get_archive(self._engine, self._shell(handle), self._container(handle), path, take)
 
     async def read_outside(self, handle: str, path: str) -> bytes | None:
+        """Return a file's content, read without programs of the container; None if there is none."""
         return await read_outside(self._engine, self._container(handle), path)
 
     async def read_original(self, handle: str, path: str) -> bytes | None:
+        """Return the content of a file in the container's image; None if there is none."""
         return await read_original(self._engine, self._container(handle), path)
 
     async def changes(self, handle: str, known: FileChanges | None, skip: Sequence[str]) -> FileChanges:
+        """Return the files that differ from the image, or all files if this host can't read the layers."""
         base = known.base if known is not None else None
         found = await overlay_of(self._engine, await self._daemon(), self._container(handle), base)
         if found is None:
@@ -273,10 +295,12 @@ class DockerDriver(SandboxDriver):
         return await list_changes(*found, known, skip)
 
     async def originals(self, handle: str, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        """Return the files of the image `base` at these paths; none if this host can't read the layers."""
         found = await overlay_of(self._engine, await self._daemon(), self._container(handle), base)
         return await read_originals(found[1], paths) if found is not None else {}
 
     async def address(self, handle: str, port: int) -> tuple[str, int] | None:
+        """Return host and port at which a port is reached; None if the container has no network."""
         state = await self._described(handle)
         for published in state["NetworkSettings"]["Ports"].get(f"{port}/tcp") or ():
             return launch.daemon_host(), int(published["HostPort"])
@@ -285,15 +309,16 @@ class DockerDriver(SandboxDriver):
                 return str(network["IPAddress"]), port
         return None
 
-    # --- entrypoints ---------------------------------------------------------------------------------
-
     def runs_below(self, spec: SandboxSpec) -> bool:
+        """Return whether the entrypoint runs as a command below an idle first process."""
         return spec.entrypoint == "below"
 
     def entrypoint_key(self, handle: str) -> str:
+        """Return the key of the command that runs the entrypoint."""
         return ENTRYPOINT_KEY
 
     async def program(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> EntrypointProgram | None:
+        """Return the image's entrypoint; None unless it runs below an idle first process."""
         if not self.runs_below(spec):
             return None
         program = await entrypoint.program_of(self._engine, spec.image.reference)
@@ -301,17 +326,18 @@ class DockerDriver(SandboxDriver):
         return EntrypointProgram(argv=program.argv, env=dict(secrets), cwd=cwd, user=program.user)
 
     async def first_state(self, name: str) -> EntrypointState:
+        """Return the state of an entrypoint that is the container's first process."""
         container = await self._engine.call(lambda client: client.inspect_container(name))
         return await entrypoint.first_state(self._engine, container)
 
-    # --- states --------------------------------------------------------------------------------------
-
     async def capture(self, handle: str, name: str) -> ImageRef:
+        """Capture the files of a running container as an image, or find the capture of this name."""
         container = await self._described(handle)
         async with self._captures.using(stack_of(container)):
             return await self._captures.keep(container, name)
 
     async def restore(self, name: str, handle: str, image: ImageRef) -> None:
+        """Replace the container by one that starts from `image`, under the same handle."""
         found = await self._containers.restores.find(name, handle)
         stack = stack_of(found) if found else ""
         async with self._networks.hold(stack), self._captures.using(stack):
@@ -319,21 +345,26 @@ class DockerDriver(SandboxDriver):
         self._hold(handle, container["Id"])
 
     async def fork(self, handle: str, names: Sequence[str]) -> list[StartedSandbox]:
+        """Start, or find, one container per name with the files of this one, all as of one moment."""
         parent = await self._described(handle)
         stack = stack_of(parent)
         async with self._networks.hold(stack), self._captures.using(stack):
             return [StartedSandbox(handle=child) for child in await self._forks.fork(parent, names)]
 
     async def remove_image(self, image: ImageRef) -> None:
+        """Remove a capture or a built image. Missing is success."""
         await self._captures.remove(image.reference)
 
     async def remove_captures(self, prefix: str) -> None:
+        """Remove the captures whose names begin with `prefix`."""
         await self._captures.remove_all(prefix)
 
     async def pack(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        """Upload a capture's missing layers to the store and return a reference to the pack."""
         return await self._packs.pack(image, store)
 
     async def unpack_capture(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        """Return the capture with a name, created from a pack unless it exists."""
         return await self._packs.unpack(pack, name, store)
 
     async def _daemon(self) -> dict[str, Any]:
@@ -342,20 +373,19 @@ class DockerDriver(SandboxDriver):
         assert self._info is not None
         return self._info
 
-    # --- containers ----------------------------------------------------------------------------------
-
     def _held(self) -> dict[str, _Held]:
+        """Return this event loop's sandboxes by handle."""
         return self._by_loop.setdefault(asyncio.get_running_loop(), {})
 
     def _hold(self, handle: str, container: str) -> _Held:
-        """Return this process's hold on a sandbox, which is this container now."""
+        """Return the cached entry of a sandbox, renewed if its container is another one by now."""
         held = self._held()
         if handle in held and held[handle].container != container:
             self._drop(handle)
         return held.setdefault(handle, _Held(self._engine, container))
 
     def _container(self, handle: str) -> str:
-        """Return the container of a sandbox: its first one, unless it is known to be another."""
+        """Return the id of a sandbox's container: the cached one, else the handle, which is its first one's id."""
         held = self._held().get(handle)
         return held.container if held is not None else handle
 
@@ -363,7 +393,7 @@ class DockerDriver(SandboxDriver):
         return self._hold(handle, self._container(handle)).shell
 
     async def _described(self, handle: str) -> dict[str, Any]:
-        """Return the container of a sandbox that runs, as the daemon describes it. Raises `SandboxLostError`."""
+        """Return the `inspect` data of a running sandbox's container. Raises `SandboxLostError`."""
         container = self._container(handle)
         found: dict[str, Any] = await self._engine.about(container, lambda client: client.inspect_container(container))
         if not found["State"]["Running"]:
@@ -373,13 +403,14 @@ class DockerDriver(SandboxDriver):
         return found
 
     def _drop(self, handle: str) -> None:
+        """Close the shell of a sandbox, and drop all that this process has of it."""
         held = self._held().pop(handle, None)
         if held is not None:
             held.shell.close()
         self._processes.forget(handle)
 
     async def _drop_dead(self, living: set[str]) -> None:
-        """Let go of sandboxes that another process has removed."""
+        """Drop the cached entries of sandboxes that another process has removed."""
         for handle in set(self._held()) - living:
             container = self._held()[handle].container
             try:

@@ -1,6 +1,7 @@
-"""The daemon's API: one client, off the event loop, and the one table that translates its errors.
+"""Access to the Docker daemon's API: one client, called in threads off the event loop, with errors translated.
 
-Nothing else in the provider catches an exception of `docker` or `requests`.
+No other module of the driver catches an exception of `docker` or `requests`, except where it asks with the client
+itself.
 """
 
 from __future__ import annotations
@@ -38,33 +39,32 @@ from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_wait
 T = TypeVar("T")
 
 THREADS = 32
-"""Calls to the daemon that may wait at the same time; each holds one connection."""
+"""Maximum number of concurrent calls to the daemon; each holds one connection."""
 
 BUILD_THREADS = 64
+"""Maximum number of concurrent builds, pulls and other transfers."""
 
 PIDS_LIMIT = 4096
-"""Most processes and threads of a container."""
+"""Maximum number of processes and threads of a container."""
 
 SPARE_PIDS = 256
-"""Processes and threads beyond the limit, while a shell of the engine's enters: the runtime's program has threads, too.
-"""
+"""Processes and threads beyond the limit while a shell of the engine enters: the runtime's program has threads, too."""
 
 ENTRY_CHECK_SEC = 1.0
-"""Seconds between two looks at whether the process that enters a container was stopped there. Many times what entering
-takes on an idle host.
-"""
+"""Poll interval in seconds, while a process enters a container, for whether it was stopped there. Many times what
+entering takes on an idle host."""
 
 ENTRY_SEC = 300.0
-"""Seconds that entering a container may take where nothing is seen to have been stopped."""
+"""Timeout in seconds for entering a container if no process is seen to be stopped."""
 
 ANSWER_SEC = 3.0
-"""Seconds that the daemon has for the one call that needs nothing but the daemon."""
+"""Timeout in seconds of a ping, which needs nothing but the daemon."""
 
 KILL_SEC = 2.0
-"""Seconds that the daemon has to kill a container before its processes are killed past the daemon."""
+"""Timeout in seconds for the daemon to kill a container; then its processes are killed past the daemon."""
 
 UNLOCK_SEC = 20.0
-"""Seconds for the daemon to see that they are dead."""
+"""Timeout in seconds for the daemon to notice that the killed processes have ended."""
 
 _ID = re.compile("[0-9a-f]{64}")
 
@@ -73,22 +73,25 @@ _LIBRARY = (docker_errors.DockerException, requests.RequestException, urllib3.ex
 
 
 class RecordingClient(docker.APIClient):
-    """The library's client, which lets a long response be ended from another thread."""
+    """The library's client, which records each response so that another thread can close it."""
 
     def __init__(self, **options: Any) -> None:
+        """Make it from the options of `docker.APIClient`."""
         self.last = threading.local()
         super().__init__(**options)
 
     def post(self, url: str | bytes, *args: Any, **options: Any) -> requests.Response:
+        """Send a POST and return its response, which is also this thread's `last.response`."""
         response = super().post(url, *args, **options)
         self.last.response = response
         return response
 
 
 class _Entry:
-    """An execution that may not have entered its container yet.
+    """An exec (process in a container) that may not have entered its container yet.
 
-    is_awaited: somebody waits for that. is_refused: the container is being killed for it.
+    `is_awaited` is set once a caller waits for it to enter; `is_refused`, once the container is killed because it
+    can't.
     """
 
     def __init__(self) -> None:
@@ -97,17 +100,21 @@ class _Entry:
         self.watch: asyncio.Task[None]
 
     def give_sign(self) -> None:
-        """End the watch, unless the sign is what the daemon says of an execution that the watch has ended."""
+        """Cancel the watch, since output or EOF has come from the exec.
+
+        Not if the watch has killed the container: then the output is the daemon's message about that.
+        """
         if not self.is_refused:
             self.watch.cancel()
 
 
 class Engine:
-    """The daemon, asked from coroutines. Connects on first use, so that making one never fails."""
+    """The Docker daemon for coroutines. The client connects on first use."""
 
     def __init__(self) -> None:
+        """Make it. Nothing is started or connected."""
         self._guard = threading.Lock()
-        # Not the guard, which the event loop takes: a frozen daemon holds up who connects to it.
+        # Not `_guard`, which the event loop takes as well: connecting to a frozen daemon blocks.
         self._connecting = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._client: RecordingClient | None = None
@@ -116,15 +123,20 @@ class Engine:
         )
 
     async def call(self, ask: Callable[[RecordingClient], T]) -> T:
-        """Run `ask` with the client in a thread. Raises what `translate` makes of its errors."""
+        """Run `ask` with the client in a thread and return its result. Raises the errors of `translate`."""
         return await asyncio.get_running_loop().run_in_executor(self._pool("docker", THREADS), self._ask, ask)
 
     async def stoppable(self, ask: Callable[[threading.Event, RecordingClient], T]) -> T:
-        """The same for what the sandbox may draw out: a cancel sets the event, and waits for its end."""
+        """Run `ask` as `call` does, for a call that a sandbox can prolong.
+
+        Args:
+            ask: Receives an event, and the client. A cancellation of the coroutine sets the event and waits for its
+                end.
+        """
         return await run_stoppable(lambda stop: self._ask(lambda client: ask(stop, client)))
 
     async def follow(self, ask: Callable[[RecordingClient], T]) -> T:
-        """The same for what takes minutes, in threads of its own, so that builds never hold up the rest."""
+        """Run `ask` as `call` does, in a second pool for calls of minutes, so that builds never block the others."""
         return await asyncio.get_running_loop().run_in_executor(
             self._pool("docker-build", BUILD_THREADS), self._ask, ask
         )
@@ -136,16 +148,17 @@ class Engine:
             return self._pools[name]
 
     def _ask(self, ask: Callable[[RecordingClient], T]) -> T:
+        """Run `ask` with the client in this thread, and translate its errors."""
         try:
             return ask(self._connected())
         except _LIBRARY as error:
             raise translate(error) from error
 
     async def require_answer(self) -> None:
-        """Return if the daemon answers now: what has run out of time may have done so for want of an answer.
+        """Check that the daemon answers a ping now. Called after a timeout, to tell whether the daemon is the cause.
 
         Raises:
-            DaemonUnavailableError: It is frozen, or gone.
+            DaemonUnavailableError: The daemon does not answer.
         """
         pool = self._pool("docker-ping", 4)
         asking = asyncio.get_running_loop().run_in_executor(pool, self._ask, lambda client: client.ping())
@@ -158,12 +171,17 @@ class Engine:
         await asking
 
     async def about(self, container: str, ask: Callable[[RecordingClient], T]) -> T:
-        """Run `ask` as `call` does, for what the daemon keeps waiting for as long as a command of the container starts.
+        """Run `ask` as `call` does, for a call about a container, once no exec is entering the container.
 
-        Some of it waits with a lock without which the container can't be killed. So it waits here, and costs no thread.
+        The daemon blocks some calls until a starting exec has entered, partly with a lock held without which the
+        container can't be killed. So the wait is here, where it takes no thread.
+
+        Args:
+            container: Id of the container, as given to `open_exec`.
+            ask: The call.
 
         Raises:
-            SandboxError: A command could not start, and the container was killed for it.
+            SandboxError: An exec could not enter, and the container was killed for it.
         """
         entries = list(self._entries.get(asyncio.get_running_loop(), {}).get(container, ()))
         if entries:
@@ -177,13 +195,13 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def room_for_more(self, container: str) -> AsyncIterator[None]:
-        """Let a container have more processes, so that one of the engine's can enter to kill some."""
+        """Raise a container's pids limit in the block, so that a shell of the engine can enter and kill processes."""
         with contextlib.suppress(SandboxError):
             await self._limit_processes(container, PIDS_LIMIT + SPARE_PIDS)
         try:
             yield
         finally:
-            # Those beyond the limit stay.
+            # Processes beyond the restored limit keep running.
             with contextlib.suppress(SandboxError):
                 await self._limit_processes(container, PIDS_LIMIT)
 
@@ -196,9 +214,13 @@ class Engine:
         await self.about(container, update)
 
     async def open_exec(self, container: str, exec_id: str) -> Stream:
-        """Start an execution, attached to its streams. It is watched until it has entered the container.
+        """Start an exec and return its attached stream, while a task watches until it has entered the container.
 
-        The daemon answers before the execution has started.
+        The watch is needed because the daemon answers before the exec has started.
+
+        Args:
+            container: Id of the container.
+            exec_id: Id of the created exec.
         """
         containers, entry = self._entries.setdefault(asyncio.get_running_loop(), {}), _Entry()
         entries = containers.setdefault(container, set())
@@ -206,7 +228,7 @@ class Engine:
         entries.add(entry)
 
         def note_end(watch: asyncio.Task[None]) -> None:
-            # A failure stays, to be what is said of the container from now on.
+            # A failed entry stays: `about` raises its error for every later call about the container.
             if watch.cancelled() or watch.exception() is None:
                 entries.discard(entry)
                 if not entries:
@@ -222,7 +244,10 @@ class Engine:
             raise
 
     async def _watch(self, container: str, exec_id: str, entry: _Entry) -> None:
-        """Return once an execution has started, or ended. Kill the container when a process in it holds that up."""
+        """Return once an exec has started or ended; kill the container if it can't enter.
+
+        It can't if it was stopped on its way in, or has not entered within `ENTRY_SEC`.
+        """
         started, entering, pause = time.monotonic(), AwakeDeadline(ENTRY_SEC), 0.002
         asking: asyncio.Future[dict[str, Any]] | None = None
         while True:
@@ -235,18 +260,18 @@ class Engine:
                 asking = asyncio.ensure_future(self.call(lambda client: client.exec_inspect(exec_id)))
                 asking.add_done_callback(lambda done: done.cancelled() or done.exception())
             is_over = entering.is_over()
-            # Docker 26 holds the execution's lock while it starts it, and answers after that.
+            # Docker 26 holds the exec's lock while it starts it, and answers after that.
             if (await asyncio.wait([asking], timeout=ENTRY_CHECK_SEC))[0]:
                 try:
                     state = asking.result()
                 except BenchFlowError:
                     return
                 asking = None
-                # The daemon sets the first when it begins to start it, the other when it has.
+                # The daemon sets `Running` when it begins to start an exec, and `Pid` once that has started.
                 if state["Pid"] or state["ExitCode"] is not None:
                     return
                 if not state["Running"]:
-                    # The daemon was not asked to start it yet; whoever was about to may have been cancelled.
+                    # The daemon was not asked to start it yet; the caller that was to ask may have been cancelled.
                     if is_over:
                         return
                     continue
@@ -265,13 +290,18 @@ class Engine:
                 )
 
     async def kill(self, container: str) -> None:
-        """Kill all processes of a container, whatever they have stopped. Not running, or missing, is success.
+        """Kill all processes of a container, stopped ones included. A missing or stopped container is success.
 
-        It must be the first call about a container of which a start may be held up: the daemon answers this one, unless
-        another waits for that start. Then the processes are killed past the daemon, which only root can, on its host.
+        It must be the first call about a container whose exec may be blocked: the daemon answers this one, unless
+        another call waits for that exec. If it does not, the processes are killed past the daemon, which only root on
+        its host can.
 
         Args:
-            container: Its id or its name.
+            container: Id or name of the container.
+
+        Raises:
+            DaemonUnavailableError: The daemon does not answer at all.
+            SandboxUnavailableError: The daemon did not kill the container in time.
         """
         loop = asyncio.get_running_loop()
         pool = self._pool("docker-kill", THREADS)
@@ -279,12 +309,12 @@ class Engine:
         killing.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not await awake_wait(killing, KILL_SEC):
             if self.is_local:
-                # The list of containers is answered without their locks.
+                # The daemon lists containers without taking their locks.
                 every = {"name": f"^/{container}$"}
                 rows = await loop.run_in_executor(
                     pool, self._ask, lambda client: client.containers(all=True, filters=every)
                 )
-                # Control groups have ids in their names; a part of another group's name may be like this one's.
+                # Control groups are matched by the full id in their names; a container's name could match others.
                 for full_id in [row["Id"] for row in rows] or [container] * bool(_ID.fullmatch(container)):
                     await asyncio.to_thread(kill_all, full_id)
             if not await awake_wait(killing, UNLOCK_SEC):
@@ -299,15 +329,15 @@ class Engine:
 
     @property
     def is_local(self) -> bool:
-        """Whether the daemon sees the files of this host, as far as its address tells."""
+        """Return whether DOCKER_HOST names a Unix socket: then the daemon's files are taken for this host's."""
         address = os.environ.get("DOCKER_HOST") or "unix:"
         return address.startswith("unix:")
 
     def close(self) -> None:
-        """Let go of threads and connections. A later call makes new ones."""
+        """Cancel watches and close threads and connections. A later call makes new ones."""
         for containers in self._entries.values():
             for entry in [entry for entries in containers.values() for entry in entries]:
-                # A closed loop runs no watch any more.
+                # The tasks of a closed event loop can't be cancelled, and no longer run.
                 if not entry.watch.done() and not entry.watch.get_loop().is_closed():
                     entry.watch.get_loop().call_soon_threadsafe(entry.watch.cancel)
         with self._guard:
@@ -319,6 +349,7 @@ class Engine:
             self._client = None
 
     def _connected(self) -> RecordingClient:
+        """Return the client, connected on first use."""
         with self._connecting:
             if self._client is None:
                 # "auto" asks the daemon once, here; every later call goes to that version without asking.

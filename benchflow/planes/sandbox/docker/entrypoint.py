@@ -1,9 +1,8 @@
-"""The image's own entrypoint as the first process: what it is told, and how it fares.
+"""The image's own entrypoint as the container's first process: its secrets and its status.
 
-Its secrets go to a first process that waits for them on its standard input and then becomes the entrypoint (see
-`become`). So they are in no file, no image and no configuration, and however often they are sent (whoever sends may
-die, and another sends again), the entrypoint begins once. That it has begun shows in a limit that the shell sets just
-before.
+Secrets go to a first process that reads them from its stdin and then becomes the entrypoint (see `become`). So they are
+in no file, image or configuration, and the entrypoint starts only once, however often they are sent by processes that
+die and are replaced. A resource limit that the shell sets just before shows that the entrypoint has started.
 """
 
 from __future__ import annotations
@@ -27,29 +26,50 @@ from benchflow.planes.sandbox.docker.translation import NotFound
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 LOG_BYTES = 64 * 1024
+"""Maximum number of bytes of an entrypoint's log that are returned."""
+
 LOG_LINES = 4000
+"""Maximum number of log lines that are requested from the daemon."""
 
 _ROOT = ("", "0", "root", "0:0", "root:root")
+"""Values of USER that mean root."""
+
 _PATIENCE = 60.0
+"""Timeout in seconds for the entrypoint to start."""
+
 _SEND_AGAIN = 5.0
+"""Seconds after which the secrets are sent again if the entrypoint has not started."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# The soft limit of the first process's resident set is that of the script above from when it goes on.
+# The script of `become` sets the soft limit of the resident set, which Linux does not enforce, to a finite value before
+# it executes the entrypoint. The limit is read from /proc with builtins of the shell alone.
 _BEGAN = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
 
 
 @dataclass(frozen=True)
 class Program:
-    """What an image runs by itself. argv: ENTRYPOINT, then CMD. env: the names that ENV sets."""
+    """The command that an image runs by itself."""
 
     argv: tuple[str, ...]
+    """ENTRYPOINT, then CMD."""
+
     user: str
+    """USER of the image; `0` if it has none."""
+
     workdir: str
+    """WORKDIR of the image; `/` if it has none."""
+
     env: frozenset[str]
+    """Names of the variables that ENV sets."""
 
 
 async def program_of(engine: Engine, reference: str) -> Program:
-    """Raises `SandboxStartError` for an image that is not here, or has nothing to run."""
+    """Return the command that an image runs by itself.
+
+    Raises:
+        SandboxStartError: The image is missing, or has neither ENTRYPOINT nor CMD.
+    """
     config = await _config_of(engine, reference)
     argv = (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ()))
     if not argv:
@@ -71,9 +91,19 @@ async def _config_of(engine: Engine, reference: str) -> dict[str, Any]:
 
 
 async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
-    """Return a container's main process, as the daemon is to be asked for it. told: the entrypoint's secrets."""
+    """Return the arguments of the daemon's `create_container` that define a container's first process.
+
+    Args:
+        engine: The daemon.
+        spec: The sandbox.
+        told: Secrets of the entrypoint, of which only the names are used: with any, the process waits for them.
+
+    Raises:
+        ConfigError: The name of a secret is no valid variable name.
+        SandboxStartError: The image is missing, or has no entrypoint to run.
+    """
     idle = [IDLE]
-    # The image's USER is for its own programs; the engine needs root, and names a user per command.
+    # The image's USER is for its own programs. The engine needs root, and sets a user per command.
     if spec.entrypoint == "wraps" and (await _config_of(engine, spec.image.reference)).get("Entrypoint"):
         return {"command": idle, "user": "0"}
     if spec.entrypoint in ("wraps", "none"):
@@ -97,7 +127,19 @@ async def first_process(engine: Engine, spec: SandboxSpec, told: Mapping[str, st
 
 
 async def tell(engine: Engine, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
-    """See to it that a first process that waits for its secrets has them, and becomes the entrypoint."""
+    """Send the secrets to a first process that waits for them, until it has become the entrypoint.
+
+    A container whose first process is not the script of `become` is left alone.
+
+    Args:
+        engine: The daemon.
+        shell: Root shell of the container.
+        container: Id of the container.
+        told: Secrets, by variable name.
+
+    Raises:
+        SandboxError: The entrypoint did not start within 60 s.
+    """
     config = (await engine.about(container, lambda client: client.inspect_container(container)))["Config"]
     if SCRIPT not in (config["Entrypoint"] or ()):
         return
@@ -116,6 +158,7 @@ async def tell(engine: Engine, shell: RootShell, container: str, told: Mapping[s
 
 
 async def _began(shell: RootShell, within: float) -> bool:
+    """Return whether the first process has become the entrypoint, polling for up to `within` seconds."""
     deadline = asyncio.get_running_loop().time() + within
     while True:
         if (await shell.run(_BEGAN)).out:
@@ -126,6 +169,7 @@ async def _began(shell: RootShell, within: float) -> bool:
 
 
 def _send(client: RecordingClient, container: str, text: str) -> None:
+    """Write a text to the stdin of a container's first process."""
     raw = client.attach_socket(container, params={"stdin": 1, "stream": 1})
     try:
         getattr(raw, "_sock", raw).sendall(text.encode(errors="surrogateescape"))
@@ -134,7 +178,12 @@ def _send(client: RecordingClient, container: str, text: str) -> None:
 
 
 async def first_state(engine: Engine, container: dict[str, Any]) -> EntrypointState:
-    """Return how an entrypoint fares that is the first process. container: as the daemon describes it."""
+    """Return the status of an entrypoint that is the container's first process, with the end of its log.
+
+    Args:
+        engine: The daemon.
+        container: `inspect` data of the container.
+    """
     state = container["State"]
     log = await engine.call(lambda client: client.logs(container["Id"], tail=LOG_LINES))
     ended = not state["Running"] and state["Status"] != "created"

@@ -1,4 +1,4 @@
-"""Forking: containers that begin with the files of another, all as of one moment."""
+"""Forks: containers that start with the files of another one, all as of one moment."""
 
 from __future__ import annotations
 
@@ -20,21 +20,37 @@ from benchflow.planes.sandbox.records import file_lock
 
 
 class Forks:
-    """Forks of the containers of one daemon. remove: removes the container of a name."""
+    """Forks of the containers of one daemon."""
 
     def __init__(
         self, engine: Engine, starter: Starter, captures: Captures, remove: Callable[[str], Awaitable[None]]
     ) -> None:
+        """Make it.
+
+        Args:
+            engine: The daemon.
+            starter: Starts containers.
+            captures: The daemon's captures.
+            remove: Removes the container with a name; missing is success.
+        """
         self._engine = engine
         self._starter = starter
         self._captures = captures
         self._remove = remove
 
     async def fork(self, parent: dict[str, Any], names: Sequence[str]) -> list[str]:
-        """The ids of running containers of these names. parent: as the daemon describes it.
+        """Start one container per name with the parent's files, and return their ids in the order of the names.
 
-        Those that are all there are the ones meant, since whoever asked before may have died before it knew. Where some
-        are missing, the others are made anew with them: all are to be of one moment.
+        If containers of all these names run, they are returned: an earlier caller may have died after it made them. If
+        some are missing, all are made anew, since all must be of one moment.
+
+        Args:
+            parent: `inspect` data of the running parent.
+            names: Names of the new containers.
+
+        Raises:
+            SandboxStartError: A name is taken by another stack's container, or a container does not come up.
+            UnsupportedFeatureError: The parent's image declares a VOLUME.
         """
         lock = state_dir() / "locks" / f"fork-{hashlib.sha256('/'.join(names).encode()).hexdigest()[:16]}.lock"
         async with file_lock(lock):
@@ -48,7 +64,7 @@ class Forks:
         return children
 
     async def _found(self, parent: dict[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What there is under these names. Raises `SandboxStartError` for what is another stack's."""
+        """Return existing containers by name, as list rows. Raises `SandboxStartError` if another stack has one."""
         every = {"name": [f"^/{name}$" for name in names]}
         rows = await self._engine.call(lambda client: client.containers(all=True, filters=every)) if names else []
         found = {row["Names"][0].lstrip("/"): row for row in rows if row["Names"]}
@@ -62,6 +78,7 @@ class Forks:
         return {name: row for name, row in found.items() if name in names}
 
     async def _fork(self, parent: dict[str, Any], names: Sequence[str]) -> list[str]:
+        """Capture the parent and start a container per name from that; remove all of them if one fails."""
         image = await self._captures.take(parent)
         try:
             made = await asyncio.gather(*(self._create(parent, image, name) for name in names))

@@ -1,7 +1,7 @@
-"""Containers that stand still until they are asked to go on, across any number of processes that die meanwhile.
+"""Freezing: containers that stay paused until they are thawed, even if processes of the engine die meanwhile.
 
-A mark in the sandbox's records tells them from those that a process which died has left paused, and that go on as soon
-as anybody finds them.
+A mark in the sandbox's records distinguishes them from containers that a process left paused when it died: those are
+unpaused by the next process that finds them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,33 @@ from benchflow.planes.sandbox.docker.records import capturing, is_frozen, mark_f
 
 
 async def freeze(engine: Engine, container: str, handle: str) -> None:
-    """Pause the container of a sandbox until `thaw`. One that is frozen is success. Raises `SandboxLostError`."""
+    """Pause the container of a sandbox until `thaw`. One that is frozen already is success.
+
+    Args:
+        engine: The daemon.
+        container: Id of the container.
+        handle: Handle of its sandbox.
+
+    Raises:
+        SandboxLostError: The container does not run.
+    """
     async with capturing(container):
         found = await engine.about(container, lambda client: client.inspect_container(container))
         if not found["State"]["Running"]:
             raise SandboxLostError(f"the container {container[:12]} no longer runs")
-        # Before: whoever finds it paused must see why.
+        # Before the pause: a process that finds the container paused must see the mark.
         mark_frozen(handle, True)
         await see_through(engine.about(container, lambda client: pause(client, container)))
 
 
 async def thaw(engine: Engine, container: str, handle: str) -> None:
-    """Have the container of a sandbox go on. One that is not paused is success."""
+    """Unpause the container of a sandbox and remove the mark. One that is not paused is success.
+
+    Args:
+        engine: The daemon.
+        container: Id of the container.
+        handle: Handle of its sandbox.
+    """
     async with capturing(container):
         found = await engine.about(container, lambda client: client.inspect_container(container))
         if found["State"]["Paused"]:
@@ -40,7 +55,7 @@ async def thaw(engine: Engine, container: str, handle: str) -> None:
 
 @asynccontextmanager
 async def standing_still(engine: Engine, container: str) -> AsyncIterator[None]:
-    """Pause a container for a moment."""
+    """Pause a container during the block."""
     async with capturing(container):
         try:
             await see_through(engine.about(container, lambda client: pause(client, container)))
@@ -50,9 +65,13 @@ async def standing_still(engine: Engine, container: str) -> AsyncIterator[None]:
 
 
 async def go_on(engine: Engine, container: dict[str, Any]) -> None:
-    """Let a container go on that somebody who died has left paused.
+    """Unpause a container that a dead process has left paused.
 
-    One that is being copied, or frozen, is left alone. container: as the daemon describes it.
+    One that is being captured, or is frozen, is left alone.
+
+    Args:
+        engine: The daemon.
+        container: `inspect` data of the container, or its row in a list.
     """
     async with capturing(container["Id"], wait=False) as held:
         if held and not is_frozen(handle_of(container)):

@@ -1,7 +1,6 @@
-"""What the processes of a container execute, as the daemon's host sees it.
+"""The code that the processes of a container execute, as the daemon's host sees it.
 
-Of the first process more is known than of any other: most are the engine's own program, which waits for ever, or the
-daemon's init program.
+More is known of the first process than of any other: mostly it is the engine's idle program, or the daemon's init.
 """
 
 from __future__ import annotations
@@ -14,15 +13,18 @@ from benchflow.planes.sandbox.docker.launch import IDLE
 from benchflow.planes.sandbox.host_code import idle_code, init_code, read_codes
 
 _RUNTIMES = ("runc", "crun", "youki", "nvidia")
-"""Parts of the names of runtimes whose first process is one of this host's. Of others, as of virtual machines, the
-daemon names another process.
-"""
+"""Parts of the names of runtimes whose containers' first process is a process of this host. Of others, such as virtual
+machines, the daemon names another process."""
 
 
 def codes(container: dict[str, Any], pids: Iterable[int]) -> dict[int, str]:
-    """Return what processes of a container execute, as `SeesCode.code` does, by their numbers on this host.
+    """Return, for each process, a digest of its code in memory that differs from the program's file.
 
-    container: As the daemon describes it.
+    See `SeesCode.code` for the values. Processes that can't be inspected are left out.
+
+    Args:
+        container: `inspect` data of the container.
+        pids: Pids on this host.
     """
     first, is_idle = container["State"]["Pid"], container["Config"]["Entrypoint"] == [IDLE]
 

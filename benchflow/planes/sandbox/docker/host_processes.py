@@ -1,11 +1,11 @@
 """The processes of a container as the daemon's host sees them, for when the daemon can't act on the container.
 
-A process of root's inside may stop (SIGSTOP) the runtime's own process while it enters the container: it is in the
+A root process inside may stop (SIGSTOP) the runtime's own process while it enters the container: that is in the
 container's pid namespace before it executes the command. The daemon holds locks of the container meanwhile, so calls
-about the container hang. The same comes of a container that is frozen while a process enters it: whoever asked for
-both may have died. SIGKILL from outside ends stopped and frozen processes, too, and frees the locks.
+about the container hang. The same happens if a container is frozen while an exec enters it, as when the process that
+asked for both has died. SIGKILL from outside ends stopped and frozen processes, too, and frees the locks.
 
-Nothing is found where the daemon is another machine's, or in another pid namespace than this process.
+Nothing is found if the daemon is on another machine, or in another pid namespace than this process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.planes.sandbox.host_table import read_process, unseen
 
 _RUNTIMES = (b"runc", b"crun", b"youki")
-"""Beginnings of the names of the processes by which runtimes enter a container, like `runc:[2:INIT]`."""
+"""Prefixes of the names of the processes by which runtimes enter a container, like `runc:[2:INIT]`."""
 
 
 def has_stopped_entry(container: str) -> bool:
     """Return whether a process by which the runtime enters a container is stopped.
 
-    It is in the pid namespace before it is in the control groups: until then, its parent's arguments tell whose it is.
+    It is in the pid namespace before it is in the control groups: until then, only its parent's arguments tell to which
+    container it belongs.
+
+    Args:
+        container: Full id of the container.
     """
     for pid in _pids():
         with contextlib.suppress(OSError):
@@ -41,9 +45,12 @@ def has_stopped_entry(container: str) -> bool:
 
 
 def kill_all(container: str) -> None:
-    """Send SIGKILL to the processes of a container, the first one among them: the kernel ends all others with it.
+    """Send SIGKILL to all processes of a container, the first one included, with which the kernel ends all others.
 
     Only root may; for others, this does nothing.
+
+    Args:
+        container: Full id of the container.
     """
     freezers = set()
     for pid in _pids():
@@ -52,26 +59,26 @@ def kill_all(container: str) -> None:
                 continue
             handle = os.pidfd_open(pid)
             try:
-                # A pid may be another process's by now. What the handle is of can't change.
+                # The pid may have been reused. The handle's process can't change.
                 if _is_in(container, pid):
                     freezers.add(_freezer(pid))
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
     for freezer in freezers:
-        # Frozen ones of the first kind of control groups hear of it when they are thawed.
+        # With cgroup v1, frozen processes receive the signal only once they are thawed.
         with contextlib.suppress(OSError):
             freezer.write_text("THAWED")
 
 
 def running(container: str, first: int) -> dict[int, RunningProcess] | None:
-    """Return the processes of a container, by their numbers on this host; None if they can't be seen from here.
+    """Return the processes of a container by their pids on this host; None if they can't be seen from here.
 
-    All numbers in them are those that they have inside.
+    All pids in the rows are those inside the container.
 
     Args:
-        container: Its full id.
-        first: Number of its first process on the daemon's host.
+        container: Full id of the container.
+        first: Pid of its first process on the daemon's host.
     """
     found: dict[int, RunningProcess] = {}
     inside: dict[int, int] = {0: 0}
@@ -80,7 +87,7 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
         members = _members(container, first)
         for pid in members if members is not None else _pids():
             if members is not None:
-                # What goes on as another process all the time is never there when it is looked at.
+                # Counted even if it can't be read: a process that keeps forking and exiting is always gone by then.
                 found[pid], inside[pid], sessions[pid] = unseen(pid), -pid, 0
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if not _is_in(container, pid) or (process := read_process(pid)) is None:
@@ -93,7 +100,7 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
                 sessions[pid] = int(numbers["NSsid"].split()[-1])
                 found[pid] = replace(process, entered=resident[-2] != "unlimited")
     except (PermissionError, FileNotFoundError, ProcessLookupError, StopIteration):
-        # Of a daemon in another pid namespace, or of a container that has ended.
+        # The daemon is in another pid namespace, or the container has ended.
         return None
     if first not in found:
         return None
@@ -104,7 +111,7 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
 
 
 def _members(container: str, first: int) -> list[int] | None:
-    """Return the numbers of a container's processes as of one moment; None if its control group is not seen here."""
+    """Return the pids of a container's processes as of one moment; None if its control group is not visible here."""
     for line in Path(f"/proc/{first}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for mount in (controllers, *controllers.split(","), "unified"):
@@ -115,7 +122,7 @@ def _members(container: str, first: int) -> list[int] | None:
 
 
 def kill(container: str, pids: Iterable[int]) -> None:
-    """Send SIGKILL to processes of a container, by their numbers on this host."""
+    """Send SIGKILL to processes of a container, by their pids on this host. Pids that are not in it are left alone."""
     for pid in pids:
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
@@ -127,7 +134,7 @@ def kill(container: str, pids: Iterable[int]) -> None:
 
 
 def _freezer(pid: int) -> Path:
-    """Return the file by which a process's control group is frozen; one that is not there where groups are unified."""
+    """Return the path of the file that freezes a process's control group; it does not exist with cgroup v2."""
     lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
     group = next((path for _, controllers, path in lines if "freezer" in controllers.split(",")), "/")
     return Path("/sys/fs/cgroup/freezer", group.lstrip("/"), "freezer.state")

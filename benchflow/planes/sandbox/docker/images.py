@@ -1,8 +1,8 @@
-"""Images: ready ones are found or pulled, the others built once per identity.
+"""Images of the Docker daemon: ready ones are found or pulled, others are built once per identity.
 
-The identity of a built image is all that it is made from: its context, and the ids of the images that it takes files
-from. A Dockerfile goes to the daemon's own builder; one that uses what only BuildKit has goes to the `docker` program.
-Nothing here removes an image that was not built here.
+The identity of a built image is a digest of all that it is made from: its context, and the ids of the images that it
+takes files from. Dockerfiles go to the daemon's classic builder; those that need BuildKit, to the `docker` program. No
+image is removed here that was not built here.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ _REGISTRY_BUSY = (
     "i/o timeout",
     ": eof",
 )
-"""What the daemon says of a registry that does not answer, or not now."""
+"""Parts of the daemon's messages about a registry that does not answer, or not now."""
 
 UNFINISHED = "-unfinished"
-"""Ends the tag of a build until its identity is certain."""
+"""Suffix of a build's tag until it is certain that its base images did not change meanwhile."""
 
 MAX_MOVES = 5
-"""Builds in a row during which an image that they start from moved."""
+"""Maximum number of builds in a row during which a base image is replaced."""
 
 
 @dataclass(frozen=True)
 class _Build:
-    """A build to be carried out. bases: the images that it starts from, with these ids; identity: of all of that."""
+    """A build to carry out. `ids` are those of `bases` before it; `identity`, a digest of all that it is made from."""
 
     context: Context
     bases: list[ExternalImage]
@@ -97,12 +97,15 @@ class Images:
     """The images of one daemon."""
 
     def __init__(self, engine: Engine) -> None:
+        """Make it."""
         self._engine = engine
 
     async def build(self, config: ImageConfig, log: Path | None) -> ImageRef:
-        """A ready image for a configuration, pulled or built if it is not here.
+        """Return the image of a configuration, pulled or built if needed within its timeout. `log` gets the output.
 
-        What is pulled takes of the time of the build, as if the builder had pulled it.
+        Raises:
+            ImagePullError: An image is neither on this host nor can it be pulled.
+            ImageBuildError: The build failed, or took too long.
         """
         async with awake_clock() as clock:
             return await self._build(config, log, lambda: max(config.timeout_sec - clock(), 0.0))
@@ -125,14 +128,14 @@ class Images:
         arguments = await self._platform_arguments() if context.buildkit_features() else {}
         bases = external_images(resolved.text, context.shown, arguments)
         names = {reference: name for name, reference in resolved.used.items()}
-        # A given digest tells of the Dockerfile, unless that was made up for the files of a ready image.
+        # A given digest covers the Dockerfile, unless that was generated for the files of a ready image.
         made_up = context.text if config.image is not None else ""
         for _ in range(MAX_MOVES):
             for base in bases:
                 if base.name not in names:
                     await self._ready(base, left(), log, partial(_no_base, context))
                 elif await self.find(base.name, built=False) is None:
-                    # No registry has it, and what one has under its name is somebody else's.
+                    # Built on this host: an image of this name in a registry would be another one.
                     raise _no_base(context, names[base.name], f"{base.name} is not on this host")
             ids = await self._ids(bases)
             identity = hashlib.sha256(json.dumps([own, made_up, ids]).encode()).hexdigest()
@@ -149,7 +152,7 @@ class Images:
         )
 
     async def find(self, reference: str, built: bool) -> ImageRef | None:
-        """The image of a name, if it is here. built: it was made by this engine."""
+        """Return a reference to an image of this host, with `built` recorded in it; None if there is none."""
         try:
             image = await self._inspect(reference)
         except NotFound:
@@ -165,7 +168,7 @@ class Images:
         )
 
     async def locked(self, reference: str, make: Callable[[], Awaitable[T]]) -> T:
-        """One process at a time makes an image; those that waited find it."""
+        """Run `make` under the lock of an image name, so that one process at a time makes the image."""
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", reference)[-100:]
         async with file_lock(state_dir() / "locks" / f"image-{name}.lock"):
             return await make()
@@ -177,12 +180,12 @@ class Images:
         return image
 
     async def _ids(self, images: Iterable[ExternalImage]) -> dict[str, str | None]:
-        """The ids of images at this moment, by name; None of one that is not here."""
+        """Return the current ids of images by name, None for one that is not on this host."""
         found = {image.name: await self.find(image.name, built=False) for image in images}
         return {name: image.id if image is not None else None for name, image in found.items()}
 
     async def _platform_arguments(self) -> dict[str, str]:
-        """The build arguments that BuildKit defines by itself, in this form for FROM, too."""
+        """Return the build arguments that BuildKit defines by itself, such as TARGETARCH, also for FROM."""
         version = await self._engine.call(lambda client: client.version(api_version=False))
         values = {"PLATFORM": f"{version['Os']}/{version['Arch']}", "OS": version["Os"], "ARCH": version["Arch"]}
         return {f"{side}{part}": value for side in ("TARGET", "BUILD") for part, value in values.items()}
@@ -201,14 +204,14 @@ class Images:
     async def _ready(
         self, image: ExternalImage, timeout: float, log: Path | None, missing: Callable[[str, str], SandboxError]
     ) -> ImageRef:
-        """An image that is here, or can be pulled. missing: makes the error of a name and a reason."""
+        """Return an image of this host, pulled if needed. `missing` makes the error from its name and a reason."""
         try:
             if found := await self.find(image.name, built=False):
                 return found
         except SandboxError as error:
             if error.retryable or isinstance(error, SandboxUnavailableError):
                 raise
-            # No image can have such a name.
+            # The name is invalid.
             raise missing(image.name, error.message) from error
         return await self.locked(image.name, partial(self._pull, image, timeout, log, missing))
 
@@ -238,7 +241,7 @@ class Images:
     # --- Dockerfiles ---------------------------------------------------------------------------------
 
     async def _make(self, build: _Build, config: ImageConfig, log: Path | None) -> ImageRef | None:
-        """The built image; None if an image that it starts from moved meanwhile, so that its identity is not known."""
+        """Build and tag an image and return it; None if a base image changed meanwhile: its identity is unknown."""
         if found := await self.find(build.tag, built=True):
             return found
         unfinished = f"{build.tag}{UNFINISHED}"
@@ -249,7 +252,7 @@ class Images:
             repository, _, name = build.tag.partition(":")
             await self._engine.call(lambda client: client.tag(unfinished, repository, name))
             if config.rebuild is not None:
-                # After the tag: others would build under a tag that nothing has, with the cache, for this request too.
+                # After the tag: else others would build under this tag, which nothing has yet, with the cache.
                 await asyncio.to_thread(record_rebuild, build.identity, config.rebuild)
         finally:
             with contextlib.suppress(NotFound):
@@ -307,10 +310,7 @@ class Images:
             raise ImageBuildError("the build left no image", file=context.shown, log_tail=transcript.tail)
 
     async def _follow(self, start: Callable[[RecordingClient], Any], transcript: Progress, timeout: float) -> None:
-        """Read the daemon's progress to its end in a thread; on a timeout or a cancellation hang up.
-
-        The daemon ends a build or a pull whose client is gone. Raises `SandboxError` with its reason.
-        """
+        """Read the daemon's progress in a thread. Hang up on timeout or cancellation, which ends the build or pull."""
         hang_up = threading.Event()
         begun: list[Any] = []
 
@@ -336,7 +336,7 @@ class Images:
             await self._engine.require_answer()
             raise TimeoutError
         work.result()
-        # A command of the Dockerfile is quoted in what is said of its failure.
+        # Such a message quotes the failed command, which could match the patterns below.
         if "returned a non-zero code" in transcript.error:
             raise SandboxError(transcript.error)
         if transcript.error:
@@ -345,13 +345,15 @@ class Images:
 
 
 class Progress(Transcript):
-    """A transcript of the daemon's progress objects. error: what the daemon says went wrong."""
+    """A transcript of the daemon's progress objects. `error` is the daemon's last error message."""
 
     def __init__(self, log: Path | None) -> None:
+        """Make it, with a file to append to; None for none."""
         super().__init__(log)
         self.error = ""
 
     def add(self, line: dict[str, Any]) -> None:
+        """Add a progress object of the daemon."""
         if "error" in line:
             self.error = str(line["error"])
             self.write(f"{self.error}\n")
@@ -362,6 +364,7 @@ class Progress(Transcript):
 
 
 def _build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:
+    """Return the error for a failed build: that of `_no_base` if an image of it cannot be pulled."""
     if _NO_BASE.search(reason) or (reason.startswith("docker build") and _NO_BASE.search(transcript.tail)):
         bases = re.findall(r"^FROM\s+(?:--\S+\s+)*(\S+)", context.text, re.I | re.M)
         error = _no_base(context, ", ".join(bases), reason)
@@ -376,6 +379,7 @@ def _build_error(context: Context, reason: str, transcript: Transcript) -> Sandb
 
 
 def _no_base(context: Context, names: str, reason: str) -> SandboxError:
+    """Return the error for base images of a Dockerfile that cannot be pulled."""
     return _pull_error(reason)(
         f"an image that the build starts from cannot be had ({names}): {reason}",
         file=context.shown,
@@ -385,6 +389,7 @@ def _no_base(context: Context, names: str, reason: str) -> SandboxError:
 
 
 def _no_ready_image(name: str, reason: str) -> SandboxError:
+    """Return the error for a ready image that cannot be pulled."""
     return _pull_error(reason)(
         f"the image {name} is not on this host and cannot be pulled: {reason}",
         key="docker_image",
@@ -394,19 +399,19 @@ def _no_ready_image(name: str, reason: str) -> SandboxError:
 
 
 def _pull_error(reason: str) -> type[ImagePullError]:
-    """Return the type of a failed pull: a registry that is away may be back, an image that it has not is missing."""
+    """Return the error type of a failed pull: a retryable one if the registry is away, else that of a missing image."""
     may_pass = is_busy(reason) or any(part in reason.lower() for part in _REGISTRY_BUSY)
     return RegistryUnavailableError if may_pass else ImagePullError
 
 
 def _hang_up(response: Any) -> None:
-    """End a response that another thread is reading: closing would not wake it, shutting down does."""
+    """Shut down the socket of a response, since closing it would not wake the thread that reads from it."""
     with contextlib.suppress(Exception):
         response.raw._fp.fp.raw._sock.shutdown(socket.SHUT_RDWR)
 
 
 def _name_and_tag(reference: str) -> tuple[str, str | None]:
-    """Split off the tag; without one, `latest`, since the daemon would otherwise pull every tag."""
+    """Split off the tag; without one it is `latest`, since the daemon would otherwise pull every tag."""
     if "@" in reference:
         return reference, None
     head, colon, tag = reference.rpartition(":")

@@ -1,4 +1,4 @@
-"""What a container is started with, and what is said of one that does not come up."""
+"""The configuration with which containers are created, and the errors for containers that do not come up."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from benchflow.planes.sandbox.driven.scripts import ROOM
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 ENTRYPOINT_LABEL = "benchflow.entrypoint"
-"""Of a container that runs its image's entrypoint: how."""
+"""Label of a container that runs its image's entrypoint: `first` or `below`."""
 
 PROGRAMS = "/dev/benchflow"
-"""The volume of the program below. `/dev` is the one directory that no image decides: it is mounted over in every
-container, so that root inside can neither remove nor rename it. Elsewhere an image may have a link like
-`/sbin -> /proc/self/cwd`, which leads the runtime to one place as it mounts and to another as it executes.
-"""
+"""Mount point of the volume with the idle program. `/dev` is the one directory that no image decides: it is mounted
+over in every container, so that root inside can neither remove nor rename it. Elsewhere an image may have a link like
+`/sbin -> /proc/self/cwd`, which leads the runtime to one place as it mounts and to another as it executes."""
 
 IDLE = f"{PROGRAMS}/idle"
-"""The program of a main process that does nothing."""
+"""Path of the program of a first process that does nothing."""
 
 CAPABILITIES = (
     # Package managers, `su`, `chown` and services that bind low ports or change user need these. Left out of
@@ -57,16 +56,27 @@ CAPABILITIES = (
 )
 
 LOG_TAIL = 30
+"""Number of log lines in the error for a container that ended at once."""
+
 NOT_FOUND = 127
+"""Exit status of a container whose program was not found."""
+
 CREATE_SEC = 60.0
-"""Seconds for a name to be free or its holder to be found."""
+"""Timeout in seconds for a container's name to become free, or its holder to be found."""
 _LOOKS = 1200
-"""At a container that should have ended: a busy daemon is late to note the end."""
+"""Maximum number of polls for a container's end: a busy daemon notices it late."""
 LOOK_EVERY = 0.05
+"""Poll interval in seconds."""
+
 LOG = {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}}
+"""Log configuration of containers, whose size Docker does not limit by default."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts in DOCKER_HOST that mean this host."""
 
 STAY = "mend the image's entrypoint, which must stay in the foreground and get all that it needs; its log says more"
+"""Remedies in errors."""
+
 RUN_AND_STAY = (
     "the image's ENTRYPOINT must run the command that it is given as arguments and stay; "
     'end it with `exec "$@"`, or leave it out'
@@ -75,7 +85,7 @@ NO_SHELL = "the image needs /bin/sh and the usual small commands (coreutils or b
 
 
 def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
-    """The limits of a spec that this daemon cannot enforce, as sentences."""
+    """Return a sentence for each limit of a spec that this daemon, by its `info`, cannot enforce."""
     found = []
     if spec.storage_mb is not None:
         found.append(f"storage_mb = {spec.storage_mb} is not enforced: the {info['Driver']} driver has no quota here")
@@ -88,7 +98,12 @@ def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def creating(engine: Engine) -> AsyncIterator[None]:
-    """Limit the time in which a container is made."""
+    """Limit the block, in which a container is created, to `CREATE_SEC`.
+
+    Raises:
+        SandboxBusyError: It took longer.
+        DaemonUnavailableError: It took longer, and the daemon does not answer.
+    """
     try:
         async with awake_timeout(CREATE_SEC):
             yield
@@ -100,8 +115,19 @@ async def creating(engine: Engine) -> AsyncIterator[None]:
 async def create(
     engine: Engine, spec: SandboxSpec, network: str, info: dict[str, Any], init: bool, first: dict[str, Any]
 ) -> str:
-    """Make the container, not started; its id. first: what its main process is; init: whether that is below the
-    daemon's init. Raises `Conflict` when the name is taken.
+    """Create a container, without starting it, and return its id.
+
+    Args:
+        engine: The daemon.
+        spec: The sandbox.
+        network: Name of the network; `none` for none.
+        info: The daemon's `info`.
+        init: Whether the first process runs below the daemon's init program.
+        first: Arguments of `create_container` that define the first process, from `entrypoint.first_process`.
+
+    Raises:
+        Conflict: The name is taken.
+        SandboxStartError: The image is missing.
     """
     ports = spec.ports if network != "none" else ()
     memory = f"{spec.memory_mb}m" if spec.memory_mb is not None else None
@@ -111,11 +137,11 @@ async def create(
             init=init,
             network_mode=network,
             port_bindings={port: (published_on(),) for port in ports},
-            # Any process inside can write there, through PID 1's descriptors, and the daemon bounds nothing by itself.
+            # Any process inside can write to the log, through PID 1's descriptors, and the daemon sets no limit itself.
             log_config=LOG,
             nano_cpus=int(min(spec.cpus, info["NCPU"]) * 1e9) if spec.cpus is not None else None,
             mem_limit=memory,
-            # Equal to the memory limit means no swap; without it, a task would get the same again in swap.
+            # Equal to the memory limit means no swap; by default, a task could use as much swap again.
             memswap_limit=memory,
             pids_limit=PIDS_LIMIT,
             cap_drop=["ALL"],
@@ -140,7 +166,7 @@ async def create(
             detach=True,
             working_dir=spec.workdir,
             healthcheck={"test": ["NONE"]},
-            # What idles has no handler of signals, without which the kernel keeps them from a PID 1.
+            # The kernel delivers a PID 1 no signals without a handler, and the idle program has none; SIGKILL works.
             stop_signal="SIGKILL" if first.get("entrypoint") == [IDLE] else "SIGTERM",
             host_config=host,
             **first,
@@ -148,7 +174,7 @@ async def create(
         return str(made["Id"])
 
     try:
-        # One that came after its removal would stay.
+        # Seen through even if cancelled: a container that appeared after its removal would be an orphan.
         return await see_through(engine.call(make))
     except NotFound as error:
         raise no_image(spec.image.reference, error) from error
@@ -160,18 +186,19 @@ def _volume(spec: SandboxSpec, target: str) -> docker.types.Mount:
 
 
 def no_image(reference: str, error: NotFound) -> SandboxStartError:
+    """Return the error for an image that is not on this host."""
     return SandboxStartError(
         f"the image {reference} is not on this host: {error.message}", key="image", remedy="pull or build it first"
     )
 
 
 def published_on() -> str:
-    """The address of the daemon's host at which ports are published: its own only, where this is that host."""
+    """Return the daemon host's address on which ports are published: loopback only, if that host is this one."""
     return "127.0.0.1" if daemon_host() in LOOPBACK else "0.0.0.0"
 
 
 def daemon_host() -> str:
-    """Where the published ports of containers are reached from here."""
+    """Return the host at which the published ports of containers are reached from here."""
     address = os.environ.get("DOCKER_HOST") or "unix:"
     host = None if address.startswith(("unix:", "npipe:", "fd:")) else urlsplit(address).hostname
     return "127.0.0.1" if host is None or host in LOOPBACK else host
@@ -185,14 +212,21 @@ async def start_error(
     *,
     every: float = LOOK_EVERY,
 ) -> BenchFlowError:
-    """Return the error for a container that did not come up: its own last words, if it had any.
+    """Return the error for a container that did not come up, with its exit status and the end of its log.
 
-    every: seconds between two looks at whether it has ended.
+    An error that is retryable, or about the daemon, is returned as it is.
+
+    Args:
+        engine: The daemon.
+        container: Id of the container.
+        cause: Error of the start.
+        entrypoint: `SandboxSpec.entrypoint` of the sandbox, for the remedy.
+        every: Poll interval in seconds for the container's end.
     """
     if isinstance(cause, SandboxUnavailableError) or cause.retryable:
         return cause
     try:
-        # Where there is no shell, no end of the container's is to be waited for.
+        # Without a shell in the image, the start failed, but the container need not end.
         lacks_shell = '"/bin/sh"' in cause.message
         state = await _state(engine, container, 1 if lacks_shell else _LOOKS, every)
         log = await engine.call(lambda client: client.logs(container, tail=LOG_TAIL, stdout=True, stderr=True))
@@ -211,7 +245,7 @@ async def start_error(
 
 
 async def _state(engine: Engine, container: str, looks: int, every: float) -> dict[str, Any]:
-    """The daemon's word on a container that does not do what it should: it notes some time later that one has ended."""
+    """Poll until a container has ended, at most `looks` times, and return its state: the daemon notices an end late."""
     for _ in range(looks):
         state: dict[str, Any] = (await engine.call(lambda client: client.inspect_container(container)))["State"]
         if not state["Running"]:
@@ -221,17 +255,18 @@ async def _state(engine: Engine, container: str, looks: int, every: float) -> di
 
 
 def _remedy(entrypoint: str, code: int) -> str:
+    """Return the remedy for a container that ended at once, by its `SandboxSpec.entrypoint` and exit status."""
     if entrypoint == "first":
         return STAY
-    # Below an idle shell nothing else can be missing.
+    # The first process is the engine's program then, so that no entrypoint is at fault.
     return NO_SHELL if entrypoint in ("below", "none") and code == NOT_FOUND else RUN_AND_STAY
 
 
 def no_init(error: BenchFlowError) -> bool:
-    """Whether a start failed because the daemon has no init program to put before the main process."""
+    """Return whether a start failed because the daemon has no init program to run before the first process."""
     return "init" in error.message and "executable file not found" in error.message
 
 
 def no_network(error: BenchFlowError) -> bool:
-    """Whether a start failed because its network was removed in the meantime."""
+    """Return whether a start failed because its network was removed meanwhile."""
     return "network" in error.message and "not found" in error.message

@@ -1,8 +1,8 @@
-"""The layers of the daemon's images, to and fro, as the archives that they are known by.
+"""The layers of the daemon's images, read and written as the tar archives by whose digests they are known.
 
-A layer's name is the digest of its archive. Where this process may read the daemon's files, the archive is put together
-from them: the daemon keeps the headers of each, and the files lie below. Else the daemon is asked for the whole image.
-Either way what comes out has the layer's digest, or is not taken.
+If this process may read the daemon's files, a layer's archive is assembled from them: the daemon has the headers of
+each archive (tar-split), and the files are in the layer's directory. Else the daemon exports the whole image. Either
+way an archive is used only if it has the layer's digest.
 """
 
 from __future__ import annotations
@@ -24,19 +24,28 @@ from benchflow.errors import UnsafePathError
 from benchflow.planes.sandbox.archives import entry
 
 CHUNK = 1 << 20
+"""Bytes that are read at a time."""
 
 _GZIP = b"\x1f\x8b"
+"""Magic number of gzip."""
 
 
 class Layers:
-    """What a daemon of this host keeps, in a storage driver like overlay2. info: what the daemon says of itself."""
+    """The layers of a daemon on this host, in a storage driver like overlay2."""
 
     def __init__(self, info: Mapping[str, Any]) -> None:
+        """Make it from the daemon's `info`."""
         self._root = Path(info["DockerRootDir"])
         self._driver = str(info["Driver"])
 
     def copy(self, layers: list[str], number: int, target: Path) -> bool:
-        """Write the archive of a layer of an image; False where it cannot be had in this way. layers: from below."""
+        """Write the archive of a layer, assembled from the daemon's files. Return False if that is not possible.
+
+        Args:
+            layers: Digests of the image's layers, from the bottom up.
+            number: Index of the layer.
+            target: File to write.
+        """
         record = self._root / "image" / self._driver / "layerdb" / "sha256" / _chain(layers[: number + 1])
         try:
             files = self._root / self._driver / (record / "cache-id").read_text() / "diff"
@@ -55,7 +64,13 @@ class Layers:
 
 
 def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str, Path]:
-    """Of an image as the daemon exports it, write the layers that are wanted. The rest is read and let go of."""
+    """Write the wanted layers of an exported image to files, and return the files by digest. The rest is skipped.
+
+    Args:
+        image: The daemon's export, as a stream.
+        wanted: Digests of the wanted layers.
+        directory: Empty directory for the files.
+    """
     found: dict[str, Path] = {}
     with tarfile.open(fileobj=PieceReader(image), mode="r|", bufsize=CHUNK) as archive:
         for number, member in enumerate(archive):
@@ -78,7 +93,7 @@ def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str
 
 @contextlib.contextmanager
 def _plain(content: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield what a member of an export holds, without compression: containerd's store keeps layers with it."""
+    """Yield a member's content, decompressed if it is gzip: containerd's store exports compressed layers."""
     buffered = io.BufferedReader(content)  # type: ignore[type-var]
     if buffered.peek(len(_GZIP)).startswith(_GZIP):
         with gzip.open(buffered) as plain:
@@ -88,7 +103,14 @@ def _plain(content: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 def archived(description: bytes, reference: str, layers: int, files: Mapping[int, Path]) -> Iterator[bytes]:
-    """An image as the daemon loads it. files: of layers that it does not have; the others it finds among its own."""
+    """Yield an image as a stream for the daemon's `load`.
+
+    Args:
+        description: Configuration file of the image.
+        reference: Name of the image.
+        layers: Number of its layers.
+        files: Archives, by index, of the layers that the daemon lacks; it finds the others among its own.
+    """
     config = f"{hashlib.sha256(description).hexdigest()}.json"
     names = [f"{number}/layer.tar" for number in range(layers)]
     manifest = json.dumps([{"Config": config, "RepoTags": [reference], "Layers": names}]).encode()
@@ -101,7 +123,7 @@ def archived(description: bytes, reference: str, layers: int, files: Mapping[int
 
 
 def missing_layer(said: str) -> int | None:
-    """Which layer the daemon has looked for in vain, when it says so."""
+    """Return the index of the layer that the daemon did not find, from its error message; None if it names none."""
     for word in said.replace(":", " ").split():
         path = PurePosixPath(word)
         if path.name == "layer.tar" and path.parent.name.isdecimal():
@@ -110,7 +132,7 @@ def missing_layer(said: str) -> int | None:
 
 
 def _chain(layers: list[str]) -> str:
-    """The digest by which the daemon knows a layer over those below it."""
+    """Return the chain id, in hex, by which the daemon knows the topmost of these layers over the others."""
     chain = layers[0]
     for layer in layers[1:]:
         chain = f"sha256:{hashlib.sha256(f'{chain} {layer}'.encode()).hexdigest()}"
@@ -118,7 +140,7 @@ def _chain(layers: list[str]) -> str:
 
 
 def _join(parts: Iterable[bytes], files: ConfinedDirectory, archive: IO[bytes]) -> str:
-    """Put an archive together: of headers, that are kept as they were, and of files. Returns its digest."""
+    """Assemble an archive from the recorded headers and the layer's files, and return its digest."""
     digest = hashlib.sha256()
     for line in parts:
         part = json.loads(line)
@@ -136,14 +158,14 @@ def _join(parts: Iterable[bytes], files: ConfinedDirectory, archive: IO[bytes]) 
 
 
 def _content(files: ConfinedDirectory, name: str) -> Iterator[bytes]:
-    # A sandbox made these.
+    # Confined, because a sandbox made these files.
     with files.open(name) as file:
         while piece := file.read(CHUNK):
             yield piece
 
 
 def member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file as a member of an archive."""
+    """Yield a file as a member of a tar archive: header, content and padding."""
     info = entry(name, 0o644, (0, 0))
     info.size = size
     yield info.tobuf()
@@ -153,16 +175,19 @@ def member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
 
 
 class PieceReader(io.RawIOBase):
-    """Pieces, read as a file."""
+    """A stream of byte pieces, as a file to read."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
+        """Make it over an iterable of pieces."""
         self._pieces = iter(pieces)
         self._left = b""
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
+        """Return the next `size` bytes; fewer only at the end."""
         while len(self._left) < size and (piece := next(self._pieces, b"")):
             self._left += piece
         taken, self._left = self._left[:size], self._left[size:]

@@ -1,4 +1,4 @@
-"""The memory counters of a container: those of its control group while it runs, the daemon's flag afterwards."""
+"""Memory counters of a container: those of its control group while it runs, the daemon's OOM flag afterwards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.memory import V1_FILES, V2_FILES, loss_for_memory, parse_memory
 from benchflow.planes.sandbox.outcome import KILLED
 
-# The container's own group is the root of what it sees of version 1, and of version 2 where it has a namespace of its
-# own. Where it shares the host's, whose root has no such files, /proc says where it is. By builtins alone: memory is
-# short, and an image may have no cat. Each line of a file is printed behind the file's name.
+# With cgroup v1, and with v2 in a cgroup namespace of its own, the container sees its own group as the root. With v2 in
+# the host's namespace, whose root has no such files, /proc has the path. Shell builtins only, because memory is short,
+# and an image may have no cat. Each line is printed after the name of its file.
 _READ = f"""
 own=
 while IFS=: read -r n c p; do [ "$n:$c" = 0: ] && own=$p; done </proc/self/cgroup
@@ -28,9 +28,10 @@ exit 0
 
 
 async def memory_use(engine: Engine, shell: RootShell, container: str) -> MemoryUse | None:
-    """Return the counters of a container that runs, or what the daemon knows of one that has ended.
+    """Return the memory counters of a container; of one that has ended, those that the daemon knows.
 
-    Raises `SandboxLostError` for one that is removed.
+    Raises:
+        SandboxLostError: The container was removed.
     """
     try:
         answer = await shell.run(_READ)
@@ -44,10 +45,13 @@ async def memory_use(engine: Engine, shell: RootShell, container: str) -> Memory
 
 
 def last_use(container: dict[str, Any]) -> MemoryUse | None:
-    """Return the counters of a container that has ended, whose control group is gone. container: as inspected.
+    """Return the counters of a container that has ended, whose control group is gone; None if it runs.
 
-    The daemon's flag says that some process was killed for want of memory, and not how many, nor that it was the first
-    one: only with that one's exit status does it tell why the container has ended.
+    The daemon's OOM flag means that at least one process was killed, not how many or which. Only together with exit
+    status 137 of the first process it explains why the container has ended.
+
+    Args:
+        container: `inspect` data of the container.
     """
     state = container["State"]
     if state["Running"]:
@@ -57,7 +61,12 @@ def last_use(container: dict[str, Any]) -> MemoryUse | None:
 
 
 def lost_error(name: str, container: dict[str, Any] | None) -> SandboxLostError:
-    """Return the error for a sandbox whose container has ended. container: as inspected, None for one removed."""
+    """Return the error for a sandbox whose container has ended, which names memory as the cause if it was.
+
+    Args:
+        name: Name of the sandbox.
+        container: `inspect` data of the container; None if it was removed.
+    """
     if container is None:
         return SandboxLostError(f"the sandbox {name} is gone")
     ended = f"the sandbox {name} no longer runs (exit status {container['State']['ExitCode']})"

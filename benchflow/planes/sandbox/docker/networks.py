@@ -1,4 +1,4 @@
-"""Networks: none, or one engine bridge per stack on which containers cannot reach each other."""
+"""Networks of sandboxes: none, or one bridge per stack on which containers cannot reach each other."""
 
 from __future__ import annotations
 
@@ -14,38 +14,44 @@ from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
 from benchflow.planes.sandbox.records import file_lock
 
 STACK_LABEL = "benchflow.stack"
+"""Label of containers, networks and volumes: id of the stack that owns them."""
+
 NO_ICC = {"com.docker.network.bridge.enable_icc": "false"}
+"""Bridge option that turns off communication between containers."""
 
 
 def bridge_name(stack: str) -> str:
-    """The name of a stack's bridge; sandboxes without a stack share one."""
+    """Return the name of a stack's bridge; sandboxes without a stack share one."""
     return f"benchflow-{re.sub(r'[^A-Za-z0-9_.-]', '-', stack)[:12] or 'default'}"
 
 
 class Networks:
+    """The bridges of one daemon."""
+
     def __init__(self, engine: Engine) -> None:
+        """Make it."""
         self._engine = engine
 
     @contextlib.asynccontextmanager
     async def hold(self, stack: str) -> AsyncIterator[None]:
-        """No sweep of this stack while a container is being attached to its bridge."""
+        """Hold a shared lock in the block, so that `sweep` leaves the bridge while a container is attached to it."""
         async with file_lock(self._lock(stack, "use"), shared=True):
             yield
 
     async def ensure(self, stack: str) -> str:
-        """The name of the stack's bridge, made if missing."""
+        """Return the name of the stack's bridge, created if missing. Raises `SandboxStartError` if it can't be."""
         name = bridge_name(stack)
         if await self._exists(name):
             return name
-        # The daemon allows two networks of one name when they are made at the same moment; the lock does not.
+        # The daemon can create two networks of one name at the same moment; the lock prevents that.
         async with file_lock(self._lock(stack, "make")):
             if not await self._exists(name):
                 await self._make(name, stack)
         return name
 
     async def sweep(self, stack: str) -> None:
-        """Remove the stack's bridge unless a container of the stack is left or one is starting."""
-        # Looked at first without the lock, so that sweeping often never keeps a container from starting.
+        """Remove the stack's bridge, unless a container of the stack is left or `hold` is held."""
+        # Checked first without the lock, so that frequent sweeps do not block the start of containers.
         if not await self._unused(stack):
             return
         async with file_lock(self._lock(stack, "use"), wait=False) as held:
@@ -56,7 +62,7 @@ class Networks:
                     await self._remove(network)
 
     async def _unused(self, stack: str) -> list[str]:
-        """The ids of the stack's bridges, if no container of the stack is left."""
+        """Return the ids of the stack's bridges; none if a container of the stack is left."""
         label = {"label": f"{STACK_LABEL}={stack}"}
         if await self._engine.call(lambda client: client.containers(all=True, filters=label)):
             return []

@@ -1,9 +1,9 @@
-"""Images described anew in containerd's image store, over layers that it has.
+"""New image descriptions in containerd's image store, over layers that it has.
 
-The store knows a layer by the digest of its blob, compressed or not, and only the image's manifest tells that. The API
-shows a manifest in the archive of `save` alone, among the layers, which are read and let go of. Where this process may
-read the store's files, it finds the manifest there: an image's id is its digest, or leads to it. `load` takes an
-archive without layers: the store looks for blobs that an archive lacks among its own.
+The store knows a layer by the digest of its blob, compressed or not, which only the image's manifest has. The API gives
+a manifest only in the archive of `save`, among the layers, which are read and dropped. If this process may read the
+store's files, it finds the manifest there: an image's id is its digest, or leads to it. `load` takes an archive without
+layers: the store looks for missing blobs among its own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from benchflow.planes.sandbox.docker.layers import CHUNK, PieceReader, member
 from benchflow.planes.sandbox.docker.translation import raise_if_full
 
 _MAX_DESCRIPTION = 4 * 1024 * 1024
-"""Bytes of a manifest, or of an image's configuration."""
+"""Maximum number of bytes of a manifest, or of an image's configuration."""
 
 _STORES = ("containerd/daemon", "../containerd")
-"""Where containerd keeps its data, from the daemon's directory: if the daemon has started it, and by default."""
+"""Directories of containerd's data, relative to the daemon's: if the daemon has started it, and by default."""
 
 _BLOBS = "io.containerd.content.v1.content/blobs/sha256"
+"""Directory of the blobs in containerd's data."""
 
 _INVALID = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""Raised by what a registry may have put into a manifest or a configuration."""
+"""Errors from the content of a manifest or a configuration, which a registry may have made up."""
 
 _NAME = re.compile(r"sha256:([0-9a-f]{64})")
 
@@ -43,16 +44,24 @@ _INDEX = "application/vnd.oci.image.index.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 Layer = dict[str, Any]
-"""How a manifest names a layer: the digest of its blob, and of which kind that is."""
+"""Descriptor of a layer in a manifest: media type, digest and size of its blob."""
 
 
 def describe_over(
     client: RecordingClient, reference: str, like: Mapping[str, Any], config: Mapping[str, Any], store: Path | None
 ) -> None:
-    """Have the daemon make an image of the layers of another, with a configuration of its own.
+    """Have the daemon create an image from the layers of another one and a configuration.
 
     Args:
-        store: The daemon's directory, where that is this host's.
+        client: The daemon's client.
+        reference: Name of the new image.
+        like: `inspect` data of the other image.
+        config: Configuration of the new image, as `inspect` has it under `Config`.
+        store: The daemon's root directory, if it is on this host; else None.
+
+    Raises:
+        SandboxSpaceError: The daemon's disk is full.
+        SandboxError: The other image's manifest is not found, or the daemon refuses the image.
     """
     archives, image = list(like["RootFS"]["Layers"]), str(like["Id"])
     layers = find_layers(stored_blobs(store, image), archives) if store is not None else None
@@ -65,7 +74,7 @@ def describe_over(
 
 
 def layer_of(file: Path, digest: str) -> Layer:
-    """Return how a manifest names a layer that is not compressed."""
+    """Return the descriptor of an uncompressed layer, from its archive and digest."""
     return {"mediaType": _LAYER, "digest": digest, "size": file.stat().st_size}
 
 
@@ -76,12 +85,18 @@ def load(
     layers: list[Layer],
     files: Mapping[str, Path],
 ) -> None:
-    """Have the daemon make an image.
+    """Have the daemon create an image.
 
     Args:
-        description: Its configuration, as the image format has it.
-        layers: From below.
-        files: Of the layers that the daemon does not have, by their digests.
+        client: The daemon's client.
+        reference: Name of the image.
+        description: Its configuration file, as the image format specifies it.
+        layers: Descriptors of its layers, from the bottom up.
+        files: Archives of the layers that the daemon lacks, by digest.
+
+    Raises:
+        SandboxSpaceError: The daemon's disk is full.
+        SandboxError: The daemon refuses the image.
     """
     said = list(client.load_image(_archive(reference, description, layers, files)))  # type: ignore[no-untyped-call]
     wrong = [line["error"] for line in said if "error" in line]
@@ -91,11 +106,15 @@ def load(
 
 
 def find_layers(blobs: Iterable[bytes], archives: list[str]) -> list[Layer] | None:
-    """Return how a manifest among blobs names the layers of these archives. They come in any order.
+    """Return the layer descriptors of the manifest whose image has these layers; None if there is none.
 
-    Several may belong to one image: of other kinds of machines, and of how it was built.
+    One export can have several manifests: for other platforms, and attestations about the build.
+
+    Args:
+        blobs: Manifests and configurations, in any order, among other blobs.
+        archives: Digests of the uncompressed layers.
     """
-    # By the digests of their configurations.
+    # By the digests of the configurations that they name.
     manifests: dict[str, list[Layer]] = {}
     same: set[str] = set()
     for blob in blobs:
@@ -111,7 +130,7 @@ def find_layers(blobs: Iterable[bytes], archives: list[str]) -> list[Layer] | No
 
 
 def stored_blobs(store: Path, image: str) -> Iterator[bytes]:
-    """Yield what describes an image from the store's own files, as far as this process may read them."""
+    """Yield index, manifests and configurations of an image from the store's files that this process may read."""
     waiting = [image]
     while waiting:
         digest = waiting.pop()
@@ -128,7 +147,7 @@ def stored_blobs(store: Path, image: str) -> Iterator[bytes]:
 
 
 def exported_blobs(client: RecordingClient, image: str) -> Generator[bytes, None, None]:
-    """Yield what describes an image from the daemon's export of it, of which the layers are let go of."""
+    """Yield the small files of the daemon's export of an image, manifests among them; layers are dropped."""
     pieces = client.get_image(image, chunk_size=CHUNK)
     with contextlib.closing(pieces), tarfile.open(fileobj=PieceReader(pieces), mode="r|", bufsize=CHUNK) as archive:
         for entry in archive:
@@ -140,7 +159,7 @@ def exported_blobs(client: RecordingClient, image: str) -> Generator[bytes, None
 def _archive(
     reference: str, description: Mapping[str, Any], layers: list[Layer], files: Mapping[str, Path]
 ) -> Iterator[bytes]:
-    """Yield the parts of an image as `load` takes it."""
+    """Yield an image as a stream in the OCI layout, for the daemon's `load`."""
     config = json.dumps(description).encode()
     manifest = json.dumps(
         {"schemaVersion": 2, "mediaType": _MANIFEST, "config": _blob(_CONFIG, config), "layers": layers}
@@ -168,6 +187,7 @@ def _archive(
 
 
 def _blob(media_type: str, content: bytes) -> dict[str, Any]:
+    """Return the descriptor of a blob."""
     return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
 
 
@@ -176,4 +196,5 @@ def _digest(content: bytes) -> str:
 
 
 def _place(digest: str) -> str:
+    """Return the path of a blob in the archive."""
     return f"blobs/sha256/{digest.removeprefix('sha256:')}"

@@ -1,9 +1,8 @@
-"""Files of a container without anything that runs inside having a part in it.
+"""Reading files of a container without any program of the container.
 
-An agent that is root may have changed the shell, the loader and every tool. Where this process sees the container's
-root, the kernel opens files there, with every link meaning what it means inside; that takes no time. Elsewhere the
-daemon's archive calls do the same, for tens of milliseconds each: it follows the links of a path's directories, and the
-last part of a path is followed here.
+A root agent may have changed the shell, the loader and every tool. If this process sees the container's root, the
+kernel opens files there, with links resolved as inside, at once. Else the daemon's archive calls do it, for tens of
+milliseconds each: they follow links of a path's directories, and a link at its end is followed here.
 """
 
 from __future__ import annotations
@@ -21,13 +20,18 @@ from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.translation import NotFound
 
 LIMIT = 64 * 1024 * 1024
-"""Bytes of a file; programs and libraries are smaller."""
+"""Maximum number of bytes of a file; programs and libraries are smaller."""
 
 _LINKS = 16
+"""Maximum number of links that are followed at the end of a path."""
 
 
 async def read_outside(engine: Engine, container: str, path: str) -> bytes | None:
-    """The bytes of a file, None when there is none. Raises `SandboxError` for what is no file."""
+    """Return the content of a file in a container; None if there is none.
+
+    Raises:
+        SandboxError: It is no regular file, or too large.
+    """
 
     def read(client: RecordingClient) -> bytes | None:
         root = _root_of(client, container) if engine.is_local else None
@@ -45,11 +49,14 @@ async def read_outside(engine: Engine, container: str, path: str) -> bytes | Non
 
 
 async def read_original(engine: Engine, container: str, path: str) -> bytes | None:
-    """What the image of a container has at a path: read from another container of it, which never runs."""
+    """Return the content of a file in a container's image, read from a temporary container that never runs.
+
+    None if there is no such file. Raises `SandboxError` if it is no regular file, or too large.
+    """
 
     def read(client: RecordingClient) -> bytes:
         image = client.inspect_container(container)["Image"]
-        # A command is needed where the image has none; it is not run.
+        # An image without a command needs one for a container; it is never run.
         made = client.create_container(image, ["true"])["Id"]
         try:
             return _read(client, made, path)
@@ -63,12 +70,12 @@ async def read_original(engine: Engine, container: str, path: str) -> bytes | No
 
 
 def _root_of(client: RecordingClient, container: str) -> int | None:
-    """The root directory of a container, as a handle; None where this process may not, or cannot, see it."""
+    """Return a descriptor of a container's root directory; None if this process may not, or cannot, open it."""
     found = client.inspect_container(container)
     place = Path("/proc") / str(found["State"]["Pid"])
     try:
         handle = os.open(place / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # The daemon's numbers need not be this process's; asked after the handle was taken, which stays what it is.
+        # The daemon may be in another pid namespace, and pids are reused. Checked last: the descriptor can't change.
         if found["Id"] in (place / "cgroup").read_text():
             return handle
         os.close(handle)
@@ -78,7 +85,7 @@ def _root_of(client: RecordingClient, container: str) -> int | None:
 
 
 def _read_below(root: int, path: str) -> bytes | None:
-    """Return the bytes of a file below a directory, out of which no link leads; None when there is none."""
+    """Return the content of a file below a directory, out of which no link leads; None if there is none."""
     try:
         fd = open_in_root(root, path)
     except (FileNotFoundError, NotADirectoryError):
@@ -93,6 +100,7 @@ def _read_below(root: int, path: str) -> bytes | None:
 
 
 def _read(client: RecordingClient, container: str, path: str) -> bytes:
+    """Return the content of a file from the daemon's archive of it, following links at the end of the path."""
     for _ in range(_LINKS):
         pieces, _ = client.get_archive(container, path, chunk_size=None)
         packed = bytearray()

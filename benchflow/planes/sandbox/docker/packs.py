@@ -1,7 +1,7 @@
-"""Snapshots for other hosts: what an image is, and each of its layers as a blob of its own in the artifact store.
+"""Packs: snapshots for other hosts, as a description and one blob per layer in the artifact store.
 
-A layer's archive is stored as it is, so that its blob has the name that daemons know the layer by. So any host sees
-which layers the store has already, and a further snapshot brings only what has changed since the one before it.
+A layer's archive is stored unchanged, so that its blob has the digest by which daemons know the layer. So any host sees
+which layers the store has already, and a later snapshot uploads only what has changed since the one before it.
 """
 
 from __future__ import annotations
@@ -33,25 +33,45 @@ from benchflow.planes.sandbox.scratch import scratch
 
 
 class Pack(Model):
-    """An image. stack: the stack's part of its name. config: what its containers are made with. layers: from below."""
+    """A snapshot's description, as it is stored."""
 
     kind: Literal["docker"] = "docker"
+    """Kind of the pack; a snapshot of another provider has another one."""
+
     stack: str
+    """Hash of the stack, from the snapshot's name."""
+
     architecture: str
+    """Architecture, as the daemon names it."""
+
     os: str
+    """Operating system, as the daemon names it."""
+
     created: str
+    """Time of creation, as the daemon has it."""
+
     config: dict[str, Any]
+    """Configuration of the image, as `inspect` has it under `Config`."""
+
     layers: tuple[ArtifactRef, ...]
+    """Archives of the layers, from the bottom up."""
 
 
 class Packs:
-    """The snapshots that one daemon gives and takes."""
+    """Packing and unpacking the snapshots of one daemon."""
 
     def __init__(self, engine: Engine, images: Images) -> None:
+        """Make it."""
         self._engine = engine
         self._images = images
 
     async def pack(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        """Upload a snapshot to the store, except for layers that are there, and return a reference to the pack.
+
+        Raises:
+            SandboxError: The image is no snapshot, or a layer can't be read.
+            SandboxStartError: The snapshot is missing.
+        """
         repository, _, tag = image.reference.partition(":")
         if repository != SNAPSHOT:
             raise SandboxError(f"{image.reference} is no snapshot", key="image", remedy="pack a snapshot of a sandbox")
@@ -78,6 +98,17 @@ class Packs:
         return await store.put_bytes(pack.model_dump_json().encode())
 
     async def unpack(self, ref: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        """Return the snapshot with a name, created from a pack unless it exists.
+
+        Args:
+            ref: The pack.
+            name: Name of the snapshot.
+            store: Artifact store with the layers.
+
+        Raises:
+            ForeignSnapshotError: It is no pack of a Docker daemon, or one of another platform.
+            SandboxError: The daemon refuses it.
+        """
         try:
             pack = Pack.model_validate_json(await store.read(ref))
         except ValidationError as error:
@@ -102,7 +133,7 @@ class Packs:
     # --- to the store --------------------------------------------------------------------------------
 
     async def _store_copied(self, layer: Path, store: BlobStore) -> ArtifactRef:
-        """A layer of whose files the daemon knows nothing."""
+        """Store a layer that was filled past the daemon, whose export would lack the files."""
         try:
             digest = await asyncio.to_thread(known_digest, layer)
             if digest and (known := await store.find(digest.removeprefix("sha256:"))):
@@ -122,10 +153,11 @@ class Packs:
             ) from error
 
     async def _store_layer(self, reference: str, layers: list[str], number: int, store: BlobStore) -> ArtifactRef:
+        """Store a layer, from the daemon's files if possible, else with the layers above it from an export."""
         digest = layers[number].removeprefix("sha256:")
         if known := await store.find(digest):
             return known
-        # Snapshots of one task begin with the same layers: one brings them, and the others find them.
+        # Snapshots of one task share their lower layers: one process uploads them, and the others find them.
         async with file_lock(state_dir() / "locks" / f"layer-{digest[:32]}.lock"), scratch() as directory:
             if known := await store.find(digest):
                 return known
@@ -141,7 +173,7 @@ class Packs:
     async def _export(
         self, reference: str, layers: set[str], directory: Path, store: BlobStore
     ) -> dict[str, ArtifactRef]:
-        """Ask the daemon for an image, and store those of its layers that the store does not have."""
+        """Export an image and store the given layers that the store lacks; return them by digest."""
         wanted = {layer for layer in layers if await store.find(layer.removeprefix("sha256:")) is None}
         files = await self._engine.follow(
             lambda client: split(client.get_image(reference, chunk_size=CHUNK), wanted, directory)
@@ -151,6 +183,7 @@ class Packs:
     # --- from the store ------------------------------------------------------------------------------
 
     async def _require_kind(self, pack: Pack) -> None:
+        """Raise `ForeignSnapshotError` unless the daemon's platform is that of the pack."""
         told = await self._engine.call(lambda client: client.version())
         if (told["Os"], told["Arch"]) != (pack.os, pack.architecture):
             raise ForeignSnapshotError(
@@ -159,9 +192,10 @@ class Packs:
             )
 
     async def _load(self, pack: Pack, reference: str, store: BlobStore) -> None:
+        """Have the daemon create the image of a pack, fetching only layers that it lacks."""
         if uppers.keeps_images_elsewhere(await self._engine.call(lambda client: client.info())):
             return await self._load_all(pack, reference, store)
-        # The daemon says itself which layer it lacks; those above it can't be there either.
+        # The daemon's error names the layer that it lacks; it can't have those above it either.
         said = await self._ask(pack, reference, {})
         if not said:
             return
@@ -176,7 +210,7 @@ class Packs:
             raise SandboxError(f"the daemon does not take the snapshot: {said}", key="snapshot")
 
     async def _load_all(self, pack: Pack, reference: str, store: BlobStore) -> None:
-        """Load an image with all of its layers: containerd's store takes one that lacks some, and can't start it."""
+        """Load an image with all of its layers: containerd's store accepts one that lacks some, but can't start it."""
         async with scratch() as directory:
             files = {}
             for number, layer in enumerate(pack.layers):
@@ -189,7 +223,7 @@ class Packs:
             )
 
     async def _ask(self, pack: Pack, reference: str, files: dict[int, Path]) -> str:
-        """Have the daemon load an image, whole or not at all; what it says is wrong."""
+        """Have the daemon load an image, entirely or not at all. Return its error message, empty on success."""
         description = json.dumps(_description(pack, reference)).encode()
         said = await self._engine.follow(
             lambda client: list(client.load_image(archived(description, reference, len(pack.layers), files)))  # type: ignore[no-untyped-call]
@@ -200,6 +234,7 @@ class Packs:
 
 
 def _description(pack: Pack, reference: str) -> dict[str, Any]:
+    """Return the configuration file of a pack's image."""
     layers = [f"sha256:{layer.sha256}" for layer in pack.layers]
     like = {"Architecture": pack.architecture, "Os": pack.os, "Created": pack.created}
     return description_of(like, pack.config, layers, reference)

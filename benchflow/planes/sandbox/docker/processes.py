@@ -1,8 +1,10 @@
-"""Commands as executions of the daemon. An execution that the daemon has created starts at most once, however often it
-is asked to; its id is recorded on the host before it is started, if other processes may ask for it.
+"""Commands of a container, as execs of the daemon.
 
-The daemon forgets executions some minutes after their end, and all of them when it is started again, which the
-container may outlive. It misses ends while its containerd is away. Then it can't tell how they ended.
+An exec that the daemon has created starts at most once, however often the start is requested. Its id is recorded on the
+host before the start, if other processes of the engine may ask for it.
+
+The daemon forgets execs some minutes after their end, and all of them when it restarts, which the container may
+outlive. It misses ends while its containerd is away. Then it can't tell how they ended.
 """
 
 from __future__ import annotations
@@ -23,20 +25,27 @@ from benchflow.planes.sandbox.docker.translation import NotFound, passing_error
 from benchflow.planes.sandbox.records import write_record
 
 _MAX_REASON = 64 * 1024
-"""Bytes of what the daemon says of a command that does not start."""
+"""Maximum number of bytes of the daemon's message about a command that does not start."""
 
 
 class Processes:
-    """The commands of the containers of one daemon, each by the handle of its sandbox and its id."""
+    """The commands of the containers of one daemon, by the handle of the sandbox and the id of the process."""
 
     def __init__(self, engine: Engine) -> None:
+        """Make it."""
         self._engine = engine
-        # Of commands that were started here and have not ended, as far as is known.
+        # Streams of commands that this process has started and has not seen end.
         self._streams: dict[tuple[str, str], Stream] = {}
         self._exec_ids: dict[tuple[str, str], str] = {}
 
     async def spawn(self, handle: str, container: str, process: Process) -> None:
-        """Start a command, unless it was. Whoever else may do that waits meanwhile."""
+        """Start a command, unless it was started. The caller must exclude others that start the same one meanwhile.
+
+        Args:
+            handle: Handle of the sandbox.
+            container: Id of its container.
+            process: The command.
+        """
         known = self._known(handle, process.id)
         state = await self._inspect(known["exec_id"]) if known is not None and "refused" not in known else None
         if state is None:
@@ -52,7 +61,14 @@ class Processes:
             self._streams[handle, process.id] = await self._engine.open_exec(container, known["exec_id"])
 
     async def status(self, handle: str, container: str, process_id: str) -> ProcessStatus:
-        """Return how a command fares."""
+        """Return the status of a command.
+
+        One that the daemon has forgotten, or could not start for a reason that passes, is reported as started, without
+        an exit code.
+
+        Raises:
+            SandboxLostError: The container does not run.
+        """
         known = self._known(handle, process_id)
         if known is None:
             return ProcessStatus(was_started=False)
@@ -61,9 +77,9 @@ class Processes:
         if state is None or "refused" in known:
             return ProcessStatus(was_started=True)
         if state["ExitCode"] is not None and not state["Running"]:
-            # Nobody asks again for one that is not kept.
+            # Commands that are not retained are asked for only until their end.
             self._exec_ids.pop((handle, process_id), None)
-        # The daemon answers a start before it has noted it.
+        # The daemon answers a start before its state says so.
         is_coming = state["ExitCode"] is None and (handle, process_id) in self._streams
         return ProcessStatus(
             was_started=state["Running"] or is_coming or state["ExitCode"] is not None,
@@ -72,7 +88,12 @@ class Processes:
         )
 
     async def wait(self, handle: str, container: str, process_id: str) -> ProcessStatus:
-        """Return once a command has ended."""
+        """Wait for the end of a command and return its status.
+
+        Raises:
+            SandboxLostError: The container ended.
+            SandboxError: The daemon could not start the command for a reason that passes, such as a full disk.
+        """
         pause, longest = 0.05, 1.0
         if (stream := self._streams.get((handle, process_id))) is not None:
             try:
@@ -81,7 +102,7 @@ class Processes:
                 self._drop(handle, process_id)
             if said and (refused := self._refusal(handle, process_id, said)) is not None:
                 return refused
-            # The daemon may note the end a little later.
+            # The daemon may notice the end a little later.
             pause, longest = 0.002, 0.2
         while (status := await self.status(handle, container, process_id)).is_running:
             await asyncio.sleep(pause)
@@ -89,21 +110,21 @@ class Processes:
         return status
 
     def _refusal(self, handle: str, process_id: str, said: str) -> ProcessStatus | None:
-        """Return the end of a command that the daemon did not start. None if somebody else has started it.
+        """Return the status of a command that the daemon did not start; None if another process has started it.
 
         Raises:
-            SandboxError: It would start it at another time.
+            SandboxError: The reason passes, so that a retry may succeed.
         """
         if (passing := passing_error(said)) is not None:
             known = self._known(handle, process_id)
             if known is not None and (file := _record(handle, process_id)).exists():
-                # What the daemon tells later of its exit code is not the command's.
+                # The exit code that the daemon will have for the exec is not the command's.
                 write_record(file, known | {"refused": True})
             raise passing
         return None if "already run" in said else ProcessStatus(error=said)
 
     async def stream(self, container: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
-        """Run a command and yield what it prints, then its exit code."""
+        """Run a command and yield its output as it comes, then its exit code. Closing early leaves it running."""
         exec_id = await self._create(container, process)
         async with entering(container):
             stream = await self._engine.open_exec(container, exec_id)
@@ -115,7 +136,7 @@ class Processes:
         yield ExecChunk(stream="exit", return_code=await self._exit_code(container, exec_id))
 
     async def _exit_code(self, container: str, exec_id: str) -> int:
-        """Return the exit code of an execution whose stream has ended."""
+        """Poll for the exit code of an exec whose stream has ended, and return it."""
         pause = 0.002
         while True:
             state = await self._inspect(exec_id)
@@ -130,22 +151,23 @@ class Processes:
                 await self._require_running(container)
 
     def forget(self, handle: str) -> None:
-        """Let go of what is held of the commands of a sandbox."""
+        """Close the streams of a sandbox's commands and drop their exec ids. The commands run on."""
         for one, process_id in [key for key in self._exec_ids | self._streams if key[0] == handle]:
             self._drop(one, process_id)
             self._exec_ids.pop((one, process_id), None)
 
     def _drop(self, handle: str, process_id: str) -> None:
+        """Close the stream of a command."""
         stream = self._streams.pop((handle, process_id), None)
         if stream is not None:
             stream.close()
 
     def _known(self, handle: str, process_id: str) -> dict[str, Any] | None:
-        """Return what is recorded of a command, None if it was never created."""
+        """Return the record of a command, with its `exec_id`; None if no exec was created for it."""
         if (exec_id := self._exec_ids.get((handle, process_id))) is not None:
             return {"exec_id": exec_id}
         file = _record(handle, process_id)
-        # An earlier version has recorded it elsewhere.
+        # An earlier version of the engine used another suffix.
         for place in (file, file.with_suffix(".json")):
             if place.exists():
                 record: dict[str, Any] = json.loads(place.read_text())
@@ -154,6 +176,7 @@ class Processes:
         return None
 
     async def _create(self, container: str, process: Process) -> str:
+        """Create an exec and return its id."""
         async with entering(container):
             made = await self._engine.about(
                 container,
@@ -164,7 +187,7 @@ class Processes:
         return str(made["Id"])
 
     async def _inspect(self, exec_id: str) -> dict[str, Any] | None:
-        """Return what the daemon says of an execution, None if it has forgotten it."""
+        """Return the daemon's state of an exec; None if it has forgotten it."""
         try:
             state: dict[str, Any] = await self._engine.call(lambda client: client.exec_inspect(exec_id))
         except NotFound:
@@ -178,5 +201,5 @@ class Processes:
 
 
 def _record(handle: str, process_id: str) -> Path:
-    # Not among the `*.json` there, which say what was run once.
+    # Not `*.json`, which are the records of `exec_once`.
     return container_records(handle) / f"{process_id}.exec"

@@ -1,6 +1,6 @@
-"""What this host keeps of a container beside the records of its sandbox: whether it is frozen, the lock on its copying.
+"""Records of containers on this host, beside those of their sandboxes: the frozen mark, and the capture lock.
 
-A sandbox's handle is the id of its first container, which those keep that a restore puts in its place.
+A sandbox's handle is the id of its first container, also after a restore has replaced that.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from benchflow.planes.sandbox.records import file_lock, write_record
 
 
 def container_records(handle: str) -> Path:
-    """The directory of one sandbox's records."""
+    """Return the directory of a sandbox's records."""
     return state_dir() / "exec" / handle
 
 
 def forget_container(container: str) -> None:
-    """Remove what is kept of a container that is removed."""
+    """Remove the lock file of a container that is removed."""
     _capture_lock(container).unlink(missing_ok=True)
 
 
 def is_frozen(handle: str) -> bool:
-    """Tell whether a sandbox is to stand still, and was not left paused by a process that died."""
+    """Return whether a sandbox was frozen on request, not just left paused by a process that died."""
     return _frozen_mark(handle).exists()
 
 
 def mark_frozen(handle: str, is_to_stand_still: bool) -> None:
-    """Note whether a sandbox is to stand still."""
+    """Set or remove a sandbox's frozen mark."""
     if is_to_stand_still:
         write_record(_frozen_mark(handle), {})
     else:
@@ -38,13 +38,13 @@ def mark_frozen(handle: str, is_to_stand_still: bool) -> None:
 
 
 def _frozen_mark(handle: str) -> Path:
-    # Not among the `*.json` there, each of which is an execution.
+    # Not `*.json`, which are the records of `exec_once`.
     return container_records(handle) / "frozen"
 
 
 @contextlib.asynccontextmanager
 async def entering(container: str) -> AsyncIterator[None]:
-    """Held while a command is started: the daemon starts none in a container that is being copied."""
+    """Hold the container's capture lock, shared, in the block that starts an exec: none starts while it is captured."""
     try:
         async with file_lock(_capture_lock(container), shared=True):
             yield
@@ -55,7 +55,12 @@ async def entering(container: str) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def capturing(container: str, *, wait: bool = True) -> AsyncIterator[bool]:
-    """Held while a container is copied; yields whether it is."""
+    """Hold the container's capture lock in the block, which no exec's start and no other capture may overlap.
+
+    Args:
+        container: Id of the container.
+        wait: Whether to wait for the lock. If not, yield at once whether it is held.
+    """
     async with file_lock(_capture_lock(container), wait=wait) as held:
         yield held
 

@@ -1,8 +1,8 @@
-"""Going back: a container gives its place to another one that begins with other files.
+"""Restores: a container is replaced by a successor with other files, under the same name and handle.
 
-The successor is made under a name of its own, so that whatever is wrong with the image is found first. While the old
-container runs, it is the sandbox; from when it doesn't, its successor is. Whoever looks for the sandbox next sees
-which, and finishes what a process that died has begun.
+The successor is created under a temporary name, so that problems with the image show before anything is lost. The old
+container is the sandbox as long as it runs; from its end on, the successor is. The next process that looks for the
+sandbox sees which, and finishes a restore whose process has died.
 """
 
 from __future__ import annotations
@@ -24,22 +24,36 @@ from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.records import file_lock
 
 SUFFIX = ".next"
-"""What a successor's name ends with until it has the place."""
+"""Suffix of a successor's name until it has replaced the old container."""
 
 _LEFT_OVER_SEC = 60.0
-"""After this time a container that was being removed when its remover died is removed."""
+"""Age in seconds beyond which a successor counts as an orphan while the old container runs."""
 
 
 class Restores:
-    """The containers of one daemon that give and take places. remove: removes a container by its description."""
+    """The restores of one daemon's containers."""
 
     def __init__(self, engine: Engine, starter: Starter, remove: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        """Make it.
+
+        Args:
+            engine: The daemon.
+            starter: Starts containers.
+            remove: Removes a container, given its `inspect` data.
+        """
         self._engine = engine
         self._starter = starter
         self._remove = remove
 
     async def find(self, name: str, handle: str | None = None) -> dict[str, Any] | None:
-        """The container of a sandbox, running or not; one that is about to take its place does so first."""
+        """Return a sandbox's container, running or not, as `inspect` data; None if there is none.
+
+        A restore that was interrupted after the old container's end is finished first.
+
+        Args:
+            name: Name of the sandbox.
+            handle: Handle that the container must have; None for any.
+        """
         found = await self._look(name, handle)
         if found is not None and found["State"]["Running"]:
             return found
@@ -51,7 +65,18 @@ class Restores:
             return await self._finish(name, handle)
 
     async def restore(self, name: str, handle: str, image: ImageRef) -> dict[str, Any]:
-        """The container that is in the place of another, begun from the image."""
+        """Replace a sandbox's container by one that starts from an image, and return the new one's `inspect` data.
+
+        Args:
+            name: Name of the sandbox.
+            handle: Handle of the sandbox.
+            image: Image to start from.
+
+        Raises:
+            SandboxLostError: There is no such sandbox, or it was removed meanwhile.
+            SandboxStartError: The image is missing, or the new container does not come up.
+            SandboxError: The old container could not be ended.
+        """
         async with self._turn(name):
             old = await self._finish(name, handle)
             if old is None:
@@ -59,7 +84,7 @@ class Restores:
             if (left := await self._inspect(name + SUFFIX)) is not None:
                 await self._remove(left)
             await create_successor(self._engine, old, image.reference, name + SUFFIX)
-            # Not before all is ready for what comes after it.
+            # Killed last: until here, an error leaves the sandbox as it was.
             with contextlib.suppress(SandboxLostError):
                 await self._engine.call(lambda client: client.kill(old["Id"]))
             new = await self._finish(name, handle)
@@ -70,7 +95,7 @@ class Restores:
         return new
 
     async def tidy(self, name: str) -> None:
-        """Remove the successor of a sandbox that never came to its place."""
+        """Remove the orphaned successor of a sandbox, unless a restore is under way."""
         async with file_lock(_lock(name), wait=False) as held:
             if held and await self._is_left_over(name):
                 left = await self._inspect(name + SUFFIX)
@@ -78,17 +103,18 @@ class Restores:
                     await self._remove(left)
 
     async def _is_left_over(self, name: str) -> bool:
+        """Return whether a successor is an orphan: the old container runs, and the successor is over a minute old."""
         old, coming = await self._inspect(name), await self._inspect(name + SUFFIX)
         if old is None or coming is None or not old["State"]["Running"]:
             return False
-        # The end of the old one may be under way still.
+        # A restore that has just died may have killed the old container, whose end is still to come.
         made = datetime.fromisoformat(coming["Created"][:19] + "+00:00")
         return time.time() - made.timestamp() > _LEFT_OVER_SEC
 
-    # --- one turn ------------------------------------------------------------------------------------
+    # --- under the lock ------------------------------------------------------------------------------
 
     async def _finish(self, name: str, handle: str | None) -> dict[str, Any] | None:
-        """The container of a sandbox, after what must be done for it to be that. The turn is held."""
+        """Return a sandbox's container, after finishing an interrupted restore. The caller holds the lock."""
         old, coming = await self._look(name, handle), await self._inspect(name + SUFFIX)
         if old is not None and old["State"]["Running"]:
             return old
@@ -103,6 +129,7 @@ class Restores:
         return await self._begin(coming, name)
 
     async def _begin(self, container: dict[str, Any], name: str) -> dict[str, Any]:
+        """Start a successor and return its `inspect` data; remove it and raise if it does not come up."""
         try:
             await self._starter.start(container["Id"])
         except BenchFlowError as error:
@@ -116,7 +143,7 @@ class Restores:
         return begun
 
     async def _look(self, name: str, handle: str | None) -> dict[str, Any] | None:
-        """The container of a name; with a handle, only if it is the sandbox of that."""
+        """Return the container with a name as `inspect` data; None if there is none, or if it has another handle."""
         found = await self._inspect(name)
         return found if found is None or handle in (None, handle_of(found)) else None
 
@@ -129,6 +156,7 @@ class Restores:
 
     @contextlib.asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
+        """Hold the lock of a sandbox's restores in the block."""
         async with file_lock(_lock(name)):
             yield
 
@@ -142,4 +170,5 @@ def _lock(name: str) -> Path:
 
 
 def forget_restores(name: str) -> None:
+    """Remove the lock file of a removed sandbox's restores."""
     _lock(name).unlink(missing_ok=True)

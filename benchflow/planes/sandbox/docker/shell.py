@@ -1,8 +1,8 @@
-"""The persistent root shell: the engine's own small commands at less than a millisecond each.
+"""The persistent root shell, which runs the engine's own short scripts in less than a millisecond each.
 
-An execution of its own costs tens of milliseconds. So each attached sandbox keeps one `/bin/sh`, fed over
-its standard input: a script, then a line that prints a random marker on both outputs. The marker makes the
-answer's end unmistakable in binary data. The shell dies with its client, because its input ends.
+An exec of its own costs tens of milliseconds. So each attached sandbox has one `/bin/sh`, which receives on its stdin a
+script, then a line that prints a random marker on stdout and stderr. The marker makes the end of the output
+unmistakable, even in binary data. The shell dies with its client, because its stdin ends.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from benchflow.planes.sandbox.driven.wrapped import MARK_AGENT
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
 
 CROWDED_SEC = 10.0
-"""How long a shell that cannot begin is tried again: what was killed leaves its place a moment later, and for a moment
-the daemon says of a container that is being removed that it runs.
-"""
+"""Timeout in seconds for retries of a shell that can't start: killed processes free their places a moment later, and
+for a moment the daemon still reports a container that is being removed as running."""
 
 MAX_ANSWER = 96 * 1024 * 1024
-"""Bytes of what a script prints and nobody takes; the largest file that is read through the shell fits."""
+"""Maximum number of bytes of a script's buffered output; the largest file that is read through the shell fits."""
 
 HOLD_BACK = 64
-"""Bytes at the end of standard output that may be the marker: longer than a marker line."""
+"""Bytes at the end of stdout that are held back because they may be the marker line; longer than that line."""
 
 
 class _Broken(Exception):
-    """The shell ended in the middle of an answer; the argument is what it had said."""
+    """The shell ended in the middle of a script. The argument is the end of its output."""
 
 
 class RootShell:
-    """One shell in one container. Scripts run one after another, each in a subshell with no input."""
+    """A root shell in one container. Scripts run one after another, each in a subshell with an empty stdin."""
 
     def __init__(self, engine: Engine, container: str) -> None:
+        """Make it. The shell is started by the first script."""
         self._engine = engine
         self._container = container
         self._stream: Stream | None = None
@@ -55,10 +55,17 @@ class RootShell:
         sink: Callable[[bytes], None] | None = None,
         timeout: float | None = 60.0,
     ) -> ScriptResult:
-        """Run a script. It must be repeatable: a shell that dies under it is replaced and asked once more.
+        """Run a script and return its result. A shell that dies is replaced, and the script run again.
 
-        sink: receives standard output in pieces. Raises `SandboxLostError` when the container is gone and
-        `SandboxError` when it has no usable shell or the script does not end in `timeout` seconds.
+        Args:
+            script: Text of the script, which must be repeatable.
+            sink: Callback that receives stdout in pieces; then there is no second run once it has received any.
+            timeout: Seconds for the script; None for no limit.
+
+        Raises:
+            SandboxLostError: The container does not run.
+            SandboxBusyError: The shell ended after `sink` had received output.
+            SandboxError: The container has no usable shell, or the script does not end in time.
         """
         given = 0
 
@@ -79,10 +86,10 @@ class RootShell:
                         return answer
                     full = crowded = True
                 except _Broken as broken:
-                    # Nobody enters a container that is being removed, nor one that is full; which it is, shows soon.
+                    # No exec enters a container that is being removed, or is out of pids; which it is shows soon.
                     full = is_out_of_processes(str(broken))
                     crowded = (full or "setns" in str(broken)) and not giving_up.is_over()
-                    # What a sink has taken cannot be taken back, so there is no second try.
+                    # Output that a sink has received cannot be revoked, so there is no second run.
                     await self._explain(broken, fresh and not crowded)
                     if given:
                         raise SandboxBusyError("the sandbox's shell ended in the middle of an answer") from broken
@@ -93,7 +100,7 @@ class RootShell:
                     await asyncio.sleep(0.05)
 
     async def alive(self) -> bool:
-        """Whether the open shell answers; False when none is open."""
+        """Return whether the open shell runs a script; False if none is open."""
         if self._stream is None:
             return False
         try:
@@ -103,17 +110,19 @@ class RootShell:
 
     @contextlib.asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """While this is held, no script runs. The next one runs in another shell."""
+        """Close the shell and run no script during the block. The next script starts another shell."""
         async with self._turn:
             self.close()
             yield
 
     def close(self) -> None:
+        """Close the shell, if one is open. The next script starts another one."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
     async def _converse(self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None) -> ScriptResult:
+        """Send a script to the shell, opened if needed, and return its result. Raise `_Broken` if the shell ends."""
         marker = secrets.token_hex(16)
         text = f"(\n{script}\n) </dev/null\nbf=$?; printf '\\n{marker} %d\\n' $bf; printf '\\n{marker}\\n' >&2\n"
         finished = False
@@ -132,11 +141,12 @@ class RootShell:
             await self._engine.require_answer()
             raise SandboxError(f"a command of the engine did not end within {timeout} s") from None
         finally:
-            # After a cancellation or an error the rest of the answer is still to come: this shell is spent.
+            # After a cancellation or an error the rest of the output is still to come: the shell can't be used again.
             if not finished:
                 self.close()
 
     async def _open(self) -> Stream:
+        """Start a shell in the container and return its stream."""
         async with entering(self._container):
             made = await self._engine.about(
                 self._container,
@@ -146,11 +156,12 @@ class RootShell:
             )
             stream = await self._engine.open_exec(self._container, made["Id"])
         with contextlib.suppress(OSError):
-            # A shell that has ended by now is found out by what it is asked next.
+            # If the shell has ended by now, the next script fails and handles that.
             await stream.send(f"{MARK_AGENT}\n".encode())
         return stream
 
     async def _listen(self, stream: Stream, marker: bytes, sink: Callable[[bytes], None] | None) -> ScriptResult:
+        """Read the output of a script up to the marker on both streams, and return its result."""
         out, err = bytearray(), bytearray()
         end_out = re.compile(rb"\n" + marker + rb" (\d+)\n\Z")
         end_err = b"\n" + marker + b"\n"
@@ -176,7 +187,7 @@ class RootShell:
         return ScriptResult(exit_code=code, out=bytes(out), err=bytes(err[: -len(end_err)]))
 
     async def _explain(self, broken: _Broken, fresh: bool) -> None:
-        """Raise if the shell cannot be had again; return if another may be opened."""
+        """Raise the error for a broken shell if no other can be started; return if the script may be tried again."""
         state = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
         if not state["State"]["Running"]:
             raise SandboxLostError(
@@ -186,7 +197,7 @@ class RootShell:
             )
         if "stopped state" in str(broken):
             raise SandboxLostError(f"the container {state['Name'].lstrip('/')} has stopped")
-        # One that was open before ends with the daemon that it is attached by.
+        # A shell that was open before may just have ended with the daemon that it was attached through.
         if fresh and (passing := passing_error(str(broken))) is not None:
             raise passing
         if fresh:

@@ -1,8 +1,8 @@
-"""Starting a container, once the program that it idles in is in its place.
+"""Starting containers, after writing the idle program, which is their first process.
 
-The image of a container may hold what an agent left who was root, its shell and its loader included. So what a
-container idles in is a program of the engine's, without libraries. It lies on a volume of the container's own, and is
-written anew before each start: nothing runs then that could change it.
+A container's image may have been captured after an agent was root, and have its shell and loader. So the first process
+is a program of the engine without libraries. It is on a volume of the container's own, and is written anew before each
+start, when no process runs that could change it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,37 @@ _MODE = 0o555
 
 
 class Starter:
-    """Starts the containers of one daemon. info: asks what the daemon says of itself."""
+    """Starts the containers of one daemon."""
 
     def __init__(self, engine: Engine, info: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        """Make it.
+
+        Args:
+            engine: The daemon.
+            info: Returns the daemon's `info`.
+        """
         self._engine = engine
         self._info = info
 
     async def start(self, container: str) -> None:
-        """Start a container that does not run. One that was started in the meantime is success."""
+        """Start a container. One that runs already is success.
+
+        Raises:
+            SandboxUnavailableError: There is no idle program for the daemon's machine.
+            SandboxError: The container does not start.
+        """
         machine = (await self._info())["Architecture"]
         if machine not in MACHINES:
             raise SandboxUnavailableError(
                 f"the Docker daemon's machine is {machine!r}, for which there is no program that a container idles in",
                 remedy=f"use a daemon on one of {', '.join(MACHINES)}",
             )
-        # What a task sets in its environment is to be found in PID 1's, by whoever looks there.
+        # Not hidden: a task's variables must be readable in `/proc/1/environ`, as in any container.
         content = program(machine, is_hidden=False)
 
         def start(client: RecordingClient) -> None:
             mounts = client.inspect_container(container)["Mounts"]
-            # One that an earlier version made has another program.
+            # A container from an earlier version of the engine has no such volume.
             volume = next((mount["Source"] for mount in mounts if mount["Destination"] == PROGRAMS), None)
             if volume is not None and not (self._engine.is_local and _write(Path(volume), content)):
                 client.put_archive(container, PROGRAMS, _archive(content))
@@ -55,19 +66,20 @@ class Starter:
 
 
 def _write(volume: Path, content: bytes) -> bool:
-    """Write the program to a volume, which is faster than to send it; False where that can't be done."""
+    """Write the program into a volume's directory, faster than through the daemon. Return False if not possible."""
     if os.geteuid() != 0:
         return False
     try:
         with ConfinedDirectory(volume) as directory, directory.replacing(_NAME, _MODE) as file:
             file.write(content)
     except (OSError, BenchFlowError):
-        # The daemon's files are another machine's.
+        # The daemon's files are on another machine.
         return False
     return True
 
 
 def _archive(content: bytes) -> bytes:
+    """Return a tar archive with the program."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         info = entry(_NAME, _MODE, (0, 0))

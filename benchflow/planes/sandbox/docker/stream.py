@@ -1,8 +1,8 @@
-"""The bytes of an attached execution, read on the event loop.
+"""The byte stream of an attached exec, read on the event loop.
 
-The daemon multiplexes both outputs into frames: one byte of stream number, three of nothing, four of length.
-A plain socket is read by the loop itself, because a thread per running command would be the limit on how many
-can run; only an encrypted one, which the loop cannot read, costs a thread while it waits.
+The daemon multiplexes stdout and stderr into frames: one byte of stream number, three unused, four of length. A plain
+socket is read by the event loop, since a thread per running command would limit how many can run. Only an encrypted
+one, which the loop cannot read, takes a thread while it waits.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from typing import Any
 STDOUT = 1
 STDERR = 2
 CHUNK = 256 * 1024
+"""Maximum number of bytes that are received at a time."""
+
 HEADER = 8
+"""Bytes of a frame's header."""
 
 
 class Stream:
-    """One connection to a started execution. `raw` is what the library gives for `socket=True`.
-
-    on_sign: called, on the event loop, when the execution gives a sign: output, or its end.
-    """
+    """A connection to a started exec."""
 
     def __init__(self, raw: Any, on_sign: Callable[[], object] = lambda: None) -> None:
+        """Make it.
+
+        Args:
+            raw: Socket that the library returns for `socket=True`.
+            on_sign: Callback on the event loop, called whenever data or EOF comes.
+        """
         self._on_sign = on_sign
         self._response = raw._response
         self._sock: socket.socket = getattr(raw, "_sock", raw)
@@ -37,14 +43,14 @@ class Stream:
         self._closed = False
         if self._plain:
             self._sock.setblocking(False)
-            # What came in one packet with the response's headers is in the library's buffer, not in the socket.
+            # Data that came in one packet with the response's headers is in the library's buffer, not in the socket.
             self._buffer += self._response.raw._fp.fp.peek()
         else:
             self._sock.settimeout(None)
             self._reader = self._response.raw._fp.fp
 
     async def read(self) -> tuple[int, bytes] | None:
-        """The next piece as (stream, bytes); None at the end."""
+        """Return the next piece as (stream number, bytes); None at the end."""
         while True:
             if self._left and self._buffer:
                 piece = bytes(self._buffer[: self._left])
@@ -62,7 +68,7 @@ class Stream:
             self._buffer += data
 
     async def read_all(self, limit: int) -> bytes:
-        """Everything to the end, both streams as one; bytes beyond `limit` are dropped."""
+        """Read to the end and return both streams as one, of which bytes beyond `limit` are dropped."""
         said = bytearray()
         while (piece := await self.read()) is not None:
             if len(said) < limit:
@@ -70,13 +76,14 @@ class Stream:
         return bytes(said[:limit])
 
     async def send(self, data: bytes) -> None:
+        """Write to the command's stdin."""
         if self._plain:
             await asyncio.get_running_loop().sock_sendall(self._sock, data)
         else:
             await asyncio.to_thread(self._sock.sendall, data)
 
     def close(self) -> None:
-        """End the connection. The command goes on; only its input ends."""
+        """Close the connection. The command runs on, but its stdin ends."""
         if self._closed:
             return
         self._closed = True
@@ -88,6 +95,7 @@ class Stream:
             self._sock.close()
 
     async def _receive(self) -> bytes:
+        """Return the next received bytes; none at the end, and after an error of the connection."""
         try:
             if self._plain:
                 return await asyncio.get_running_loop().sock_recv(self._sock, CHUNK)

@@ -1,4 +1,4 @@
-"""Translation of the daemon's errors to those of the sandbox plane: the one table."""
+"""The translation of the daemon's and the library's errors into those of the sandbox plane."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ GONE = (
     "container not running",
     "process not running",
 )
+"""Parts of the daemon's messages about a container that does not run, or is missing."""
 
 FULL = ("no space left on device", "disk quota exceeded")
-"""Parts of the daemon's messages about a full disk."""
+"""Parts of its messages about a full disk."""
 
 BUSY = (
     *FULL,
@@ -44,7 +45,7 @@ BUSY = (
     "device or resource busy",
     "i/o timeout",
 )
-"""Parts of its messages when the same may work in a moment: the host is short of something."""
+"""Parts of its messages if a retry may succeed soon, because the host is short of something."""
 
 AWAY = (
     "connection error: desc",
@@ -64,21 +65,21 @@ AWAY = (
     "unexpected eof",
     "is shutting down",
 )
-"""Parts of its messages when it ends, or when its containerd is away: it ended, restarts or hangs."""
+"""Parts of its messages if it is ending, or its containerd has ended, restarts or hangs."""
 
 _NETWORK = ("http://", "https://", "dial tcp", "lookup ")
-"""Parts of its messages about a registry: containerd is asked through a socket of the file system."""
+"""Parts of its messages about a registry; containerd, in contrast, is reached through a Unix socket."""
 
 API_TIMEOUT = 120.0
-"""Seconds a single call may be silent. A start on a crowded host takes seconds."""
+"""Timeout in seconds for each wait of a call for data. A start on a crowded host takes seconds."""
 
 
 class Conflict(SandboxError):
-    """The daemon refused because something of this name or in this state exists."""
+    """The daemon refused, because the name is taken or the object is in the wrong state."""
 
 
 class NotFound(SandboxError):
-    """The daemon does not know the object: image, network or execution."""
+    """The daemon does not know the image, network or exec."""
 
 
 def translate(error: Exception) -> BenchFlowError:
@@ -105,7 +106,7 @@ def translate(error: Exception) -> BenchFlowError:
             "DOCKER_HOST to a running daemon",
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        # Of this host, where what the daemon sends is written.
+        # A disk of this host, to which data from the daemon was to be written.
         return storage_error(error, "what the Docker daemon sends")
     said = f"the Docker daemon cannot be used: {_first_line(text)}"
     return SandboxBusyError(said) if is_busy(text) else SandboxError(said)
@@ -123,6 +124,7 @@ _NO_DAEMON = ("Connection refused", "No such file", "Connection aborted", "Error
 
 
 def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
+    """Return the error for an error response of the daemon."""
     said = str(error.explanation or error)
     status = error.status_code
     low = said.lower()
@@ -140,17 +142,17 @@ def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
 
 
 def is_busy(said: str) -> bool:
-    """Return whether what the daemon said of a failure means that the same may work in a moment."""
+    """Return whether a retry may succeed soon, by the daemon's message about a failure."""
     return any(part in said.lower() for part in (*BUSY, *AWAY))
 
 
 def is_out_of_processes(said: str) -> bool:
-    """Return whether a container had as many processes as it may have. said: by its shell, or the runtime."""
+    """Return whether a container reached its pids limit, by the message of its shell or of the runtime."""
     return could_not_fork(said) or "read init-p: " in said
 
 
 def space_error(said: str) -> SandboxSpaceError:
-    """Return the error for a disk of the daemon's that is full. said: by the daemon, or the operating system."""
+    """Return the error for a full disk of the daemon, with the message of the daemon or the operating system."""
     return SandboxSpaceError(
         f"Docker has no space left: {said}",
         remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
@@ -158,13 +160,19 @@ def space_error(said: str) -> SandboxSpaceError:
 
 
 def raise_if_full(said: str) -> None:
-    """Raise `SandboxSpaceError` if this is what is said when a disk of the daemon's is full."""
+    """Raise `SandboxSpaceError` if a message is about a full disk of the daemon."""
     if any(part in said.lower() for part in FULL):
         raise space_error(said)
 
 
 def passing_error(said: str) -> SandboxError | None:
-    """Return the error for what the daemon says of a failure that is not the command's; None for any other."""
+    """Return the error for a failed start of a command if the command is not at fault; None otherwise.
+
+    Such failures pass: a full disk, a container at its pids limit, or a containerd that does not answer.
+
+    Args:
+        said: The daemon's message.
+    """
     low = said.lower()
     if any(part in low for part in FULL):
         return space_error(said)

@@ -1,11 +1,11 @@
-"""Layers filled past the daemon, by copying what a container has changed, where the daemon's files are this host's.
+"""Layers that are filled past the daemon, by copying a container's changes, if the daemon's files are on this host.
 
-The daemon makes a layer by packing files, hashing the archive and unpacking it again. What it keeps of all that, in the
-storage driver overlay2, is a directory like the one that a container's changes lie in. So here the daemon is given a
-layer of its own without any files, whose directory is then filled with a copy. Containers lie over it as over others.
+The daemon makes a layer by packing files, hashing the archive and unpacking it again. The result, in the storage driver
+overlay2, is a directory like the one with a container's changes. So the daemon is given a layer without any files,
+whose directory is then filled with a copy. Containers use it like any other layer.
 
-The daemon itself knows such a layer by the archive without files: `docker save` tells no more of it. Which these are,
-their image's comment says; `archive` packs one as the daemon would have.
+The daemon itself knows such a layer by the archive without files: `docker save` has no more of it. The image's comment
+says which layers these are; `archive` packs one as the daemon would have.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from typing import Any
 from benchflow.planes.sandbox import trees
 
 _COPIED = "copied:"
+"""Prefix of a layer's index in an image's comment."""
 
 _DIGEST = "trusted.benchflow.digest"
-"""What a layer's archive is known by, beside its directory. "trusted": only root of the whole host sees it."""
+"""Attribute of the directory above a layer's: digest of its archive. `trusted` attributes are visible to root of the
+initial user namespace only."""
 
 _OPAQUE = "trusted.overlay.opaque"
+"""Attribute of a directory that hides those of the layers below."""
 
 _KEPT = ("security.capability", "system.posix_acl_", "user.")
-"""Attributes of files that an archive has."""
+"""Prefixes of the extended attributes that an archive contains."""
 
 _TYPES = {
     stat.S_IFREG: tarfile.REGTYPE,
@@ -43,34 +46,46 @@ _TYPES = {
 }
 
 _WHITEOUT = ".wh."
+"""Prefix, in an archive, of the name of a removed file."""
+
 _HIDES_ALL = ".wh..wh..opq"
+"""Name, in an archive, of the file that makes its directory opaque."""
 
 
 def may_copy(info: Mapping[str, Any]) -> bool:
-    """Whether this process may copy the files of a local daemon as they are. info: what it says of itself."""
+    """Return whether this process may copy the files of a daemon on this host as they are.
+
+    It must be root, and the storage driver overlay2 with native diffs: else a container's changes are not all in its
+    directory, or are marked by attributes of another kind.
+
+    Args:
+        info: The daemon's `info`.
+    """
     status = dict(info["DriverStatus"] or ())
-    # Else what a container has changed is not all in its directory, or named by attributes of another kind.
     whole = status.get("Native Overlay Diff") == "true" and status.get("userxattr", "false") == "false"
     return info["Driver"] == "overlay2" and whole and os.geteuid() == 0
 
 
 def keeps_images_elsewhere(info: Mapping[str, Any]) -> bool:
-    """Whether a daemon keeps its images in containerd's store, not in a storage driver of its own."""
+    """Return whether a daemon, by its `info`, keeps images in containerd's store, not in a storage driver."""
     return str(dict(info["DriverStatus"] or ()).get("driver-type")).startswith("io.containerd.snapshotter")
 
 
 @dataclass(frozen=True)
 class EmptyLayer:
-    """The archive of a layer without files that no other image has."""
+    """The archive of a layer without files, which no other image has."""
 
     archive: bytes = field(default_factory=lambda: _nothing(secrets.token_hex(16)))
+    """The archive, unique by a random comment."""
 
     @property
     def digest(self) -> str:
+        """Return the digest of the archive, as `sha256:…`."""
         return f"sha256:{hashlib.sha256(self.archive).hexdigest()}"
 
 
 def _nothing(nonce: str) -> bytes:
+    """Return an archive of an empty root directory, with a comment that makes it unique."""
     root = tarfile.TarInfo("./")
     root.type, root.mode = tarfile.DIRTYPE, 0o755
     root.pax_headers = {"comment": f"benchflow {nonce}: the files of this layer are in the daemon's directory alone"}
@@ -81,37 +96,49 @@ def _nothing(nonce: str) -> bytes:
 
 
 def directory_of(described: Mapping[str, Any]) -> Path:
-    """What a container has changed, or what the topmost layer of an image has in it, as a daemon describes them."""
+    """Return the directory with a container's changes, or with an image's topmost layer, from `inspect` data."""
     return Path(described["GraphDriver"]["Data"]["UpperDir"])
 
 
 def fill(layer: Path, container: Path) -> OSError | None:
-    """Make the empty directory of a layer what a container's is; why that can't be done, if it can't.
+    """Replace the empty directory of a layer by a copy of a container's changes. Return the error if that fails.
 
-    Nothing may run in the container.
+    Args:
+        layer: Directory of the layer.
+        container: Directory with the changes of a container, which must be paused.
     """
     try:
-        # From who may not see such attributes they are hidden: what was deleted would be there again. So ask first.
+        # To a process without the right to `trusted` attributes they are invisible, and deleted files would reappear in
+        # the copy. This fails for such a process.
         os.setxattr(layer.parent, _DIGEST, b"")
         layer.rmdir()
         trees.copy(container, layer, reflink=False)
     except OSError as error:
-        # Told, not raised: what the daemon says wrong is an `OSError` too.
+        # Returned, not raised: the library's errors are `OSError` too, and the caller must tell them apart.
         return error
     return None
 
 
-# --- what an image says ----------------------------------------------------------------------------------
+# --- the comment of an image -----------------------------------------------------------------------------
 
 
 def comment(reference: str, copied: Sequence[int]) -> str:
-    """An image's comment. copied: the numbers of its layers that were filled here, from below."""
+    """Return the comment of an image.
+
+    Args:
+        reference: Name of the image.
+        copied: Indices of the layers that were filled past the daemon.
+    """
     return " ".join((reference, *(f"{_COPIED}{number}" for number in copied)))
 
 
 def copied_numbers(image: Mapping[str, Any]) -> tuple[int, ...]:
-    """Which layers of an image were filled here, as its comment has it. image: as the daemon describes it."""
-    # Of an image in containerd's store, none is told.
+    """Return the indices of an image's layers that were filled past the daemon, from its comment.
+
+    Args:
+        image: `inspect` data of the image.
+    """
+    # The daemon reports no comment for images in containerd's store.
     first, *words = (image.get("Comment") or "").split(" ")
     if not first.startswith("benchflow/"):
         return ()
@@ -119,9 +146,12 @@ def copied_numbers(image: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
-    """Where the layers of an image lie that were filled here, by their numbers from below.
+    """Return the directories of an image's layers that were filled past the daemon, by index from the bottom up.
 
-    All that the daemon tells of them is without their files. image: as the daemon describes it.
+    The daemon's own data about them does not include their files.
+
+    Args:
+        image: `inspect` data of the image.
     """
     numbers = copied_numbers(image)
     if not numbers:
@@ -136,7 +166,17 @@ def copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
 
 
 def archive(layer: Path, target: Path) -> str:
-    """Pack the directory of a layer as daemons pack theirs; the archive's digest. Raises `OSError`."""
+    """Pack the directory of a layer as the daemon packs layers, and return the archive's digest.
+
+    The digest is stored as an attribute, for `known_digest`.
+
+    Args:
+        layer: Directory of the layer.
+        target: File to write.
+
+    Raises:
+        OSError: A file can't be read or written.
+    """
     linked: dict[int, str] = {}
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as packed:
         for path, status in _below(layer):
@@ -152,12 +192,16 @@ def archive(layer: Path, target: Path) -> str:
 
 
 def known_digest(layer: Path) -> str | None:
-    """The digest of the archive of a layer's directory, where it has been packed before. Raises `OSError`."""
+    """Return the digest of a layer's archive if it was packed before; None otherwise.
+
+    Raises:
+        OSError: The attribute can't be read.
+    """
     return os.getxattr(layer.parent, _DIGEST).decode() or None
 
 
 def _below(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """All that is in a directory, each before what is below it, always in the same order."""
+    """Yield all files below a directory with their status, in a fixed order, each directory before its content."""
     waiting = [directory]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -168,6 +212,7 @@ def _below(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _add(packed: tarfile.TarFile, path: Path, name: str, status: os.stat_result, linked: dict[int, str]) -> None:
+    """Add a file to an archive, with its attributes; further names of a file become hard links."""
     info = tarfile.TarInfo(name)
     info.mode, info.uid, info.gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
     info.pax_headers = {"mtime": f"{status.st_mtime_ns // 10**9}.{status.st_mtime_ns % 10**9:09}"}

@@ -1,1 +1,1 @@
-"""Sandboxes over a driver: all that a sandbox can do and that no driver has to do itself."""
+"""Sandboxes over a driver: the generic implementation of all that a driver does not have to do itself."""

@@ -1,4 +1,4 @@
-"""Files in and out of a sandbox: archives of the driver's, or, where it has a fast way for small ones, that."""
+"""Transfer of files to and from a sandbox, by the driver's archives or, if it has one, its way for single files."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.driven.scripts import Scripts
 
 SMALL = 512 * 1024
-"""Bytes of an archive that still goes through a script, as text."""
+"""Maximum bytes of an archive or file that is written by a script, as base64 text."""
 
 READ_LIMIT = 64 * 1024 * 1024
+"""Maximum bytes of a file that is read at once."""
 
 _NOT_THERE = 44
+"""Exit code of a script that finds no file."""
 _NO_FILE = 45
+"""Exit code of a script that finds something else than a regular file."""
 
 _MAKE = """
 mk() { d=$1; n=; while [ ! -d "$d" ] && [ "$d" != / ]; do n=$d; d=${d%/*}; [ -n "$d" ] || d=/; done
@@ -37,7 +40,7 @@ mk() { d=$1; n=; while [ ! -d "$d" ] && [ "$d" != / ]; do n=$d; d=${d%/*}; [ -n 
 umask 022
 """
 
-# An id without an entry is valid, with group 0.
+# An id without an entry in /etc/passwd is valid, with group 0.
 _IDS = """
 u={user}; g={group}; i=; j=
 while IFS=: read -r n x a b r; do
@@ -56,6 +59,7 @@ class Files:
     """The files of one sandbox."""
 
     def __init__(self, driver: SandboxDriver, handle: str, scripts: Scripts) -> None:
+        """Make it. handle: the driver's handle of the sandbox."""
         self._driver = driver
         self._handle = handle
         self._scripts = scripts
@@ -63,7 +67,12 @@ class Files:
         self._owners: dict[str, tuple[int, int]] = {}
 
     async def read(self, path: str) -> bytes:
-        """Return the content of a regular file of at most `READ_LIMIT` bytes."""
+        """Return the content of a regular file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            SandboxError: It is not a regular file, has more than `READ_LIMIT` bytes, or cannot be read.
+        """
         if isinstance(self._driver, AccessesFiles):
             return await self._driver.read(self._handle, path, READ_LIMIT)
         quoted = shlex.quote(path)
@@ -82,7 +91,7 @@ class Files:
         return answer.out
 
     async def read_archived(self, path: str) -> bytes:
-        """Return the same by an archive of the driver's, whatever faster way there is."""
+        """Return the content of a regular file as `read`, but always by the driver's archive."""
         with tempfile.SpooledTemporaryFile(max_size=16 * SMALL) as packed:
             single = await self._driver.get(self._handle, path, ArrivingArchive(path, packed).take)
             packed.seek(0)
@@ -98,7 +107,14 @@ class Files:
         raise SandboxError("is not a regular file", file=path)
 
     async def write(self, path: str, content: bytes, mode: int, user: str) -> None:
-        """Put a file in a place, making its parent directories."""
+        """Write a file and make its parent directories.
+
+        Args:
+            path: Absolute path of the file.
+            content: Content of the file.
+            mode: Permission bits.
+            user: Owner of the file and of the directories that are made, as in `Process.user`.
+        """
         if isinstance(self._driver, AccessesFiles):
             return await self._driver.write(self._handle, path, content, mode, user)
         owner = await self._owner(user)
@@ -109,8 +125,8 @@ class Files:
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
             return await self._unpack(packed, posixpath.dirname(path), owner)
-        # Written beside its place and moved there, so that a reader sees all of it and a link or a running
-        # program in its place is replaced; what cannot be replaced (a mounted file) is overwritten.
+        # Written under a temporary name and renamed, so that a reader sees all of it, and a link or a running program
+        # at the path is replaced. A path that cannot be replaced (a mounted file) is overwritten.
         target, part = shlex.quote(path), shlex.quote(f"{path}.benchflow-part")
         answer = await self._scripts.run(
             f"{_MAKE}[ ! -d {target} ] || {{ echo 'it is a directory' >&2; exit 1; }}\n"
@@ -123,7 +139,14 @@ class Files:
             raise SandboxError(f"cannot be written: {answer.complaint}", file=path)
 
     async def upload(self, source: Path, target: str, user: str, exclude: Sequence[str]) -> None:
-        """Copy a file, or a directory's content, into the sandbox."""
+        """Copy a file, or a directory's content, into the sandbox.
+
+        Args:
+            source: File or directory of this host. Raises `SandboxError` if it does not exist.
+            target: Path of the file, or of the directory for the content.
+            user: Owner of the copies, as in `Process.user`.
+            exclude: Shell patterns of paths or names to leave out.
+        """
         if not source.exists():
             raise SandboxError("does not exist on this host", file=str(source))
         whole = source.is_dir()
@@ -141,7 +164,16 @@ class Files:
             await self._unpack(packed, directory, owner)
 
     async def download(self, source: str, target: Path, exclude: Sequence[str]) -> bool:
-        """Copy a file, or a directory's content, out of the sandbox; False when there is none."""
+        """Copy a file, or a directory's content, to this host.
+
+        Args:
+            source: Path in the sandbox.
+            target: Path of the file, or of the directory for the content.
+            exclude: Shell patterns of paths or names to leave out.
+
+        Returns:
+            False if there is nothing at `source`.
+        """
         with tempfile.SpooledTemporaryFile(max_size=16 * SMALL) as packed:
             single = await self._driver.get(self._handle, source, ArrivingArchive(source, packed).take)
             if single is None:
@@ -151,6 +183,7 @@ class Files:
         return True
 
     async def _unpack(self, packed: IO[bytes], directory: str, owner: tuple[int, int]) -> None:
+        """Make a directory and unpack an archive there, by a script if it is small."""
         size = packed.seek(0, os.SEEK_END)
         packed.seek(0)
         made = f"{_MAKE}mk {shlex.quote(directory)} {owner[0]}:{owner[1]} || exit 1\n"
@@ -165,7 +198,7 @@ class Files:
             await self._driver.put(self._handle, directory, packed)
 
     async def _takes_text(self, *tools: str) -> bool:
-        """Return whether small files go in as text of a script, which these programs of the sandbox decode."""
+        """Return whether the sandbox has these programs, so that a script can decode small files."""
         if self._tools is None:
             answer = await self._scripts.run(
                 "for t in tar base64; do command -v $t >/dev/null 2>&1 && echo $t; done; :"
@@ -174,7 +207,7 @@ class Files:
         return self._tools.issuperset(tools)
 
     async def _owner(self, user: str) -> tuple[int, int]:
-        """Return the ids of `name`, `id`, `name:group` or `id:id`, from the sandbox's own tables."""
+        """Return uid and gid of `name`, `id`, `name:group` or `id:id`, by /etc/passwd and /etc/group of the sandbox."""
         if user == "0":
             return 0, 0
         if user not in self._owners:

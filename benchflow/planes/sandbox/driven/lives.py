@@ -1,4 +1,4 @@
-"""What becomes of whole sandboxes: restored, forked, ended; by the driver itself, or by way of its captures."""
+"""Restoring, forking and removing sandboxes: by the driver's own methods, or by way of its captures."""
 
 from __future__ import annotations
 
@@ -22,29 +22,36 @@ from benchflow.planes.sandbox.driven.scripts import Scripts
 from benchflow.planes.sandbox.records import file_lock
 
 PROBE = ".probe"
-"""What the name of a sandbox ends with that is started only to see whether an image is there, or to read from it."""
+"""Suffix of the name of a probe: a sandbox that is started only to check that an image exists, or to read from it."""
 
 
 class Lives:
-    """The lives of the sandboxes of one driver."""
+    """Restores, forks and removes the sandboxes of one driver."""
 
     def __init__(self, driver: SandboxDriver, places: Places) -> None:
+        """Make it."""
         self._driver = driver
         self._places = places
 
     def turn(self, name: str) -> AbstractAsyncContextManager[bool]:
-        """Hold the sandbox of a name while it is started, restored or removed."""
+        """Return the lock under which the sandbox with a name is started, restored or removed."""
         return file_lock(state_dir() / "locks" / f"sandbox-{self._driver.name}-{name}.lock")
 
     # --- restoring -----------------------------------------------------------------------------------
 
     async def restore(self, place: Place, image: ImageRef) -> Place:
-        """Start a sandbox again from an image. Returns its place."""
+        """Restart a sandbox from an image, and return its new place.
+
+        If it fails for another reason than an outage, the old place stays recorded.
+
+        Raises:
+            UnsupportedFeatureError: The driver cannot capture files.
+        """
         if not self._driver.capabilities().snapshot:
             raise self._driver.unsupported("restore", "its files cannot be captured")
         async with self.turn(place.spec.name):
             if not isinstance(self._driver, Restores):
-                # Whatever is wrong with the image is found before anything is given up for it.
+                # Errors of the image are found here, before the running sandbox is removed.
                 await self._driver.start(_probe_of(place.spec, image), {})
                 await self._driver.remove(place.spec.name + PROBE)
             begun = place.model_copy(update={"restoring": image})
@@ -57,7 +64,7 @@ class Lives:
                 raise
 
     async def finish(self, place: Place) -> Place:
-        """Complete a restore, also one whose maker has died. The turn is held."""
+        """Complete a restore, also one whose process has died, and return the new place. The caller holds the lock."""
         if place.restoring is None:
             return place
         spec, handle = place.spec.model_copy(update={"image": place.restoring}), place.driver_handle
@@ -79,7 +86,16 @@ class Lives:
     # --- forking -------------------------------------------------------------------------------------
 
     async def fork(self, place: Place, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
-        """Start sandboxes with the files of another one, all as of one moment."""
+        """Start copies of a sandbox, all with its files as of one moment, and return their references.
+
+        Args:
+            place: Place of the sandbox.
+            ref: Reference of the sandbox, from which theirs differ in name and handle.
+            names: Names of the copies.
+
+        Raises:
+            UnsupportedFeatureError: The driver cannot fork.
+        """
         if not self._driver.capabilities().fork:
             raise self._driver.unsupported("fork", "its files cannot be captured")
         if isinstance(self._driver, Forks):
@@ -96,22 +112,23 @@ class Lives:
         return refs
 
     async def _fork(self, place: Place, names: Sequence[str]) -> tuple[list[StartedSandbox], ImageRef | None]:
+        """Fork by a capture. Return the copies, and the capture to remove with the last of them."""
         digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:16]
         async with file_lock(state_dir() / "locks" / f"fork-{digest}.lock"):
             known = [self._places.read(name) for name in names]
             found = [await self._driver.find(name) for name in names]
             if all(found) and all(known):
-                # Whoever asked before may have died before it knew.
+                # A process that started them may have died before it could record it.
                 handles = [one.handle for one in known if one is not None]
                 return [StartedSandbox(handle=handle) for handle in handles], known[0].capture if known[0] else None
-            # All are to be of one moment.
+            # All copies must be of one moment, so that none from an earlier attempt may stay.
             await asyncio.gather(*(self.remove(name) for name in names))
             capture = await self._driver.capture(place.driver_handle, f"fork/{digest}-{secrets.token_hex(4)}")
             shared = tuple(mount for mount in place.spec.mounts if mount.read_only)
             specs = [place.spec.model_copy(update={"name": n, "mounts": shared, "image": capture}) for n in names]
             try:
                 started = await asyncio.gather(*(self._driver.start(spec, {}) for spec in specs))
-                # What their parent was asked under a key it was asked, and not they.
+                # Outputs of commands belong to the parent's idempotency keys, which the copies have not used.
                 await asyncio.gather(*(clear_outputs(Scripts(self._driver, one.handle)) for one in started))
                 return list(started), capture
             except BaseException:
@@ -122,7 +139,10 @@ class Lives:
     # --- ending --------------------------------------------------------------------------------------
 
     async def remove(self, name: str) -> None:
-        """Remove the sandbox of a name, with all that this host keeps of it."""
+        """Remove the sandbox with a name and its records. Success if there is none.
+
+        The capture that it was forked from is removed with the last sandbox that was.
+        """
         place = self._places.read(name)
         handle = place.handle if place is not None else None
         if handle is None and (found := await self._driver.find(name)) is not None:
@@ -136,7 +156,10 @@ class Lives:
             await self._driver.remove_image(capture)
 
     async def read_original(self, place: Place, path: str) -> bytes | None:
-        """Return what the image of a sandbox has at a path, read from another sandbox of it, which runs nothing."""
+        """Return the content of a file of a sandbox's image; None if it has none.
+
+        It is read from a second sandbox of the image, which runs no commands.
+        """
         probe = _probe_of(place.spec, place.spec.image)
         async with self.turn(probe.name):
             handle = (await self._driver.start(probe, {})).handle
@@ -149,6 +172,7 @@ class Lives:
 
 
 def _probe_of(spec: SandboxSpec, image: ImageRef) -> SandboxSpec:
+    """Return the spec of a probe of `image`: as `spec`, without network, ports and entrypoint."""
     update = {
         "name": spec.name + PROBE,
         "image": image,

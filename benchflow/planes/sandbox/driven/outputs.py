@@ -1,6 +1,6 @@
-"""The outputs of commands that ran once, where a sandbox begins anew with other files: they lie in the sandbox.
+"""Preservation of the stored outputs of commands across a restore that starts a new sandbox: they lie in the sandbox.
 
-Docker's driver keeps them on a volume, which no capture has.
+Docker's driver does not need it: it has them on a volume, which no capture contains.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from benchflow.planes.sandbox.driven.wrapped import COMMANDS
 from benchflow.store import storage_errors
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Bytes of outputs that a restore takes along. Those of an agent that has filled the place are lost."""
+"""Maximum bytes of outputs that are preserved; larger ones, of an agent that has filled the directory, are lost."""
 
 
 class Outputs:
-    """The outputs of a sandbox that is restored."""
+    """The stored outputs of a sandbox that is restored."""
 
     def __init__(self, driver: SandboxDriver, records: Records) -> None:
+        """Make it. records: records of the sandbox, whose directory holds the archive of the outputs."""
         self._driver = driver
         self._file = records.directory / "outputs.tar"
 
     async def save(self, handle: str) -> None:
-        """Keep them on this host, before the sandbox goes."""
+        """Archive the outputs on this host, before the sandbox is removed. handle: the driver's handle of it."""
         part = self._file.with_suffix(".part")
         with storage_errors(part):
             part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -35,7 +36,7 @@ class Outputs:
                 try:
                     is_file = await self._driver.get(handle, COMMANDS, bounded.take)
                 except SandboxLostError:
-                    # It has died, and they with it.
+                    # The sandbox has died, and its outputs are lost.
                     is_file = None
             if is_file is False and bounded.is_whole:
                 part.rename(self._file)
@@ -43,7 +44,7 @@ class Outputs:
                 part.unlink()
 
     async def put_back(self, handle: str) -> None:
-        """Give them to the sandbox that has come in its place, in place of those that its image has."""
+        """Replace the outputs that a new sandbox has from its image by the archived ones. handle: of the new one."""
         await clear_outputs(Scripts(self._driver, handle))
         if not self._file.exists():
             return
@@ -53,12 +54,12 @@ class Outputs:
 
 
 async def clear_outputs(scripts: Scripts) -> None:
-    """Remove the outputs that a sandbox has from the image that it began with."""
+    """Remove the outputs of commands that a sandbox has from its image."""
     await scripts.run(f"rm -rf {COMMANDS}; mkdir -p {COMMANDS}; chmod 0711 {COMMANDS}")
 
 
 class _Bounded:
-    """Writes an archive as far as it is not too large."""
+    """A file that receives an archive, up to `MAX_BYTES`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -66,6 +67,7 @@ class _Bounded:
         self.is_whole = True
 
     def take(self, piece: bytes) -> None:
+        """Write a piece, unless the archive is too large; then `is_whole` is False."""
         self._written += len(piece)
         self.is_whole = self.is_whole and self._written <= MAX_BYTES
         if self.is_whole:

@@ -1,4 +1,4 @@
-"""Which sandboxes were started over a driver on this host, by name: what each was started from, and its handle now."""
+"""Records of the sandboxes that were started over a driver on this host, by name: their spec and current handle."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from benchflow.planes.sandbox.records import write_record
 
 
 class Place(Model):
-    """A started sandbox, as this host knows it."""
+    """The record of a started sandbox."""
 
     spec: SandboxSpec
+    """Specification that it was started with; after a restore or fork, with the image of that."""
 
     handle: str
-    """What its `SandboxRef` has. It never changes."""
+    """Handle in its `SandboxRef`. It never changes."""
 
     driver_handle: str
-    """What its driver knows it by. A restore that the driver does not do itself changes it."""
+    """The driver's handle of it. A restore by way of a new sandbox changes it."""
 
     restoring: ImageRef | None = None
-    """The image that it is being started again from, while that is not done."""
+    """Image of a restore that is under way; None otherwise."""
 
     capture: ImageRef | None = None
-    """The capture that it was forked from, which goes with the last sandbox that began from it."""
+    """Capture that it was forked from, which is removed with the last sandbox that was; None otherwise."""
 
 
 class Places:
-    """The places of one driver."""
+    """The records of the sandboxes of one driver."""
 
     def __init__(self, provider: str) -> None:
+        """Make it. provider: name of the driver."""
         self._provider = provider
 
     @property
@@ -43,23 +45,23 @@ class Places:
         return state_dir() / "sandboxes" / self._provider
 
     def read(self, name: str) -> Place | None:
-        """Return the place of a sandbox, None if this host knows of none."""
+        """Return the record of the sandbox with a name; None if there is none."""
         try:
             return Place.model_validate_json(self._file(name).read_bytes())
         except (FileNotFoundError, ValidationError):
-            # A power cut may have left its name and not its content.
+            # A power cut may have left a file without its content.
             return None
 
     def write(self, place: Place) -> None:
-        """Record a place."""
+        """Write the record of a sandbox, in place of an earlier one of its name."""
         write_record(self._file(place.spec.name), place.model_dump(mode="json"))
 
     def forget(self, name: str) -> None:
-        """Remove the place of a sandbox."""
+        """Remove the record of the sandbox with a name. Success if there is none."""
         self._file(name).unlink(missing_ok=True)
 
     def all(self) -> Iterator[Place]:
-        """Yield all places."""
+        """Yield the records of all sandboxes."""
         for file in self._directory.glob("*.json"):
             if (place := self.read(file.stem)) is not None:
                 yield place

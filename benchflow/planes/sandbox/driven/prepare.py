@@ -1,4 +1,4 @@
-"""The directories that every sandbox has."""
+"""Creation of the directories that every sandbox has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.driven.scripts import ROOM, Scripts, raise_if_full
 
-# The agent's and the artifacts' directories are for whichever user the agent is; the verifier's is root's.
+# The agent's and the artifacts' directories are writable for all, since the agent may be any user; the verifier's is
+# root's.
 _PREPARE = f"""umask 022
 mkdir -p /logs/agent /logs/verifier /logs/artifacts {ROOM}/exec || exit 1
 chmod 0755 /logs /logs/verifier; chmod 0777 /logs/agent /logs/artifacts; chmod 0711 {ROOM} {ROOM}/exec
@@ -16,9 +17,16 @@ chmod 0755 /logs /logs/verifier; chmod 0777 /logs/agent /logs/artifacts; chmod 0
 
 
 async def prepare_sandbox(scripts: Scripts, spec: SandboxSpec, *, is_new: bool = False) -> str:
-    """Make the directories that every sandbox has, and its workspace, which is returned. May be done again.
+    """Make the directories that every sandbox has, and its workspace, and return the workspace. Repeatable.
 
-    is_new: whether nothing has run in it yet: outputs of commands are those of the sandbox that it was captured from.
+    Args:
+        scripts: Runner of scripts in the sandbox.
+        spec: Specification of the sandbox.
+        is_new: Whether nothing has run in it yet. Stored outputs of commands are then those of its image, and removed.
+
+    Raises:
+        SandboxSpaceError: The disk is full.
+        SandboxError: The directories cannot be made.
     """
     chosen = spec.named_workdir
     find = f"w={shlex.quote(chosen)}" if chosen else "if [ -d /app ]; then w=/app; else w=/root; fi"

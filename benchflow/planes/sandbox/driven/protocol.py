@@ -1,4 +1,4 @@
-"""The public `Sandbox`: the contract's protocol, with the way from a driver to it."""
+"""The public `Sandbox`: the protocol of `contracts.sandbox`, with a method that makes a provider of a driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
 
 
 class _Over(_Meta):
-    # Of the class and not of its objects: whoever implements the protocol has no such method.
+    # A method of the class and not of its objects, so that an implementation of the protocol does not need one.
     def over(cls, driver: SandboxDriver) -> DrivenProvider:
         """Return the provider of sandboxes over a driver."""
         return DrivenProvider(driver)
@@ -23,4 +23,7 @@ class _Over(_Meta):
 
 @runtime_checkable
 class Sandbox(contract.Sandbox, Protocol, metaclass=_Over):
-    """A started sandbox, as `benchflow.contracts.sandbox` has it. `Sandbox.over(driver)` makes the provider of some."""
+    """A started sandbox, as described by `benchflow.contracts.sandbox`.
+
+    `Sandbox.over(driver)` returns a provider of sandboxes over a driver.
+    """

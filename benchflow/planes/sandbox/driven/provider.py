@@ -1,4 +1,4 @@
-"""The provider of sandboxes over a driver."""
+"""The implementation of `contracts.provider.SandboxProvider` over a driver."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from benchflow.planes.sandbox.scratch import clear_scratch
 _TOGETHER = 'exec "$@" 2>&1'
 
 LOG_BYTES = 64 * 1024
-"""Bytes of an entrypoint's log that are told."""
+"""Maximum bytes of an entrypoint's log in its `EntrypointState`."""
 
 
 class DrivenProvider:
-    """Sandboxes over one driver.
+    """The provider of one driver's sandboxes. `contracts.provider.SandboxProvider` describes its methods.
 
-    The truth about a sandbox is the driver's and the records' on this host; what this object holds (a connection per
-    sandbox) only saves time.
+    The state of a sandbox is in the driver and in records on this host. The connections that this object holds only
+    save time.
     """
 
     def __init__(self, driver: SandboxDriver) -> None:
+        """Make the provider of a driver's sandboxes."""
         self._driver = driver
         self._places = Places(driver.name)
         self._lives = Lives(driver, self._places)
@@ -47,21 +48,25 @@ class DrivenProvider:
 
     @property
     def name(self) -> str:
+        """Return the provider's name, as `--sandbox` has it."""
         return self._driver.name
 
     @property
     def driver(self) -> SandboxDriver:
-        """The driver below."""
+        """Return the driver."""
         return self._driver
 
     def capabilities(self) -> Capabilities:
+        """Return the driver's capabilities; `entrypoint` is whether it implements `RunsEntrypoints`."""
         runs = isinstance(self._driver, RunsEntrypoints)
         return self._driver.capabilities().model_copy(update={"entrypoint": runs})
 
     async def check(self) -> None:
+        """Raise `SandboxUnavailableError` if no sandbox can be started on this host now."""
         await self._driver.check()
 
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
+        """Find, pull or build an image and return its reference. Output goes to the file `log`."""
         return await self._driver.build(config, log=log)
 
     # --- sandboxes -----------------------------------------------------------------------------------
@@ -75,6 +80,19 @@ class DrivenProvider:
         generation: int = 0,
         secrets: Mapping[str, str] | None = None,
     ) -> DrivenSandbox:
+        """Find the sandbox of the spec's name, else create it, prepare its directories and start its entrypoint.
+
+        Args:
+            spec: Sandbox to start. A restore of it that was interrupted is completed first.
+            host_id: Id of this host, for the reference.
+            queue: Task queue of this host, for the reference.
+            generation: Number of the provision within its rollout, for the reference.
+            secrets: Variables of the image's entrypoint alone.
+
+        Raises:
+            SandboxStartError: The sandbox, or its entrypoint, does not start.
+            UnsupportedFeatureError: The spec asks for more than the driver can do.
+        """
         self._refuse(spec)
         async with self._lives.turn(spec.name):
             place = self._places.read(spec.name)
@@ -99,34 +117,45 @@ class DrivenProvider:
         return self._sandbox(connection, ref.model_copy(update=where | {"generation": generation}))
 
     def adopt(self, spec: SandboxSpec, started: StartedSandbox) -> DrivenSandbox:
-        """Return a sandbox that was started past this provider, with the workspace that it has."""
+        """Record a sandbox that the caller has started with the driver itself, and return it.
+
+        Its workspace is the one that the driver names, else `/`.
+        """
         ref = _ref_of(spec, started, started.workdir or "/").model_copy(update={"provider": self.name})
         return self._sandbox(self._connection(self._place(spec, started)), ref)
 
     def _place(self, spec: SandboxSpec, started: StartedSandbox) -> Place:
+        """Record a sandbox that the driver has started, and return its place."""
         place = Place(spec=spec, handle=started.handle, driver_handle=started.handle)
         self._places.write(place)
         return place
 
     async def attach(self, ref: SandboxRef) -> DrivenSandbox:
+        """Return the running sandbox of a reference. Raise `SandboxLostError` if it no longer runs."""
         return self._sandbox(self._connection(await self._require(ref)), ref)
 
     async def remove(self, name: str) -> None:
+        """Remove the sandbox with a name, and the records of it. Success if there is none."""
         self._drop(name)
         async with self._lives.turn(name):
             await self._lives.remove(name)
 
     async def end(self, ref: SandboxRef) -> None:
-        """Remove the sandbox of a ref, unless another one has its name."""
+        """Remove the sandbox of a reference, unless another one has its name by now."""
         place = self._places.read(ref.name)
         if place is None or place.handle == ref.handle:
             await self.remove(ref.name)
 
     async def owned(self, stack_id: str) -> list[OwnedSandbox]:
+        """Return the stack's sandboxes on this host, running or not.
+
+        Each has the handle of its `SandboxRef`, which differs from the driver's after a restore. Connections to
+        sandboxes that are gone are dropped, and so are scratch files.
+        """
         found = await self._driver.owned(stack_id)
         living = {sandbox.name for sandbox in found}
         for name in {connection.place.spec.name for connection in self._held().values()} - living:
-            # Another process has removed it.
+            # Another process has removed the sandbox.
             self._drop(name)
         await clear_scratch()
         places = {sandbox.name: self._places.read(sandbox.name) for sandbox in found}
@@ -136,9 +165,11 @@ class DrivenProvider:
         ]
 
     async def sweep(self, stack_id: str) -> None:
+        """Remove resources that the stack's sandboxes shared, once none of them is left."""
         await self._driver.sweep(stack_id)
 
     async def close(self) -> None:
+        """Finish pending kills and close the connections of this process. Sandboxes run on."""
         for connection in self._held().values():
             await connection.executions.settle()
         self._held().clear()
@@ -147,6 +178,12 @@ class DrivenProvider:
     # --- entrypoints ---------------------------------------------------------------------------------
 
     async def entrypoint_state(self, name: str) -> EntrypointState:
+        """Return whether a sandbox's entrypoint runs, its exit code, and the last 64 KiB of its log.
+
+        Raises:
+            SandboxLostError: There is no record of the sandbox, or it no longer runs.
+            SandboxError: The sandbox does not run its image's entrypoint.
+        """
         driver, place = self._entrypoint_of(name)
         if not driver.runs_below(place.spec):
             return await driver.first_state(name)
@@ -156,6 +193,11 @@ class DrivenProvider:
         return EntrypointState(running=running, exit_code=code, log=log)
 
     async def end_entrypoint(self, name: str) -> None:
+        """Kill the entrypoint that runs below the first process, and all that it started. The sandbox stays.
+
+        Raises:
+            UnsupportedFeatureError: The entrypoint is the first process.
+        """
         driver, place = self._entrypoint_of(name)
         if not driver.runs_below(place.spec):
             raise UnsupportedFeatureError(
@@ -169,7 +211,10 @@ class DrivenProvider:
             await connection.inside.hunter.kill_world()
 
     async def _begin(self, connection: Connection, program: EntrypointProgram) -> None:
-        """Start an entrypoint below the first process, unless that was done."""
+        """Start an entrypoint below the first process, unless it was started.
+
+        If the image's USER is missing, remove the sandbox and raise `SandboxStartError`.
+        """
         assert isinstance(self._driver, RunsEntrypoints)
         place = connection.place
         argv = ("/bin/sh", "-c", _TOGETHER, "benchflow-entrypoint", *program.argv)
@@ -185,6 +230,7 @@ class DrivenProvider:
             ) from error
 
     def _entrypoint_of(self, name: str) -> tuple[RunsEntrypoints, Place]:
+        """Return driver and place of a sandbox that runs its entrypoint. Raise `SandboxError` if it does not."""
         place = self._places.read(name)
         if place is None:
             raise SandboxLostError(f"nothing is known of the sandbox {name}")
@@ -195,28 +241,41 @@ class DrivenProvider:
     # --- states --------------------------------------------------------------------------------------
 
     async def restore(self, ref: SandboxRef, image: ImageRef) -> Connection:
-        """Start a sandbox again from an image."""
+        """Restart the sandbox of a reference from an image, and return a connection to the new one."""
         return self._connection(await self._lives.restore(await self._require(ref), image))
 
     async def fork(self, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
-        """Start sandboxes with the files of another one."""
+        """Start copies of the sandbox of a reference under these names, and return their references."""
         return await self._lives.fork(await self._require(ref), ref, names)
 
     async def read_original(self, ref: SandboxRef, path: str) -> bytes | None:
-        """Return what the image of a sandbox has at a path: read from another sandbox of it, which runs nothing."""
+        """Return the content of a file of a sandbox's image; None if it has none.
+
+        It is read from a second sandbox of the image, which runs no commands.
+        """
         return await self._lives.read_original(await self._require(ref), path)
 
     async def remove_image(self, image: ImageRef) -> None:
+        """Remove an image that this provider built or captured; leave all others."""
         if image.built:
             await self._driver.remove_image(image)
 
     async def remove_snapshots(self, prefix: str) -> None:
+        """Remove all snapshots whose names start with `prefix`."""
         await self._driver.remove_captures(prefix)
 
     async def pack_snapshot(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        """Upload a snapshot to the store and return the pack.
+
+        Raise `UnsupportedFeatureError` if the driver's captures are not portable.
+        """
         return await self._packer.pack(image, store)
 
     async def unpack_snapshot(self, pack: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        """Find the snapshot of this name, else make it from a pack.
+
+        Raise `UnsupportedFeatureError` if the driver's captures are not portable.
+        """
         return await self._packer.unpack_capture(pack, name, store)
 
     # --- connections ---------------------------------------------------------------------------------
@@ -240,7 +299,10 @@ class DrivenProvider:
             raise self._driver.unsupported("entrypoint", "they don't run what their image runs by itself")
 
     async def _require(self, ref: SandboxRef) -> Place:
-        """Return the place of a sandbox that runs. Raises `SandboxLostError`."""
+        """Return the place of a running sandbox, after an interrupted restore is completed.
+
+        Raise `SandboxLostError` if it no longer runs.
+        """
         place = self._places.read(ref.name) or await self._find_earlier(ref)
         if place.handle != ref.handle:
             raise SandboxLostError(f"the sandbox {ref.name} no longer runs")
@@ -251,7 +313,7 @@ class DrivenProvider:
         return place
 
     async def _find_earlier(self, ref: SandboxRef) -> Place:
-        """Return the place of a sandbox that an earlier version has started, which recorded none."""
+        """Return the place, recorded now, of a sandbox that an earlier version started, which recorded none."""
         found = await self._driver.find(ref.name)
         if found is None or found.handle != ref.handle:
             raise SandboxLostError(f"the sandbox {ref.name} no longer runs")
@@ -265,22 +327,25 @@ class DrivenProvider:
         return DrivenSandbox(self._driver, connection, ref, self)
 
     def _held(self) -> dict[str, Connection]:
+        """Return the connections of the running event loop, by handle."""
         return self._by_loop.setdefault(asyncio.get_running_loop(), {})
 
     def _connection(self, place: Place) -> Connection:
-        """Return this process's hold on a sandbox, which has this place now."""
+        """Return this process's connection to the sandbox of a place; a new one if the place has changed."""
         held = self._held()
         if place.handle not in held or held[place.handle].place != place:
             held[place.handle] = Connection(self._driver, place)
         return held[place.handle]
 
     def _drop(self, name: str) -> None:
+        """Forget the connections to the sandbox with a name."""
         held = self._held()
         for handle in [handle for handle, connection in held.items() if connection.place.spec.name == name]:
             del held[handle]
 
 
 def _ref_of(spec: SandboxSpec, started: StartedSandbox, workdir: str) -> SandboxRef:
+    """Return a sandbox's reference, with provider, host and queue left empty."""
     return SandboxRef(
         provider="",
         name=spec.name,

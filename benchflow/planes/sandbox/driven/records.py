@@ -1,6 +1,6 @@
-"""What this host keeps of a sandbox: the commands that ran once in it, and which processes are the world's.
+"""Records of a sandbox on this host: the commands that ran once in it, and the processes that belong to its world.
 
-Records are keyed by the sandbox's handle, which a later sandbox of the same name does not have, and go with it.
+They are keyed by the sandbox's handle, which no later sandbox of the same name has, and are removed with it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,38 @@ class Records:
     """The records of one sandbox."""
 
     def __init__(self, handle: str) -> None:
+        """Make it. handle: handle of the sandbox, as in its `SandboxRef`."""
         self.directory = state_dir() / "exec" / handle
 
     # --- commands that run once ----------------------------------------------------------------------
 
     def command(self, key: str) -> Path:
-        """Return the file of the command of a key. One that an earlier version made has another name."""
+        """Return the file for the command under a key, which need not exist; its stem is the process id.
+
+        A file that an earlier version wrote has another name, and is returned if it exists.
+        """
         file = self.directory / f"{process_id_of(key)}.json"
         earlier = self.directory / f"{_earlier_name(key)}.json"
         return earlier if earlier.exists() else file
 
     def mark(self, process_id: str) -> str:
-        """Return what marks the processes of a command: its id, except where an earlier version has started it."""
+        """Return the value of the marker variable in a command's processes.
+
+        It is the process id; a command that an earlier version started has a nonce in its record.
+        """
         try:
             return str(json.loads((self.directory / f"{process_id}.json").read_text()).get("nonce", process_id))
         except FileNotFoundError:
             return process_id
 
     def end_commands(self, *, but: str | None = None) -> None:
-        """Note that no process runs any more. What was done once counts as done, except for the key `but`."""
+        """Record that all processes of the sandbox have ended, by a kill if no exit code was recorded.
+
+        The baseline is removed with them, so that the world's processes are recorded anew.
+
+        Args:
+            but: Key of a command to forget, so that it can be started again.
+        """
         for name in (_BASELINE, _RESTARTED):
             (self.directory / name).unlink(missing_ok=True)
         dropped = self.command(but) if but is not None else None
@@ -57,7 +70,7 @@ class Records:
 
     @property
     def baseline(self) -> list[Any]:
-        """The processes that belong to the world, as whoever has written them tells one from another."""
+        """The processes that belong to the world, as rows that `World` writes; empty if none were recorded."""
         try:
             return list(json.loads((self.directory / _BASELINE).read_text())["baseline"])
         except FileNotFoundError:
@@ -69,7 +82,7 @@ class Records:
 
     @property
     def restarted(self) -> set[tuple[int, int, str]]:
-        """What services start again and again: pid and start time of the service, arguments of what it starts."""
+        """The programs that services restart after each kill: pid and start time of the service, and the arguments."""
         try:
             return {tuple(row) for row in json.loads((self.directory / _RESTARTED).read_text())["restarted"]}
         except FileNotFoundError:
@@ -80,12 +93,12 @@ class Records:
         write_record(self.directory / _RESTARTED, {"restarted": sorted(rows)})
 
     def forget(self) -> None:
-        """Remove them all."""
+        """Remove all records."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def read_command(file: Path) -> dict[str, Any]:
-    """Return the record of a command. Raises `SandboxLostError` if it went with its sandbox."""
+    """Return the record of a command. Raise `SandboxLostError` if it was removed with its sandbox."""
     try:
         record: dict[str, Any] = json.loads(file.read_text())
     except FileNotFoundError as error:
@@ -94,7 +107,7 @@ def read_command(file: Path) -> dict[str, Any]:
 
 
 def settle_command(file: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Write the end of a command, unless somebody has who saw it earlier. Returns the record that counts."""
+    """Write the record of a command that has ended, unless one with its end exists. Return the record that counts."""
     first = read_command(file)
     if "return_code" in first:
         return first
@@ -103,11 +116,12 @@ def settle_command(file: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def process_id_of(key: str) -> str:
-    """Return the id of the process that runs once under a key."""
+    """Return the id of the process for a key: a readable part of the key, and a digest of it."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[:40]
     return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
 def _earlier_name(key: str) -> str:
+    """Return the process id that an earlier version made of a key."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[-60:]
     return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

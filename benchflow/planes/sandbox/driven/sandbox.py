@@ -1,4 +1,4 @@
-"""A started sandbox over a driver."""
+"""The implementation of `contracts.sandbox.Sandbox` over a driver."""
 
 from __future__ import annotations
 
@@ -42,13 +42,17 @@ from benchflow.planes.sandbox.outcome import TIMED_OUT
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 _KERNELS = ("/proc", "/sys", "/dev")
-"""Directories whose files are the kernel's."""
+"""Directories whose files the kernel makes. They are left out of `changes`."""
 
 
 class Connection:
-    """What this process holds of a sandbox. Made again at will; nothing in it is the only copy."""
+    """One process's connection to a sandbox: its records, scripts, files and executions.
+
+    It can be made again at any time: nothing in it is the only copy.
+    """
 
     def __init__(self, driver: SandboxDriver, place: Place) -> None:
+        """Connect to the sandbox of `place`, without any request to it."""
         self.place = place
         self.records = Records(place.handle)
         self.world = World(self.records)
@@ -68,33 +72,45 @@ class Connection:
         self.executions = Executions(processes, self.records, self._require_alive)
 
     async def _require_alive(self) -> None:
-        """Raise `SandboxLostError` unless the sandbox runs, and not only seems to: its end is noted a moment later."""
+        """Raise `SandboxLostError` unless the sandbox runs a script: the driver may notice its end a moment later."""
         name, handle = self.place.spec.name, self.place.driver_handle
         await self._driver.require(name, handle)
         try:
             await self.scripts.run(":")
         except SandboxLostError:
-            # Noted by now, with its reason.
+            # The driver has recorded the end by now, and its error has the reason.
             await self._driver.require(name, handle)
             raise
 
 
 class Lives(Protocol):
-    """What becomes of whole sandboxes, which is the provider's to say."""
+    """The operations on a sandbox as a whole, which `DrivenProvider` implements."""
 
-    async def restore(self, ref: SandboxRef, image: ImageRef) -> Connection: ...
+    async def restore(self, ref: SandboxRef, image: ImageRef) -> Connection:
+        """Restart a sandbox from an image and return the new connection."""
+        ...
 
-    async def fork(self, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]: ...
+    async def fork(self, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
+        """Start copies of a sandbox under these names and return their references."""
+        ...
 
-    async def read_original(self, ref: SandboxRef, path: str) -> bytes | None: ...
+    async def read_original(self, ref: SandboxRef, path: str) -> bytes | None:
+        """Return the content of a file of the sandbox's image; None if it has none at `path`."""
+        ...
 
-    async def end(self, ref: SandboxRef) -> None: ...
+    async def end(self, ref: SandboxRef) -> None:
+        """Remove a sandbox, unless another one has its name by now."""
+        ...
 
 
 class DrivenSandbox:
-    """A running sandbox. Made by the `start` and `attach` of `DrivenProvider`."""
+    """A running sandbox over a driver, from `start` or `attach` of `DrivenProvider`.
+
+    `contracts.sandbox.Sandbox` describes its methods.
+    """
 
     def __init__(self, driver: SandboxDriver, connection: Connection, ref: SandboxRef, lives: Lives) -> None:
+        """Make the sandbox of `ref` over a driver; `lives` restores, forks and removes it."""
         self._driver = driver
         self._connection = connection
         self._ref = ref
@@ -102,6 +118,7 @@ class DrivenSandbox:
 
     @property
     def ref(self) -> SandboxRef:
+        """Return the reference by which any process finds this sandbox again."""
         return self._ref
 
     # --- commands ------------------------------------------------------------------------------------
@@ -115,11 +132,17 @@ class DrivenSandbox:
         user: str | int | None = None,
         timeout: float | None = None,
     ) -> SandboxExecResult:
+        """Run a command to its end and return its result. A timeout, or cancelling the call, kills it."""
         return await self._connection.executions.run(self._command(cmd, env, cwd, user), timeout)
 
     async def control(
         self, script: str, *args: str, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
     ) -> SandboxExecResult:
+        """Run a short script of the engine as root, with `args` as `$1` and so on, and return its result.
+
+        The result has `timed_out` after `timeout` seconds. With `sink`, it has no stdout: the callback receives it in
+        pieces.
+        """
         line = f"set -- {shlex.join(args)}\n{script}" if args else script
         try:
             async with awake_timeout(timeout):
@@ -143,12 +166,15 @@ class DrivenSandbox:
         user: str | int | None = None,
         timeout: float | None = None,
     ) -> SandboxExecResult:
+        """Run a command at most once under a key, or attach to the one that was started, and return its result."""
         return await self._connection.executions.run_once(self._key(key), self._command(cmd, env, cwd, user), timeout)
 
     async def was_started(self, key: str) -> bool:
+        """Return whether `exec_once` has started a command under `key`, in any process."""
         return await self._connection.executions.was_started(self._key(key))
 
     async def kill_once(self, key: str) -> None:
+        """Kill the command under `key`, with all its descendants. Success if none runs."""
         await self._connection.executions.kill_once(self._key(key))
 
     def exec_stream(
@@ -159,14 +185,17 @@ class DrivenSandbox:
         cwd: str | None = None,
         user: str | int | None = None,
     ) -> AsyncIterator[ExecChunk]:
+        """Run a command and yield its output as it comes, then its exit status. Leaving early kills it."""
         return self._connection.executions.stream(self._command(cmd, env, cwd, user))
 
     # --- files ---------------------------------------------------------------------------------------
 
     async def read_bytes(self, path: str) -> bytes:
+        """Return the content of a file, at most 64 MiB. Raise `FileNotFoundError` if there is none."""
         return await self._connection.files.read(path)
 
     async def read_file(self, path: str) -> str:
+        """Return the content of a UTF-8 text file. Raise `SandboxError` if it is not UTF-8."""
         content = await self.read_bytes(path)
         try:
             return content.decode()
@@ -176,18 +205,22 @@ class DrivenSandbox:
     async def write_file(
         self, path: str, content: bytes | str, *, mode: int = 0o644, user: str | int | None = None
     ) -> None:
+        """Write a file owned by `user`, and make its parent directories. Text is written as UTF-8."""
         data = content.encode() if isinstance(content, str) else content
         await self._connection.files.write(path, data, mode, _user(user))
 
     async def upload(
         self, source: Path, target: str, *, user: str | int | None = None, exclude: Sequence[str] = ()
     ) -> None:
+        """Copy a file, or a directory's content, from the host, without paths that match an `exclude` pattern."""
         await self._connection.files.upload(source, target, _user(user), exclude)
 
     async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
+        """Copy a file, or the content of a directory, to the host. Return False if `source` does not exist."""
         return await self._connection.files.download(source, target, exclude)
 
     async def read_outside(self, path: str) -> bytes | None:
+        """Return a file's content, without running programs of the sandbox if possible; None if it is missing."""
         if isinstance(self._driver, ReachesIn):
             return await self._driver.read_outside(self._handle, path)
         try:
@@ -196,6 +229,7 @@ class DrivenSandbox:
             return None
 
     async def put_outside(self, files: Mapping[str, tuple[FileState, bytes]]) -> None:
+        """Write files and symbolic links, by absolute path, as an archive of the driver."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path, (state, content) in files.items():
@@ -211,14 +245,19 @@ class DrivenSandbox:
             await self._driver.put(self._handle, "/", file)
 
     async def write_outside(self, path: str, content: bytes, *, mode: int = 0o755) -> None:
+        """Write a file owned by root, as `put_outside`."""
         await self.put_outside({path: (FileState(kind="file", mode=mode), content)})
 
     async def changes(self, known: FileChanges | None = None, *, skip: Sequence[str] = ()) -> FileChanges:
+        """Return the files that differ from the image, except below `skip`, as `contracts.sandbox.Sandbox.changes`.
+
+        Without a driver that lists changes, all files are listed; none if only programs of the sandbox could read them.
+        """
         left_out = [*_KERNELS, *skip]
         if isinstance(self._driver, ListsChanges):
             return await self._driver.changes(self._handle, known, left_out)
         if self._driver.capabilities().lockdown == "none":
-            # Its archives are made by programs of the sandbox, which nothing is to rest on.
+            # Such a driver's archives are made by programs of the sandbox, which the agent may have changed.
             return FileChanges()
         with tempfile.TemporaryFile() as packed:
             if await self._driver.get(self._handle, "/", _written_to(packed)) is None:
@@ -227,9 +266,11 @@ class DrivenSandbox:
             return await asyncio.to_thread(list_archive, packed, left_out)
 
     async def originals(self, base: str, paths: Sequence[str]) -> dict[str, FileState]:
+        """Return the files of the image `base` at these paths; none if the driver does not list changes."""
         return await self._driver.originals(self._handle, base, paths) if isinstance(self._driver, ListsChanges) else {}
 
     async def read_original(self, path: str) -> bytes | None:
+        """Return the content of a file of the sandbox's image; None if it has none at `path`."""
         if isinstance(self._driver, ReachesIn):
             return await self._driver.read_original(self._handle, path)
         return await self._lives.read_original(self._ref, path)
@@ -237,6 +278,7 @@ class DrivenSandbox:
     # --- processes -----------------------------------------------------------------------------------
 
     async def kill_processes(self, *, keep: Literal["services", "nothing"] = "services") -> int:
+        """Kill the processes that are not the world's, or all with `keep="nothing"`, and return their number."""
         if self._connection.inside is not None:
             return await self._connection.inside.kill_unknown(keep_services=keep == "services")
         assert isinstance(self._driver, KeepsProcesses)
@@ -253,6 +295,7 @@ class DrivenSandbox:
         return await self._driver.kill_processes(self._handle, spared)
 
     async def strangers(self) -> list[RunningProcess]:
+        """Return the running processes that are not the world's, or whose code was changed (`is_altered`)."""
         if self._connection.inside is not None:
             return await self._connection.inside.hunter.strangers()
         assert isinstance(self._driver, KeepsProcesses)
@@ -267,13 +310,14 @@ class DrivenSandbox:
         ]
 
     async def _with_code(self, processes: list[RunningProcess]) -> list[RunningProcess]:
-        """Return processes with their code, where the driver sees it."""
+        """Return processes with digests of their code, if the driver can read it."""
         if not isinstance(self._driver, SeesCode):
             return processes
         codes = await self._driver.code(self._handle, [process.pid for process in processes])
         return [replace(process, code=codes.get(process.pid)) for process in processes]
 
     async def mark_baseline(self, key: str | None = None, *, is_restored: bool = False) -> None:
+        """Record processes as the world's: all that run now, those of the command under `key`, or the entrypoint's."""
         records = self._connection.records
         process_id = records.command(key).stem if key is not None and records.command(key).exists() else None
         if self._connection.inside is not None:
@@ -288,11 +332,13 @@ class DrivenSandbox:
         self._connection.world.record(await self._with_code(found), besides=is_restored or key is not None)
 
     async def memory_use(self) -> MemoryUse | None:
+        """Return the memory counters; None if the driver has none."""
         if isinstance(self._driver, CountsMemory):
             return await self._driver.memory_use(self._handle)
         return None
 
     async def expose_port(self, port: int) -> tuple[str, int]:
+        """Return host and port at which this host reaches a port. Raise `SandboxError` without a network."""
         address = await self._driver.address(self._handle, port)
         if address is None:
             await self._driver.require(self._ref.name, self._handle)
@@ -306,24 +352,31 @@ class DrivenSandbox:
     # --- states --------------------------------------------------------------------------------------
 
     async def snapshot(self, name: str) -> ImageRef:
+        """Capture the files as an image with this name, and return its reference. The sandbox runs on."""
         return await self._driver.capture(self._handle, name)
 
     async def restore(self, image: ImageRef) -> None:
+        """Restart the sandbox from an image, with none of its processes."""
         self._connection = await self._lives.restore(self._ref, image)
 
     async def fork(self, names: Sequence[str]) -> list[SandboxRef]:
+        """Start copies of this sandbox under these names and return their references."""
         return await self._lives.fork(self._ref, names)
 
     async def freeze(self) -> None:
+        """Stop all processes until `thaw`. Raise `UnsupportedFeatureError` if the driver cannot."""
         await self._freezer.freeze(self._handle)
 
     async def thaw(self) -> None:
+        """Resume the processes. Raise `UnsupportedFeatureError` if the driver cannot freeze any."""
         await self._freezer.thaw(self._handle)
 
     async def is_frozen(self) -> bool:
+        """Return whether the sandbox was frozen and not thawed since."""
         return isinstance(self._driver, Freezes) and await self._driver.is_frozen(self._handle)
 
     async def stop(self) -> None:
+        """Remove the sandbox and all that it owns."""
         await self._lives.end(self._ref)
 
     # --- names ---------------------------------------------------------------------------------------
@@ -339,6 +392,7 @@ class DrivenSandbox:
         return self._driver
 
     def _key(self, key: str) -> str:
+        """Return an idempotency key within the rollout namespace of the sandbox."""
         return f"{self._ref.episode}/{key}" if self._ref.episode else key
 
     def _command(
@@ -355,4 +409,5 @@ def _written_to(file: IO[bytes]) -> Callable[[bytes], None]:
 
 
 def _user(user: str | int | None) -> str:
+    """Return the user as the driver takes it: `0` for root."""
     return "0" if user in (None, "root", 0, "0") else str(user)

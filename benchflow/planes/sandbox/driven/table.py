@@ -1,12 +1,12 @@
-"""The table of a sandbox's processes: who they are, and which belong to whom.
+"""The process table of a sandbox: scripts that list and stop processes, and functions over the list.
 
-It is read from /proc by the shell's own builtins, since an image may have no `ps`, and judged here. A
-command's processes are found by a marker in their environment, which survives a double fork and a new
-session, and by descent and session, which survive a changed environment.
+It is read from /proc by the shell's own builtins, since an image may have no `ps`, and evaluated on the host. A
+command's processes are found by a marker in their environment, which survives a double fork and a new session, and by
+descent and session, which survive a changed environment.
 
-What an image's entrypoint has started is told from all else by a limit: every other way into the sandbox lowers one
-that no kernel has kept for twenty years (of the resident set), and who has lowered it, or inherited that, cannot raise
-it again. Neither a double fork nor a new session nor a cleared environment hides that.
+Processes of an image's entrypoint are distinguished from all others by a limit: every other way into the sandbox lowers
+one that no kernel has enforced for twenty years (of the resident set), and a process that has lowered or inherited it
+cannot raise it again. Neither a double fork nor a new session nor a cleared environment hides that.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.errors import SandboxError
 
 INITS = (b"docker-init", b"tini", b"tini-static", b"catatonit", b"dumb-init")
-"""What an init may be called that runs the main process below it."""
+"""Names of init programs that run the main process as a child."""
 
-# NUL-separated, six a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
-# unreadable), hard limit of the resident set, arguments (without what separates them), whether it executes the same
-# file as its parent (1, 0, or ? for unreadable).
+# NUL-separated, six fields a process: stat line (its name may hold anything but NUL), uid:gid, marked (1, 0, or ? for
+# unreadable), hard limit of the resident set, arguments (without their separators), whether it executes the same file
+# as its parent (1, 0, or ? for unreadable).
 _LIST = """
 for p in /proc/[0-9]*; do
   {{ while IFS= read -r l || [ -n "$l" ]; do printf '%s\\n' "$l"; done <$p/stat; }} 2>/dev/null
@@ -36,15 +36,15 @@ for p in /proc/[0-9]*; do
   printf '\\0%s:%s\\0%s\\0%s\\0%s\\0%s\\0' "$u" "$g" "$m" "$h" "$c" "$f"
 done
 """
-# Where the first thread has ended, only those that go on have an environment to be read.
+# If the first thread has ended, only the remaining threads have a readable environment.
 _LOOK = """m=0; for t in $p $p/task/*; do o=
     { while IFS= read -r e || [ -n "$e" ]; do
       o=1; case $e in *%s*) m=1;; esac; done <$t/environ; } 2>/dev/null || m='?'
     case $o$m in 0) ;; *) break;; esac
   done"""
 
-# The kernel stops all at once, so that nobody gets ahead of it; but for PID 1, and the shell that says so. Those that
-# are to go on do so a moment later, with what they have started: looked for again until nobody is new.
+# The kernel stops all processes at once, so that none can escape by a fork, except PID 1 and the shell that sends the
+# signal. Those to be spared are resumed a moment later, with all that they have started, until no new one is found.
 _STOP = """
 kill -STOP -1 2>/dev/null
 spared=' {spared} '
@@ -70,20 +70,24 @@ done
 
 
 def list_script(marker: str | None = None) -> str:
-    """The script whose output `parse` reads. marker: text to look for in each environment."""
+    """Return the script that lists all processes for `parse`. marker: text to look for in each environment."""
     return _LIST.format(unmarked="'?'" if marker else "0", look=_LOOK % marker if marker else "")
 
 
 def stop_script(spared: Iterable[int]) -> str:
-    """Return a script that stops all processes but these, what they start, and PID 1.
+    """Return a script that stops all processes but PID 1, these ones, and their descendants.
 
-    What goes on as another process all the time, or multiplies, gets ahead of any look that doesn't begin with that.
+    Processes that multiply, or replace themselves by forks, are missed by any listing that does not begin with that.
     """
     return _STOP.format(spared=" ".join(map(str, sorted({1, *spared}))))
 
 
 def parse(listing: bytes) -> dict[int, RunningProcess]:
-    """The table by pid. Processes that ended while it was written are left out."""
+    """Return the processes of a listing by pid. Those that ended while it was written are left out.
+
+    Raises:
+        SandboxError: A line is malformed.
+    """
     table = {}
     fields = listing.split(b"\0")
     for stat, user, mark, limit, argv, same in zip(*(fields[at::6] for at in range(6)), strict=False):
@@ -97,14 +101,15 @@ def parse(listing: bytes) -> dict[int, RunningProcess]:
         entered = limit != b"unlimited"
         try:
             parent, session, started = (int(rest[place]) for place in (1, 3, 19))
-            # A process whose first thread has ended has not, as long as others run.
+            # A process whose first thread has ended is a zombie to the kernel, but runs as long as it has others.
             state = "S" if rest[0] == b"Z" and int(rest[17]) > 1 else rest[0].decode()
             is_same = None if same == b"?" else same == b"1"
             found = RunningProcess(
                 int(pid), parent, session, started, state, name, user.decode(), marked, entered, argv, is_same
             )
         except ValueError as error:
-            # Left out it would not be ended: the kernel writes no such line, so programs of the sandbox were changed.
+            # If it were left out, it would not be killed. The kernel writes no such line: programs of the sandbox were
+            # changed.
             raise SandboxError(
                 f"a line of the sandbox's list of processes is none: {stat[:80]!r}",
                 remedy="look at the sandbox's shell and tools",
@@ -114,7 +119,13 @@ def parse(listing: bytes) -> dict[int, RunningProcess]:
 
 
 def closure(table: dict[int, RunningProcess], seeds: Iterable[int], spared: set[int]) -> set[int]:
-    """The seeds, all that descend from them and all in a session that one of them began."""
+    """Return the pids of the seeds, their descendants, and all processes in sessions that one of them began.
+
+    Args:
+        table: All processes.
+        seeds: Pids to begin with.
+        spared: Pids that are left out, and whose descendants do not count.
+    """
     found = set(seeds) - spared
     while True:
         sessions = {table[pid].session for pid in found} & found
@@ -129,9 +140,9 @@ def closure(table: dict[int, RunningProcess], seeds: Iterable[int], spared: set[
 
 
 def main_processes(table: dict[int, RunningProcess]) -> set[int]:
-    """Return PID 1 and the main process below it: when either ends, the sandbox ends.
+    """Return the pids of PID 1 and of the main process below it: when either ends, the sandbox ends.
 
-    Where there is no init, PID 1 is the main process itself.
+    Without an init, PID 1 is the main process itself.
     """
     children = sorted(process.pid for process in table.values() if process.parent == 1)
     if not children or 1 not in table:

@@ -1,9 +1,9 @@
-"""Commands behind a small shell, for drivers that only start processes: it puts outputs and exit code in files inside.
+"""Commands behind a small shell that writes outputs and exit code to files, for drivers that only start processes.
 
 Output goes to files rather than to an attached stream, so that a command may leave a server behind, whose output would
 hold the stream open, and so that any process of the engine can read the result after a crash. Each command has a
-directory of its own. Its files belong to the command's user, and root of the sandbox may do with them what it likes:
-they are evidence of what was printed, no more. The exit code in them counts only where the driver does not know it.
+directory of its own. Its files belong to the command's user, and root of the sandbox can change them: they are evidence
+of the output, no more. The exit code in them counts only where the driver does not know it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,37 @@ from benchflow.planes.sandbox.driven.scripts import DISK_FULL, ROOM, Scripts, ra
 from benchflow.planes.sandbox.outcome import LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK
 
 COMMANDS = f"{ROOM}/exec"
+"""Directory in a sandbox that holds the directories of commands."""
 
 MARKER = "BENCHFLOW_EXEC"
-"""A variable in the environment of a command: its mark."""
+"""Variable in the environment of a command, by which its descendants are known. Its value is the process id."""
 
 MARK_AGENT = "ulimit -m 9007199254740991 2>/dev/null; "
-"""What every shell begins with that enters a sandbox, but not on the way to its entrypoint: see `processes`."""
+"""Prefix of the script of every shell that enters a sandbox, except on the way to its entrypoint. It lowers a limit, by
+which `table` distinguishes the two.
+"""
 
 BEGUN = "begun"
-"""In the file of the exit code, until there is one."""
+"""Content of the exit code's file while the command runs."""
 
 STATUS_WIDTH = len(BEGUN)
-"""Characters of the line in that file, which is written when the directory is made, and blank before the command
-begins. Overwritten in place, it needs no more of a disk that may be full by then.
+"""Characters of the line in the exit code's file. The line is written when the directory is made, blank before the
+command begins. Overwritten in place, it needs no more of a disk that may be full by then.
 """
 
 _NO_ROOM = 44
+"""Exit code of a script that finds no directory of the command."""
 
-# $1: directory; the rest: the command. The shell's own output carries nothing, not even its remark that its child was
-# killed: what arrives there is the driver's reason not to start.
+# $1: directory; the rest: the command. The shell's own output is discarded, even its message that its child was killed:
+# what arrives on the attached stream is the driver's reason not to start the process.
 _WRAPPER = (
     'exec 2>/dev/null; {mark}d=$1; shift; {claim}printf "%-{width}s\\n" {begun} 1<>"$d/exit"; '
     '(exec "$@") </dev/null >>"$d/out" 2>>"$d/err"; c=$?; printf "%-{width}s\\n" $c 1<>"$d/exit"; exit $c'
 )
 
-# A program that starts the command may outlive the process of the engine that ran it, and start it late, when another
-# one has started it, too. The first one that makes this file runs it; where the disk is full, nobody can tell.
+# A program of the driver may outlive the process of the engine that ran it, and start the command late, when another
+# one has started it, too. Only the first one that makes this file runs it. If the disk is full, the file cannot be
+# made, and all run it.
 _CLAIM = '(set -C; : >"$d/claim/taken") || [ ! -e "$d/claim/taken" ] || exit 0; '
 
 _SHOW = """
@@ -70,21 +75,21 @@ done
 
 
 def wrapped(process: Process, *, is_world: bool = False) -> Process:
-    """Return a process that runs another one behind the shell. is_world: it belongs to the world."""
+    """Return the process that runs another one behind the shell. is_world: whether it belongs to the world."""
     script = _WRAPPER.format(mark="" if is_world else MARK_AGENT, claim=_CLAIM, begun=BEGUN, width=STATUS_WIDTH)
     argv = ("/bin/sh", "-c", script, "benchflow-exec", room_of(process.id), *process.argv)
     return process.model_copy(update={"argv": argv})
 
 
 def unlogged(process: Process) -> Process:
-    """Return a process that runs another one whose outputs go to nobody but whoever is attached."""
+    """Return the process that runs another one without files: its output goes to the attached stream alone."""
     return process.model_copy(
         update={"argv": ("/bin/sh", "-c", f'{MARK_AGENT}exec "$@"', "benchflow-exec", *process.argv)}
     )
 
 
 def room_of(process_id: str) -> str:
-    """Return the directory of a command."""
+    """Return the path of a command's directory in the sandbox."""
     return f"{COMMANDS}/{process_id}"
 
 
@@ -92,22 +97,29 @@ class CommandFiles:
     """The directories of the commands of one sandbox.
 
     Args:
-        cap: Bytes of an output that are kept in the end.
-        on_disk: Bytes of an output that are kept while it grows.
+        scripts: Runner of scripts in the sandbox.
+        cap: Maximum bytes of an output that is returned.
+        on_disk: Maximum bytes of an output on the disk, while it grows.
     """
 
     def __init__(self, scripts: Scripts, *, cap: int = OUTPUT_CAP, on_disk: int = OUTPUT_ON_DISK) -> None:
+        """Make it."""
         self._scripts = scripts
         self._cap, self._on_disk = cap, on_disk
 
     async def make(self, process_id: str, user: str) -> None:
-        """Make a command's directory, whose files the command's user may write, and nothing else there."""
+        """Make a command's directory, in which its user may write the output files and nothing else.
+
+        Raises:
+            SandboxSpaceError: The disk is full.
+            SandboxError: There is no such user.
+        """
         room = room_of(process_id)
         give = "" if user == "0" else f" && chown -- {shlex.quote(user)} out err exit claim"
         blank = " " * STATUS_WIDTH
-        # Whoever is root inside may have made links of these, to what the engine would write over.
+        # Root in the sandbox may have replaced them by links to files that the engine would overwrite.
         unlink = "for f in out err exit claim; do [ ! -h $f ] || rm -f $f; done"
-        # Not every shell tells that it could not write.
+        # Not every shell reports a failed write, therefore the line is read again.
         answer = await self._scripts.run(
             f"[ ! -h {room} ] || rm -f {room}\nmkdir -p {room} && cd {room} || exit\n{unlink}\n"
             f"mkdir -p claim && chmod 0711 {ROOM} {COMMANDS} {room} && : >>out && : >>err || exit\n"
@@ -123,21 +135,30 @@ class CommandFiles:
             )
 
     async def exit_line(self, process_id: str) -> str | None:
-        """Return the line that a command's shell has left: its exit code, `BEGUN`, or blanks before it began.
+        """Return the line in a command's exit file: its exit code, `BEGUN`, or blanks before it began.
 
-        Empty where the sandbox's root has made away with it: nobody can tell. None where it has no directory.
+        Returns:
+            Empty if root of the sandbox has removed or emptied the file; None if the command has no directory.
         """
         room = room_of(process_id)
         answer = await self._scripts.run(f"cat {room}/exit || [ -d {room} ] || exit {_NO_ROOM}")
         return None if answer.exit_code == _NO_ROOM else answer.out.decode(errors="replace")
 
     async def output(self, process_id: str, *, remove: bool = False) -> ProcessOutput:
-        """Return what a command has printed. remove: its directory with it."""
+        """Return the output of a command, without its middle if it is too long.
+
+        Args:
+            process_id: Id of the command's process.
+            remove: Whether to delete its directory.
+
+        Raises:
+            SandboxError: The directory is gone.
+        """
         room = room_of(process_id)
         left_out = LEFT_OUT.replace("\n", "\\n")
         script = _SHOW.format(room=room, cap=self._cap, half=self._cap // 2, left_out=left_out)
         if remove:
-            # What could not be shown is asked for again.
+            # The directory stays if it could not be read, so that a retry can read it.
             script = f"(\n{script}\n)\nr=$?; [ $r -gt 1 ] || rm -rf {room}; exit $r"
         answer = await self._scripts.run(script)
         if answer.exit_code > 1:
@@ -149,16 +170,16 @@ class CommandFiles:
         )
 
     async def tail(self, process_id: str, limit: int) -> str:
-        """Return the last bytes of standard output."""
+        """Return the last `limit` bytes of stdout as text."""
         answer = await self._scripts.run(f"tail -c {limit} {room_of(process_id)}/out")
         return answer.out.decode(errors="replace")
 
     async def after(self, process_id: str, out: int, err: int) -> dict[Literal["stdout", "stderr"], bytes]:
-        """Return what a command has printed beyond so many bytes of each output, as far as it is there now."""
+        """Return the available output from these offsets on. out, err: offsets in stdout and stderr, in bytes."""
         room = room_of(process_id)
         answer = await self._scripts.run(f"tail -c +{out + 1} {room}/out; tail -c +{err + 1} {room}/err >&2")
         return {"stdout": answer.out, "stderr": answer.err}
 
     async def trim(self, process_id: str) -> None:
-        """Free the disk from the middle of what has grown too large, while the command goes on."""
+        """Remove the middle of outputs that are too large from the disk, while the command runs."""
         await self._scripts.run(_TRIM.format(room=room_of(process_id), limit=self._on_disk, half=self._cap // 2))

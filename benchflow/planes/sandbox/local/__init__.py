@@ -1,6 +1,6 @@
-"""Sandboxes on this machine itself: namespaces over a copy-on-write view of its root.
+"""Local sandboxes: processes on this machine, in namespaces over a copy-on-write view of its root.
 
-For tasks one would run on one's own machine, and for the fastest trees there are. What keeps the host from being
-changed and the run's secrets from being seen is described in `mask` and `helper.launch`; it is not a boundary against
-hostile code as strong as a container with a filtered kernel interface.
+They are for tasks that one would run on one's own machine, and for the fastest trees there are. `mask` and
+`helper.launch` describe how changes to the host are prevented and the run's secrets hidden. As a boundary against
+hostile code that is weaker than a container with a filtered kernel interface.
 """

@@ -1,8 +1,8 @@
-"""The control groups of sandboxes: who is in one, what it may use, and to stop, freeze and end all of it.
+"""The cgroups of sandboxes: which processes are in one, their limits, and killing and freezing all of them.
 
-The names are the truth: whatever runs for a sandbox is in its group, from before its first process on, so that any
-process can find and end it. Freezing and killing need only an empty version 2 hierarchy, which every kernel can
-mount; limits are set where the kernel's controllers are, in version 2 or in the older hierarchies.
+The names are the truth: every process of a sandbox is in its cgroup from its birth, so any process of the engine can
+find and end it. Freezing and killing need only an empty version 2 hierarchy, which every kernel can mount; limits are
+set where the kernel's controllers are, in version 2 or in the version 1 hierarchies.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from benchflow.planes.sandbox.memory import V1_FILES, V2_FILES, parse_memory
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 TOP = "benchflow"
-"""The directory of all groups in each hierarchy."""
+"""Name of the directory of all cgroups of the engine in each hierarchy."""
 
 END_SEC = 60.0
-"""How long the kernel may take to end what is killed: a process that waits for the disk does so first."""
+"""Seconds in which killed processes must end: one that waits for the disk ends only after that."""
 
 _ATTEMPTS = 10
-"""How often a directory is made again that another process, which saw it empty, removed."""
+"""Tries to create a directory that other processes, which see it empty, remove again."""
 
 
 @dataclass(frozen=True)
 class Hierarchies:
-    """Where control groups are on this host. v1: by controller; several may share one mount."""
+    """The writable cgroup hierarchies of this host."""
 
     v2: Path | None
+    """Mount point of version 2; None if there is none."""
     v1: dict[str, Path]
+    """Mount points of version 1, by controller. Several controllers may share one."""
 
 
 def hierarchies(table: list[Mount], own: Path) -> Hierarchies:
-    """Those of a mount table that can be written to. own: where we mount version 2 ourselves."""
+    """Return the writable hierarchies of a mount table. Of version 2 mounts, `own`, the engine's, is chosen last."""
     v2 = [Path(mount.point) for mount in table if mount.kind == "cgroup2" and mount.writable]
     others = [path for path in v2 if path != own]
     v1: dict[str, Path] = {}
@@ -57,30 +59,32 @@ def hierarchies(table: list[Mount], own: Path) -> Hierarchies:
 
 
 class Cgroups:
-    """The groups of one state directory's sandboxes.
+    """The cgroups of one state directory's sandboxes. Raises `SandboxUnavailableError` where none can be created.
 
-    home: a directory of the engine's own, where version 2 is mounted if it is nowhere else. group: the name under
-    which this state directory's sandboxes lie. Raises `SandboxUnavailableError` where no group can be made.
+    Args:
+        home: Directory of the engine, where version 2 is mounted if it is mounted nowhere else.
+        group: Name of the directory below which this state directory's sandboxes have their cgroups.
     """
 
     def __init__(self, home: Path, group: str) -> None:
+        """Make it."""
         self.group = group
         self._own = home / "cgroup"
         self._found: Hierarchies | None = None
 
     def sandbox(self, name: str) -> Cgroup:
-        """The group of a sandbox, which need not exist."""
+        """Return the cgroup of a sandbox, which need not exist."""
         return Cgroup(self, name)
 
     def names(self) -> list[str]:
-        """The sandboxes that have a group, or what is left of one."""
+        """Return the names of the sandboxes that have a cgroup, or leftovers of one."""
         names = set()
         for directory in self.directories():
             names.update(_children(directory))
         return sorted(names)
 
     def sweep(self) -> None:
-        """Remove what the sandboxes shared, once none of them is left, and the mount, if it is ours."""
+        """Remove the parent directories once no sandbox is left, and unmount the hierarchy if it is ours."""
         for directory in self.directories():
             if _rmdir(directory):
                 _rmdir(directory.parent)
@@ -90,41 +94,42 @@ class Cgroups:
             self._found = None
 
     def directories(self) -> list[Path]:
-        """This group's directory in each hierarchy, whether it exists or not."""
+        """Return this state directory's parent directory in each hierarchy, whether it exists or not."""
         found = self.found
         mounted = dict.fromkeys([*([found.v2] if found.v2 else []), *found.v1.values()])
         return [mount / TOP / self.group for mount in mounted]
 
     @property
     def found(self) -> Hierarchies:
+        """Return the hierarchies of this host, looked up again if version 2 is no longer mounted."""
         if self._found is None or self._found.v2 is None or not (self._found.v2 / "cgroup.procs").exists():
             self._found = hierarchies(mounts(), self._own.absolute())
         return self._found
 
     @property
     def v2(self) -> Path:
-        """This group's directory in version 2, or where it would be."""
+        """Return the parent directory in version 2, whether it exists or not."""
         return (self.found.v2 or self._own) / TOP / self.group
 
     def v1(self, controller: str) -> Path | None:
-        """This group's directory in a controller's older hierarchy, where it has one."""
+        """Return the parent directory in a controller's version 1 hierarchy; None if there is none."""
         mount = self.found.v1.get(controller)
         return mount / TOP / self.group if mount else None
 
     def enable(self, controller: str) -> bool:
-        """Let a version 2 controller work in this group's sandboxes. False where it is not there or not for us."""
+        """Enable a version 2 controller for the sandboxes. Return False if it is missing or not delegated to us."""
         for path in reversed([self.v2, *self.v2.parents[:2]]):
             if controller not in _read(path / "cgroup.controllers").split():
                 return False
             try:
                 _write(path / "cgroup.subtree_control", f"+{controller}")
             except SandboxError:
-                # A part of the tree whose top holds processes, as in a container, gives its controllers to nobody.
+                # A cgroup with processes of its own, like a container's root, can't enable controllers for children.
                 return False
         return True
 
     def mount(self) -> None:
-        """See that there is a version 2 hierarchy."""
+        """Mount a version 2 hierarchy unless there is one. Raise `SandboxUnavailableError` if that fails."""
         if self.found.v2 is not None:
             return
         self._own.mkdir(parents=True, exist_ok=True)
@@ -134,7 +139,7 @@ class Cgroups:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        # Another process may have mounted it in between, which the kernel then refuses to do twice.
+        # Another process may have mounted it meanwhile; then the kernel refuses a second mount.
         self._found = None
         if done.returncode and self.found.v2 is None:
             raise SandboxUnavailableError(
@@ -147,9 +152,13 @@ class Cgroups:
 
 
 class Cgroup:
-    """The group of one sandbox. A leaf is a part of it, e.g. one command, that can be ended by itself."""
+    """The cgroup of one sandbox. A *leaf* is a child of it, usually one command, that can be killed by itself.
+
+    Raises `SandboxError` for a sandbox whose name can't be that of a directory.
+    """
 
     def __init__(self, groups: Cgroups, name: str) -> None:
+        """Make it. Nothing is created on disk."""
         if not name or "/" in name or name.startswith(".") or "\n" in name:
             raise SandboxError(f"`{name}` cannot be the name of a control group")
         self.name = name
@@ -160,7 +169,7 @@ class Cgroup:
         self._v1 = list(dict.fromkeys(group / name for group in older if group))
 
     def make(self, limits: Limits) -> tuple[str, ...]:
-        """Make it with these limits, or set them anew; says which cannot be enforced here, and why."""
+        """Create the cgroup, or find it, and set its limits. Return a warning for each that can't be enforced."""
         self._groups.mount()
         _mkdir(self._v2)
         warnings = []
@@ -180,29 +189,33 @@ class Cgroup:
         return tuple(warnings)
 
     def join_files(self, leaf: str) -> list[str]:
-        """Make the leaf; a process with one thread is in it once it has written `0` to each of these, in order."""
+        """Create a leaf, and return the files through which a process joins it.
+
+        A process with one thread is in the leaf once it has written `0` to each of them, in order.
+        """
         directory = self._leaf(leaf)
         _mkdir(directory)
-        # `tasks` moves the writing thread alone, for which the kernel need not stop the forks of all processes.
+        # `tasks` moves only the writing thread; for `cgroup.procs` the kernel would stop the forks of all processes.
         older = [path / "tasks" for path in self._v1 if path.is_dir()]
         return [str(directory / "cgroup.procs"), *map(str, older)]
 
     def pids(self, leaf: str | None = None) -> set[int]:
-        """The processes in a leaf, or in all of it. Missing is empty."""
+        """Return the pids in a leaf, or in the whole cgroup. Missing is empty."""
         found: set[int] = set()
         for directory in [self._leaf(leaf)] if leaf else _tree(self._v2):
             found.update(_pids(directory))
         return found
 
     def leaves(self) -> list[str]:
+        """Return the names of all leaves, sorted."""
         return sorted(_children(self._v2))
 
     def drop_leaf(self, leaf: str) -> None:
-        """Remove a leaf that nothing runs in. One that is still in use stays."""
+        """Remove a leaf, unless processes are in it."""
         _rmdir(self._leaf(leaf))
 
     def memory_use(self) -> MemoryUse | None:
-        """Return its memory counters; None where it has none, or is gone."""
+        """Return its memory counters; None if it has none, or is gone."""
         for directory in [self._v2, *self._v1]:
             use = parse_memory({name: _read(directory / name) for name in (*V2_FILES, *V1_FILES)})
             if use is not None:
@@ -210,7 +223,7 @@ class Cgroup:
         return None
 
     def freeze(self, timeout: float = END_SEC) -> None:
-        """Stop all its processes where they are. Raises `SandboxError`, with all of them going on, after `timeout`."""
+        """Freeze all processes. Raise `SandboxError`, with all of them thawed, after `timeout` seconds."""
         try:
             _write(self._v2 / "cgroup.freeze", "1")
             _wait(self._v2, "frozen", "1", timeout)
@@ -219,30 +232,30 @@ class Cgroup:
             raise SandboxError(f"sandbox {self.name} cannot be frozen: {error}") from error
 
     def thaw(self) -> None:
-        """Let them go on. Not frozen, or missing, is success."""
-        # A leaf is frozen by itself while it is being killed; whoever did that may have died.
+        """Resume all processes. Not frozen, or missing, is success."""
+        # `kill_frozen` freezes a leaf by itself, and its process may have died before the thaw.
         for directory in _tree(self._v2):
             _write(directory / "cgroup.freeze", "0")
 
     @property
     def frozen(self) -> bool:
-        """Whether a freeze was asked for and not taken back: what joins now would hang."""
+        """Return whether it or a leaf is frozen or freezing. A process that joined it now would hang."""
         return any(_read(directory / "cgroup.freeze").strip() == "1" for directory in _tree(self._v2))
 
     def kill(self, leaf: str | None = None) -> None:
-        """End all processes, also frozen ones and those born meanwhile. Does not wait. Missing is success."""
+        """Kill all processes of a leaf or of all, also frozen and newborn ones, without waiting. Missing is success."""
         directory = self._leaf(leaf) if leaf else self._v2
         if (directory / "cgroup.kill").exists():
             _write(directory / "cgroup.kill", "1")
-            # The kernel sends it to the first thread of each process alone, not to the process. One whose first thread
-            # has ended does not hear of it, and its other threads go on (Linux 5.14 to 6.18).
+            # The kernel sends the signal to the first thread of each process alone, not to the process. One whose first
+            # thread has ended does not receive it, and its other threads run on (Linux 5.14 to 6.18).
             if not any(has_ended_first(pid) for path in _tree(directory) for pid in _pids(path)):
                 return
         if directory.exists():
             kill_frozen(directory)
 
     def wait_empty(self, timeout: float = END_SEC, leaf: str | None = None) -> None:
-        """Return when nothing runs in it any more. Raises `SandboxError` after `timeout` seconds. Missing is empty."""
+        """Wait until no process is in it, or in a leaf. Raise `SandboxError` after `timeout` seconds."""
         try:
             _wait(self._leaf(leaf) if leaf else self._v2, "populated", "0", timeout)
         except FileNotFoundError:
@@ -252,7 +265,7 @@ class Cgroup:
             raise SandboxError(f"processes of sandbox {self.name} do not end (pids: {left}): {error}") from error
 
     def remove(self) -> None:
-        """Thaw it, kill what runs in it, and remove it, everywhere. Missing is success."""
+        """Kill all processes, and remove the cgroup in all hierarchies. Missing is success."""
         giving_up = AwakeDeadline(END_SEC)
         while True:
             self.thaw()
@@ -264,7 +277,7 @@ class Cgroup:
                 return
             if giving_up.is_over():
                 raise SandboxError(f"control group {left[0]} stays in use")
-            # Something joined in between, or the kernel has not yet taken away what ended.
+            # A process joined in between, or the kernel has not yet removed one that ended.
             time.sleep(0.005)
 
     def _leaf(self, leaf: str) -> Path:
@@ -273,7 +286,10 @@ class Cgroup:
         return self._v2 / leaf
 
     def _kill_older(self) -> None:
-        """What is only in an older hierarchy: killed while it joined one after the other, or left there by hand."""
+        """Kill processes that are only in a version 1 cgroup.
+
+        They were interrupted while joining one hierarchy after the other, or were put there by hand.
+        """
         for directory in self._v1:
             for pid in _pids(directory):
                 with contextlib.suppress(ProcessLookupError):
@@ -281,7 +297,7 @@ class Cgroup:
 
 
 def kill_frozen(directory: Path) -> None:
-    """End all processes of a version 2 group without `cgroup.kill`: none may be born meanwhile."""
+    """Kill all processes of a version 2 cgroup without `cgroup.kill`. It is frozen, so that none can fork meanwhile."""
     _write(directory / "cgroup.freeze", "1")
     try:
         with contextlib.suppress(FileNotFoundError, TimeoutError):
@@ -299,7 +315,7 @@ def _mkdir(directory: Path) -> None:
         try:
             return directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
-            # A sweep may take away a parent just made: it is empty. While it goes, there is no such device.
+            # A sweep may remove a parent just created, which is empty. During the removal the errno is ENODEV.
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 continue
             raise SandboxUnavailableError(
@@ -312,7 +328,7 @@ def _mkdir(directory: Path) -> None:
 
 
 def _rmdir(directory: Path) -> bool:
-    """Remove one directory; whether it is gone. In use, with processes or parts, it stays."""
+    """Remove one directory, and return whether it is gone. With processes or children in it, it stays."""
     try:
         directory.rmdir()
     except FileNotFoundError:
@@ -331,7 +347,7 @@ def _remove_tree(directory: Path) -> bool:
 
 
 def _tree(directory: Path) -> Iterator[Path]:
-    """A group and all below it, from the top. Missing is none."""
+    """Yield a cgroup and all below it, parents first. Missing is none."""
     if directory.is_dir():
         yield directory
         for name in _children(directory):
@@ -347,12 +363,12 @@ def _children(directory: Path) -> list[str]:
 
 
 def _pids(directory: Path) -> list[int]:
-    """The processes of one group. Those outside our own pid namespace show as 0 and are left out."""
+    """Return the pids of one cgroup, without processes outside of our pid namespace, which show as 0."""
     return [pid for pid in map(int, _read(directory / "cgroup.procs").split()) if pid]
 
 
 def _read(file: Path) -> str:
-    """The text of a group's file; nothing when the group is gone, also while it is read."""
+    """Return the text of a cgroup's file; empty if the cgroup is gone, even while it is read."""
     try:
         return file.read_text()
     except OSError as error:
@@ -362,7 +378,7 @@ def _read(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write to a group's file unless the group is gone. Never makes the file."""
+    """Write to a cgroup's file, unless the cgroup is gone. The file is never created."""
     try:
         fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -375,11 +391,11 @@ def _write(file: Path, text: str) -> None:
 
 
 _REMOVAL_SLICE = 0.1
-"""Seconds after which a wait looks whether somebody has removed the group that it waits for."""
+"""Seconds after which a wait checks whether the cgroup was removed: the kernel sends no event for that."""
 
 
 def _wait(directory: Path, key: str, value: str, timeout: float) -> None:
-    """Until a line of `cgroup.events` says so. Raises `TimeoutError`, or `FileNotFoundError` for a group gone."""
+    """Wait for a value in `cgroup.events`. Raise `TimeoutError`, or `FileNotFoundError` if the cgroup is gone."""
     giving_up = AwakeDeadline(timeout)
     fd = os.open(directory / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -388,13 +404,14 @@ def _wait(directory: Path, key: str, value: str, timeout: float) -> None:
         while f"{key} {value}" not in _events(fd):
             if giving_up.is_over():
                 raise TimeoutError(f"not `{key} {value}` within {timeout:g} seconds")
-            # The kernel wakes every reader when a line changes after it was read; not when the group is removed.
+            # The kernel wakes every reader when a line changes after it was read; not when the cgroup is removed.
             poll.poll(min(timeout, _REMOVAL_SLICE) * 1000)
     finally:
         os.close(fd)
 
 
 def _events(fd: int) -> list[str]:
+    """Return the lines of an open `cgroup.events`. Raise `FileNotFoundError` if the cgroup is gone."""
     try:
         return os.pread(fd, 4096, 0).decode().splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The worker's side of the helper process: starts it when it is needed, again when it died."""
+"""The worker's client of the helper process, which it starts on first use and restarts if it has died."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchflow.planes.sandbox.local.helper.process import ANSWER_END
 
 _PACKAGE = Path(__file__).parents[3]
 
-# The packages above the helper are named, not run: what they import (and keep in memory) is not for a forking process.
+# The packages above the helper are empty modules, not imported: what they import would stay in the memory of its forks.
 _BOOTSTRAP = f"""
 import sys, types
 place = {str(_PACKAGE)!r}
@@ -37,9 +37,9 @@ main(int(sys.argv[1]))
 
 
 class HelperDied(SandboxError):
-    """The helper, or its fork that did the work, ended without an answer. What it was asked may have happened.
+    """The helper, or its fork that did the work, ended without a response; the operation may have been carried out.
 
-    It is as if the worker had died at that moment: what is done again then, may be done again now.
+    It is like a crash of the worker at that moment: whatever may be retried after such a crash may be retried now.
     """
 
     retryable = True
@@ -50,22 +50,34 @@ class UnknownUserError(SandboxError):
 
 
 class Helper:
-    """One helper process per object, started on first use. Calls come from any event loop of this process.
+    """A client with a helper process of its own, started on first use. It serves all event loops of this process.
 
-    home: whose helper it is; it does nothing with that but show it to whoever lists the processes of this machine.
+    Args:
+        home: Directory of the sandboxes, passed on only so that a list of processes shows whose helper it is.
     """
 
     def __init__(self, home: Path) -> None:
+        """Make it."""
         self._home = home
         self._guard = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
     async def call(self, operation: str, request: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
-        """Have one thing done. `fds` are handed over; they stay open here.
+        """Have the helper carry out an operation, and return its response.
 
-        Raises `SandboxLostError` when the sandbox is gone, `UnknownUserError`, `HelperDied`, `OSError` for what the
-        kernel refused.
+        Args:
+            operation: Name of the operation, one of those in `helper.server`.
+            request: Parameters of the operation, in JSON types.
+            fds: File descriptors that the helper receives copies of. The caller's stay open.
+
+        Raises:
+            SandboxLostError: The sandbox no longer runs.
+            UnknownUserError: The sandbox has no such user.
+            HelperDied: There was no response.
+            DiskFullError: No space is left.
+            OSError: The kernel refused something else.
+            SandboxError: Any other error in the helper.
         """
         loop = asyncio.get_running_loop()
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -97,6 +109,7 @@ class Helper:
             os.close(reading)
 
     async def _send(self, fds: list[int]) -> None:
+        """Send descriptors to the helper, starting it if it doesn't run, and retrying while its queue is full."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         while True:
             channel = self._channel
@@ -106,12 +119,13 @@ class Helper:
                 channel.sendmsg([b"."], rights)
                 return
             except BlockingIOError:
-                # Its queue is full: it forks as fast as it can.
+                # The socket's queue is full, since the helper forks once for each request.
                 await asyncio.sleep(0.005)
             except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError):
                 self._forget(channel)
 
     def _start(self) -> socket.socket:
+        """Start the helper unless another thread has, and return the socket to it."""
         with self._guard:
             if self._channel is not None:
                 return self._channel
@@ -123,7 +137,7 @@ class Helper:
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     cwd="/",
-                    # Nothing of this process's environment may come near a sandbox.
+                    # No variable of this process, which may hold secrets, may come near a sandbox.
                     env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
                     start_new_session=True,
                 )
@@ -132,16 +146,18 @@ class Helper:
             return ours
 
     def _forget(self, channel: socket.socket) -> None:
+        """End the helper behind a broken socket, unless another thread has replaced it."""
         with self._guard:
             if self._channel is channel:
                 self._drop()
 
     def close(self) -> None:
-        """End it. What runs in sandboxes goes on; a later call starts another."""
+        """Kill the helper. Commands in sandboxes run on, and a later call starts another helper."""
         with self._guard:
             self._drop()
 
     def _drop(self) -> None:
+        """Kill the helper and close its socket. The caller holds the guard."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -152,7 +168,7 @@ class Helper:
 
 
 def memory_file(content: bytes = b"") -> int:
-    """A file in memory with this content, to be read from its start. The caller closes it."""
+    """Create a file in memory with this content, and return its descriptor, at offset 0. The caller closes it."""
     memory = os.memfd_create("benchflow", os.MFD_CLOEXEC)
     with open(memory, "wb", closefd=False) as file:
         file.write(content)
@@ -161,6 +177,7 @@ def memory_file(content: bytes = b"") -> int:
 
 
 def _understood(said: bytes) -> dict[str, Any]:
+    """Parse a response of the helper, and raise the error in it, as `Helper.call`."""
     if not said:
         raise HelperDied("the process that was to enter the sandbox died")
     answer: dict[str, Any] = json.loads(said)

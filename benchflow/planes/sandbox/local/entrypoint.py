@@ -1,7 +1,7 @@
-"""The image's own entrypoint in a local sandbox: a command that runs once below each first process.
+"""The image's entrypoint in a local sandbox: a command, run once for each first process of the sandbox.
 
-A sandbox that was restored, or forked, has another first process: whoever starts it again by its specification starts
-the entrypoint again, with its secrets, which are kept nowhere.
+A restored or forked sandbox has a new first process. When it is started again by its spec, its entrypoint is started
+again, with its secrets, which are stored nowhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchflow.planes.sandbox.local.records import Running
 
 
 def program_of(spec: SandboxSpec, image: Image | None, secrets: Mapping[str, str]) -> EntrypointProgram:
-    """Return what an image runs by itself. Raises `SandboxStartError` where there is nothing."""
+    """Return an image's entrypoint, with `secrets` as its environment. Raise `SandboxStartError` if there is none."""
     argv = (*image.entrypoint, *image.command) if image else ()
     if image is None or not argv:
         raise SandboxStartError(
@@ -30,10 +30,10 @@ def program_of(spec: SandboxSpec, image: Image | None, secrets: Mapping[str, str
 
 
 def key_of(running: Running) -> str:
-    """Return the key of the command that the entrypoint of a running sandbox is."""
+    """Return the key of the entrypoint's command, which names the first process of the running sandbox."""
     return f"benchflow/entrypoint/{running.pid}-{running.started}"
 
 
 def group_of(running: Running | None) -> set[str]:
-    """Return the control group of all that the entrypoint started, by its name in the sandbox's."""
+    """Return the id of the entrypoint's command, which is its cgroup's name; empty if nothing runs."""
     return {process_id_of(key_of(running))} if running is not None else set()

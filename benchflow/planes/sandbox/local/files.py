@@ -1,4 +1,4 @@
-"""Files in and out of a local sandbox, by the helper; archives are judged here, as for every provider."""
+"""Reading and writing a local sandbox's files, by the helper."""
 
 from __future__ import annotations
 
@@ -21,15 +21,27 @@ _CHUNK = 1024 * 1024
 
 
 class Files:
-    """The files of one sandbox. init: pid and start time of its first process, asked for anew each time."""
+    """The files of one sandbox. Methods raise `SandboxError` for what the kernel refused, besides the errors they name.
+
+    Args:
+        helper: Helper that enters the sandbox.
+        scratch: Directory for temporary files. It is created if it is missing.
+        init: Returns pid and start time of the sandbox's first process. Called for each operation, and may raise.
+    """
 
     def __init__(self, helper: Helper, scratch: Path, init: Callable[[], tuple[int, int]]) -> None:
+        """Make it."""
         self._helper = helper
         self._scratch = scratch
         self._init = init
 
     async def read(self, path: str, limit: int) -> bytes:
-        """Return the content of a regular file of at most so many bytes."""
+        """Return the content of a regular file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            SandboxError: It has more than `limit` bytes.
+        """
         memory = memory_file()
         try:
             await self._call("read", path, [memory], limit=limit)
@@ -38,7 +50,7 @@ class Files:
             os.close(memory)
 
     async def write(self, path: str, content: bytes, mode: int, user: str) -> None:
-        """Write a file under a name that held another one, a link, or nothing."""
+        """Write a file with this mode and owner, replacing a file or a link of its name."""
         memory = memory_file(content)
         try:
             await self._call("write", path, [memory], mode=mode, user=user)
@@ -46,11 +58,19 @@ class Files:
             os.close(memory)
 
     async def unpack(self, directory: str, archive: IO[bytes], user: str | None) -> None:
-        """Unpack an archive, all of it owned by a user, or, for None, as it says itself."""
+        """Unpack a tar archive, with `user` as the owner of all files; None for the owners in the archive."""
         await self._call("unpack", directory, [archive.fileno()], user=user)
 
     async def pack(self, path: str, take: Callable[[bytes], None]) -> bool | None:
-        """Pass a file, or a directory's content, on as an archive. Return whether it is a file; None for nothing."""
+        """Pass a file, or the content of a directory, to the callback `take` as pieces of a tar archive.
+
+        Returns:
+            Whether `path` is a single file; None if there is nothing.
+
+        Raises:
+            SandboxError: It is larger than `DOWNLOAD_LIMIT`.
+            UnsafePathError: It is nested deeper than `MAX_DEPTH` directories.
+        """
         with self._unnamed() as packed:
             answer = await self._call("pack", path, [packed.fileno()], limit=DOWNLOAD_LIMIT, depth=MAX_DEPTH)
             if "missing" in answer:
@@ -75,10 +95,12 @@ class Files:
             return bool(answer["single"])
 
     def _unnamed(self) -> Any:
+        """Open a temporary file without a name."""
         self._scratch.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryFile(dir=self._scratch)
 
     async def _call(self, operation: str, path: str, fds: list[int], **more: Any) -> dict[str, Any]:
+        """Call the helper with the sandbox's first process, and translate the errors of the kernel."""
         pid, started = self._init()
         request = {"pid": pid, "started": started, "path": path, **more}
         try:
@@ -93,3 +115,4 @@ class Files:
 
 
 _DONE = {"read": "read", "write": "written", "unpack": "written", "pack": "read"}
+"""Participles of the operations, for error messages."""

@@ -1,14 +1,14 @@
-"""The host's packet filter: which rules the links of sandboxes need, and the two tools that can set them.
+"""The host's packet filter: the rules that the links of sandboxes need, and the two tools that can set them.
 
 A rule names interfaces by their common prefix, so one set serves every sandbox. What must never pass is dropped in
-the `mangle` table, which a packet meets before any rule of `filter` or of a published port can accept it, so that
-the order among the rules of others does not matter there. Every rule carries a comment, `benchflow:<name>:<digest>`:
-by it a rule is known to be there, an outdated one to be outdated, and what a crash left to be ours.
+the `mangle` table, which a packet meets before any rule of `filter` or of a published port can accept it; so the
+order among third-party rules does not matter there. Every rule carries a comment, `benchflow:<name>:<digest>`, by
+which present, outdated and orphaned rules of ours are recognized.
 
-What stays after the last rule is removed is the empty `mangle` table, if iptables had to make it.
+After the last rule is removed, the empty `mangle` table stays if iptables had to make it.
 
-iptables comes first. A rule in a table of one's own, which is how nft sets them, cannot let pass what another table
-drops, and Docker drops all that it does not forward itself.
+iptables is preferred. nft sets rules in a table of its own, and these cannot accept what another table drops; Docker
+drops everything that it does not forward itself.
 """
 
 from __future__ import annotations
@@ -45,38 +45,48 @@ _NFT_CHAINS = {
 
 
 class Rule(NamedTuple):
-    """table, chain, words: for iptables. nft: chain and statement for nft, None where another rule says it too."""
+    """A rule for iptables, and its form for nft."""
 
     name: str
+    """Name of the rule, unique in the set."""
     table: str
+    """Table of iptables."""
     chain: str
+    """Built-in chain of the table."""
     words: str
+    """Matches and target, as iptables has them."""
     nft: tuple[str, str] | None
+    """Chain (in `_NFT_CHAINS`) and statement for nft; None if nft needs no such rule."""
 
     @property
     def tag(self) -> str:
+        """Return the comment that marks the rule: its name, and a digest of its content."""
         digest = hashlib.sha256("\0".join(map(str, self)).encode()).hexdigest()[:8]
         return f"benchflow:{self.name}:{digest}"
 
 
 def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list[Rule]:
-    """What sandboxes may: reach the world as the host, and answer the host.
+    """Return the rules of sandboxes: they may reach the world as the host does, and answer the host.
 
-    Not: the host itself (published ports included), one another, the containers of Docker, link-local addresses,
-    where clouds offer a machine's credentials. link_local_dns: the host's resolver is one (as on some clouds), so
-    DNS may pass. way_out: the host's own interface to the world, never taken for one of Docker's.
+    They may not reach the host itself (published ports included), one another, the containers of Docker, and link-local
+    addresses, where clouds offer a machine's credentials.
+
+    Args:
+        subnets: Subnets of sandboxes, each of which is translated to the host's address on its way out.
+        way_out: The host's own interface to the world, which is not taken for a bridge of Docker.
+        link_local_dns: Whether a resolver has a link-local address, as on some clouds, so that DNS may pass.
     """
     links = f"{PREFIX}+"
     nft_in, nft_out = f'iifname "{PREFIX}*"', f'oifname "{PREFIX}*"'
     local = "-m addrtype --dst-type LOCAL"
     found = [
-        # Before a published port is translated to the container behind it.
+        # In PREROUTING, since a published port is translated to the container behind it right after.
         Rule("host-address", "mangle", "PREROUTING", f"-i {links} {_NOT_A_REPLY} {local} -j DROP",
              ("prerouting", f"{nft_in} {_NFT_NOT_A_REPLY} fib daddr type local drop")),
-        # What is for the host without being for an address of it: broadcast, multicast.
+        # Packets to the host that have no address of it: broadcast, multicast.
         Rule("host", "mangle", "INPUT", f"-i {links} {_NOT_A_REPLY} -j DROP",
              ("input", f"{nft_in} {_NFT_NOT_A_REPLY} drop")),
-        # Nobody but the host begins a conversation with a sandbox.
+        # Only the host may open connections to a sandbox: what comes from elsewhere must be a reply.
         Rule("begin", "mangle", "FORWARD", f"-o {links} {_NOT_A_REPLY} -j DROP",
              ("forward", f"{nft_out} {_NFT_NOT_A_REPLY} drop")),
     ]  # fmt: skip
@@ -90,12 +100,12 @@ def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list
     for protocol, words in pass_dns.items():
         but_dns = f" {protocol} dport != 53" if link_local_dns else ""
         found.append(
-            # Said at once, so that a program that looks for a cloud does not wait for one.
+            # Rejected, not dropped, so that a program that looks for a cloud's metadata does not wait for a timeout.
             Rule(f"refuse-{protocol}", "filter", "FORWARD", f"-i {links} -d {LINK_LOCAL} {words}-j REJECT",
                  ("forward", f"{nft_in} ip daddr {LINK_LOCAL}{but_dns} reject"))
         )  # fmt: skip
         for subnet in subnets:
-            # Dropped also where somebody's earlier rule accepted it.
+            # Dropped as well, for an earlier third-party rule may have accepted it.
             drop = f"-s {subnet} -d {LINK_LOCAL} {words}-j DROP"
             found.append(Rule(f"drop-{protocol}-{subnet}", "mangle", "POSTROUTING", drop, None))
     found += [
@@ -113,27 +123,29 @@ def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list
 
 
 class Firewall(Protocol):
+    """A tool that reads and sets rules of the packet filter. Methods raise `SandboxUnavailableError`."""
+
     def tags(self) -> set[str]:
-        """The tags of all rules of ours that are there."""
+        """Return the tags of all rules of ours that are set."""
         ...
 
     def replace(self, rules: Sequence[Rule]) -> None:
-        """Take all rules of ours away and set these, in one step for each table. None: leave nothing of ours."""
+        """Replace all rules of ours, in one step for each table. With no `rules`, none of ours is left."""
         ...
 
 
 def subnets(tags: Iterable[str]) -> list[str]:
-    """The subnets that rules with these tags let out."""
+    """Return the subnets that the rules with these tags translate on their way out."""
     return sorted(match[1] for tag in tags if (match := _SUBNET.match(tag)))
 
 
 def wanted(firewall: Firewall, rules: Sequence[Rule]) -> set[str]:
-    """The tags that `firewall` has when these rules are set."""
+    """Return the tags that `firewall` has once these rules are set: nft leaves some out."""
     return {rule.tag for rule in rules if rule.nft or not isinstance(firewall, Nft)}
 
 
 def firewalls() -> list[Firewall]:
-    """Those of this host, the one to use first. Empty: none."""
+    """Return the tools of this host, the preferred one first; empty if there is none."""
     found: list[Firewall] = [Iptables(program) for program in _iptables()]
     if nft := _program("nft"):
         found.append(Nft(nft))
@@ -141,19 +153,26 @@ def firewalls() -> list[Firewall]:
 
 
 class Iptables:
-    """Rules among those of others, at the head of the built-in chains."""
+    """iptables: our rules lie among third-party ones, at the head of the built-in chains.
+
+    Args:
+        program: Path of the program, beside which `-save` and `-restore` lie.
+    """
 
     def __init__(self, program: str) -> None:
+        """Make it."""
         self._program = program
 
     def tags(self) -> set[str]:
+        """Return the tags of all rules of ours that are set."""
         return {tag for _, _, tag in self._ours()}
 
     def replace(self, rules: Sequence[Rule]) -> None:
+        """Replace all rules of ours, in one step for each table."""
         changes: dict[str, list[str]] = {}
         for table, line, _ in self._ours():
             changes.setdefault(table, []).append(f"-D {line}")
-        # Each goes to the head of its chain: the last one first, so that they end up in their order.
+        # Each is inserted at the head of its chain, so the last one comes first, and they end up in their order.
         for rule in reversed(rules):
             line = f"-I {rule.chain} {rule.words} -m comment --comment {rule.tag}"
             changes.setdefault(rule.table, []).append(line)
@@ -162,7 +181,7 @@ class Iptables:
             _run([f"{self._program}-restore", "--noflush", "--wait", "20"], script)
 
     def _ours(self) -> list[tuple[str, str, str]]:
-        """Table, rule (without `-A`) and tag."""
+        """Return table, rule (without `-A`) and tag of each rule of ours."""
         found = []
         table = ""
         for line in _run([f"{self._program}-save"]).splitlines():
@@ -174,17 +193,28 @@ class Iptables:
 
 
 class Nft:
-    """Rules in a table of our own."""
+    """nft: our rules lie in a table of their own.
+
+    Args:
+        program: Path of the program.
+    """
 
     def __init__(self, program: str) -> None:
+        """Make it."""
         self._program = program
 
     def tags(self) -> set[str]:
+        """Return the tags of all rules of ours that are set."""
         if "table ip benchflow\n" not in _run([self._program, "list", "tables"]) + "\n":
             return set()
         return set(_TAG.findall(_run([self._program, "list", "table", "ip", "benchflow"])))
 
     def replace(self, rules: Sequence[Rule]) -> None:
+        """Replace our table, or remove it if there are no `rules`.
+
+        Raises:
+            SandboxUnavailableError: Another table drops what is forwarded, or nft failed.
+        """
         if not rules:
             if self.tags():
                 _run([self._program, "delete", "table", "ip", "benchflow"])
@@ -197,7 +227,7 @@ class Nft:
         _run([self._program, "-f", "-"], "\n".join([*script, "}", ""]))
 
     def _refuse_dropped(self) -> None:
-        """Raise when another table drops what is forwarded and has no rule for our links."""
+        """Raise `SandboxUnavailableError` if another table drops forwarded packets without a rule for our links."""
         chain = ""
         for line in _run([self._program, "list", "chains"]).splitlines():
             words = line.split()
@@ -225,16 +255,16 @@ class Nft:
 
 
 def _iptables() -> list[str]:
-    """The variants of iptables here, the one to use first: that whose FORWARD chain drops, which is Docker's own.
+    """Return the variants of iptables on this host, first the one whose FORWARD chain drops, which is Docker's own.
 
-    A kernel can hold rules of both variants; what one drops the other cannot let pass.
+    A kernel can hold rules of both variants, and neither can accept what the other one drops.
     """
-    # To ask the legacy variant would load it into a kernel that does without.
+    # Running the legacy variant would load its modules into a kernel that does without them.
     names = ("iptables", "iptables-legacy", "iptables-nft") if _legacy_in_use() else ("iptables",)
     different: dict[str, str] = {}
     for name in names:
         if path := _variant(name):
-            # The usual name is a link to one of the others.
+            # `iptables` is a link to one of the others, with the same version text.
             different.setdefault(_run([path, "--version"]) if len(names) > 1 else "", path)
     found = list(different.values())
     if len(found) > 1:
@@ -243,6 +273,7 @@ def _iptables() -> list[str]:
 
 
 def _legacy_in_use() -> bool:
+    """Return whether the kernel holds tables of legacy iptables."""
     try:
         return bool(Path("/proc/net/ip_tables_names").read_text().strip())
     except OSError:
@@ -250,16 +281,19 @@ def _legacy_in_use() -> bool:
 
 
 def _variant(name: str) -> str | None:
+    """Return the path of a variant of iptables; None unless its `-save` and `-restore` exist as well."""
     path = _program(name)
     return path if path and _program(f"{name}-save") and _program(f"{name}-restore") else None
 
 
 def _program(name: str) -> str | None:
-    # A service's search path may lack where system programs are.
+    """Return the path of a program; None if there is none."""
+    # The PATH of a service may lack the directories of system programs.
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
 
 
 def _run(command: Sequence[str], script: str = "") -> str:
+    """Run a command with `script` as its stdin, and return its stdout. Raise `SandboxUnavailableError` if it fails."""
     done = subprocess.run(
         command, input=script, capture_output=True, text=True, timeout=60, env={**os.environ, "LC_ALL": "C"}
     )

@@ -1,9 +1,9 @@
-"""What a local sandbox starts from: the host alone, a layer built over it, a ready image, or a snapshot.
+"""Images of local sandboxes: the bare host, a layer built over it, a ready image, or a snapshot.
 
-An image is a volume: its files beside `image.json`, which says what they are. A *layer* never changes and lies below
-many sandboxes; a *snapshot* is the changed files of one sandbox, and a copy of it becomes the next one's. Both hold
-only while the host below them is the one that they were made on, unless there is a ready image below them: it is a
-whole root, and nothing of the host is seen.
+An image is a volume: its files beside its record, `image.json`. A *layer* never changes and lies below many sandboxes;
+a *snapshot* has the changed files of one sandbox, and is copied for the next one. Both are valid only while the host
+below them is unchanged, unless there is a ready image below: that is a whole root, over which nothing of the host is
+seen.
 """
 
 from __future__ import annotations
@@ -19,49 +19,63 @@ from benchflow.contracts.images import ImageRef, user_of
 from benchflow.errors import SandboxError, SandboxStartError
 
 BARE = "host"
-"""The reference of the host as it is."""
+"""Reference of the bare host."""
 
 PREFIX = "local/"
+"""Prefix of the references of layers and snapshots; the key follows."""
 
 SHELL = ("/bin/sh", "-c")
+"""Default shell of RUN, ENTRYPOINT and CMD."""
 
 WHOLE = f"image/{platform.machine()}"
-"""The fingerprint where no host lies below: all that a ready image needs of this one is its kind of processor."""
+"""Fingerprint of images over a ready image: of the host, they need only its kind of processor."""
 
 
 class Image(Model):
-    """What `image.json` says. fingerprint: of the host below. base: the layer below a snapshot. env, workdir: what its
-    sandboxes' commands get. user, shell: what those built upon it begin with. entrypoint, command: what it runs by
-    itself, as `user`.
-    """
+    """Record of an image, stored as `image.json`."""
 
     kind: Literal["layer", "snapshot"] = "layer"
+    """Whether it lies below sandboxes as it is, or is copied for each."""
     fingerprint: str
+    """Fingerprint of the host that it was made over; `WHOLE` over a ready image."""
     base: str | None = None
+    """Key of the layer below a snapshot; None if the host is below."""
     env: dict[str, str] = {}
+    """Environment of its sandboxes' commands."""
     workdir: str | None = None
+    """Working directory of its sandboxes; None if unset."""
     user: str | None = None
+    """User of its entrypoint, and the first user of builds over it; None for root."""
     shell: tuple[str, ...] = SHELL
+    """First shell of builds over it."""
     entrypoint: tuple[str, ...] = ()
+    """ENTRYPOINT, which `user` runs."""
     command: tuple[str, ...] = ()
+    """CMD, which follows the entrypoint."""
     warnings: tuple[str, ...] = ()
+    """Differences from the image that was asked for, as sentences."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether a ready image, and not the host, is what its sandboxes have below their files."""
+        """Return whether a ready image lies below the files of its sandboxes, instead of the host."""
         return self.fingerprint == WHOLE
 
     def ref(self, key: str) -> ImageRef:
+        """Return the reference of this image under `key`."""
         user = user_of(self.user)
         return ImageRef(reference=f"{PREFIX}{key}", workdir=self.workdir, user=user, built=True, warnings=self.warnings)
 
     def write(self, volume: Path) -> None:
-        """Into a volume that is about to become an image."""
+        """Write the record into a volume that is about to become an image."""
         (volume / "image.json").write_text(self.model_dump_json())
 
 
 def key_of(image: ImageRef) -> str | None:
-    """The key of a layer or snapshot; None for the bare host. Raises `SandboxStartError` for anything else."""
+    """Return the key of a layer or snapshot; None for the bare host.
+
+    Raises:
+        SandboxStartError: The reference is not one of a local image.
+    """
     if image.reference == BARE:
         return None
     if not image.reference.startswith(PREFIX):
@@ -74,7 +88,7 @@ def key_of(image: ImageRef) -> str | None:
 
 
 def read_image(store: Path, key: str) -> Image | None:
-    """The image of a key, None when there is none."""
+    """Return the record of the image with this key; None if there is none, or an invalid one."""
     try:
         return Image.model_validate_json((store / "images" / key / "image.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
@@ -82,7 +96,17 @@ def read_image(store: Path, key: str) -> Image | None:
 
 
 def require_image(store: Path, key: str, fingerprint: str) -> Image:
-    """The image of a key. Raises `SandboxError` when it is not here or was made on another host."""
+    """Return the record of the image with this key.
+
+    Args:
+        store: Root directory of the store.
+        key: Key of the image.
+        fingerprint: The host's fingerprint.
+
+    Raises:
+        SandboxStartError: The image is not on this host.
+        SandboxError: It was made over other programs of the host.
+    """
     image = read_image(store, key)
     if image is None:
         raise SandboxStartError(f"the image {PREFIX}{key} is not on this host", key="image", remedy="build it again")

@@ -1,7 +1,7 @@
-"""What the local sandboxes of one state directory share, and the steps of a sandbox's life.
+"""The local sandboxes of one state directory: their shared resources, and the steps of a sandbox's life.
 
-Every step leaves a trace before it makes something: a record names the sandbox, then its control group and its volume
-carry the name. Whoever finds a trace, in whatever state a crash has left it, can finish or undo the step.
+Every step leaves a trace before it makes something: a record names the sandbox, then its cgroup and volume carry the
+name. Any process that finds a trace, in whatever state a crash has left it, can finish or undo the step.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
 from benchflow.planes.sandbox.records import file_lock
 
 INIT = "init"
-"""The control group of a sandbox's first process."""
+"""Cgroup leaf of a sandbox's first process."""
 
 HOSTNAME = "sandbox"
 
 _TRIES = 3
 
 _MOUNT_POINT = "mnt"
-"""In the store: empty, and in each sandbox's own view the place where its root is put together."""
+"""Empty directory of the store, on which each sandbox's root is mounted in its own mount namespace."""
 
 _LINKS_SEC, _MOUNTS_SEC = 8.0, 10.0
-"""How long the kernel may take to take away the links and mounts of sandboxes that have ended."""
+"""Seconds in which the kernel removes the links and mounts of sandboxes that have ended."""
 
 _DYING_SEC = 2.0
-"""How long a process that has the store open may be one that is about to end."""
+"""Seconds for which a process that has the store open may be about to end."""
 
 
 class Machine:
     """The sandboxes of this state directory on this machine."""
 
     def __init__(self) -> None:
+        """Make it. Nothing is created on disk before the first start."""
         self.home = state_dir() / "local"
         self.store = Store(self.home)
         self.cgroups = Cgroups(self.home, group_of(self.home))
@@ -69,26 +70,26 @@ class Machine:
         self._leaving: set[str] = set()
 
     def records(self, name: str) -> Records:
+        """Return the records of a sandbox, which need not exist."""
         return Records(self.home / "sandboxes" / name)
 
     def all(self) -> list[tuple[str, Records]]:
+        """Return the names and records of all sandboxes that have records."""
         return list(all_records(self.home / "sandboxes"))
 
     @asynccontextmanager
     async def using(self) -> AsyncIterator[None]:
-        """While this is held, nothing that sandboxes share is taken away."""
+        """Hold a shared lock, under which no resource that sandboxes share is removed."""
         async with file_lock(self._lock("use"), shared=True):
             yield
 
     def close(self) -> None:
-        """Let go of what this process holds. Sandboxes and their commands go on."""
+        """End this process's helper and release the store. Sandboxes and their commands run on."""
         self.helper.close()
         self.store.release()
 
-    # --- finding -------------------------------------------------------------------------------------
-
     def running(self, name: str) -> Running | None:
-        """What runs under a name; None when nothing does."""
+        """Return the running sandbox of this name; None if its first process has ended, or never started."""
         for running in (self._alive.get(name), self.records(name).running):
             if running is not None and start_time(running.pid) == running.started:
                 self._alive[name] = running
@@ -97,7 +98,7 @@ class Machine:
         return None
 
     def init_of(self, name: str, handle: str | None = None) -> tuple[int, int]:
-        """Pid and start time of the first process. Raises `SandboxLostError` when it, or that very one, is gone."""
+        """Return pid and start time of the first process. Raise `SandboxLostError` if it, or this handle's, is gone."""
         running = self.running(name)
         if running is None or handle not in (None, running.handle):
             raise self._loss(name, handle)
@@ -109,28 +110,29 @@ class Machine:
         return loss_for_memory(name, use) or SandboxLostError(f"the sandbox {name} no longer runs")
 
     def overlay(self, name: str) -> tuple[str, Overlay]:
-        """Return the id of the image below a sandbox's own files, and the layers that it has."""
+        """Return the id of the image below a sandbox's files, and the layers of its overlay."""
         spec, image = self._spec(name), self.image_of(name)
         lower = [self.store.root / layer for layer in self._lower(image, spec)]
         return image.base or BARE, Overlay([self.store.root / place_of(name) / "u"], lower)
 
-    # --- starting ------------------------------------------------------------------------------------
-
     async def start(self, spec: SandboxSpec, *, copy: bool = False) -> Running:
-        """Find or start a sandbox. copy: its files begin as a copy of the image's, even where that is a layer."""
+        """Find or start a sandbox. One that runs is thawed: its rollout may have been terminated while it was frozen.
+
+        With `copy`, its files begin as a copy of the image's, even of a layer's. Raises `SandboxStartError` if the
+        kernel refuses it, or kills its first process each time.
+        """
         async with self.using(), self._hold(spec.name):
             found = await asyncio.to_thread(self.running, spec.name)
             if found is not None:
-                # Whoever starts it wants to use it: its last rollout may have been terminated while it was frozen.
                 self.records(spec.name).is_frozen = False
                 await self.thaw_forgotten(spec.name)
                 return found
             return await self._start_anew(spec, lambda: self._volumes.make_for(spec, copy))
 
     async def _start_anew(self, spec: SandboxSpec, fill: Callable[[], Image], *, keep_records: bool = False) -> Running:
-        """Start under a name at which nothing runs. fill: makes the volume, and returns its image.
+        """Start a sandbox in place of an earlier one of its name. `fill` creates its volume. Retry if the helper dies.
 
-        keep_records: it is the same sandbox still, and what was done once in it counts as done.
+        With `keep_records` it stays the same sandbox, with its handle and the records of its commands.
         """
         before = self.records(spec.name).running if keep_records else None
         handle = before.handle if before else secrets.token_hex(8)
@@ -140,7 +142,7 @@ class Machine:
                 return await self._bring_up(spec, fill, handle)
             except HelperDied as error:
                 if attempt == _TRIES - 1:
-                    # Not an accident any more.
+                    # After several kills in a row, a retry is pointless.
                     await asyncio.to_thread(self._take_down, spec.name)
                     raise SandboxStartError(
                         f"the sandbox cannot be started: each of {_TRIES} times its first process was killed",
@@ -160,10 +162,11 @@ class Machine:
         raise AssertionError("unreachable")
 
     async def _bring_up(self, spec: SandboxSpec, fill: Callable[[], Image], handle: str) -> Running:
+        """Create volume, cgroup and limits, have the helper start the first process, and record it."""
         cgroup = self.cgroups.sandbox(spec.name)
 
         def prepare() -> tuple[dict[str, Any], tuple[str, ...]]:
-            # What root of a sandbox writes as output is a file of this host's root, and may get a set-user-id bit.
+            # Outputs of a sandbox's root are files of the host's root, perhaps with a set-user-id bit: close the way.
             self.home.chmod(0o700)
             self.records(spec.name).spec = spec
             self.store.open()
@@ -197,7 +200,7 @@ class Machine:
         return running
 
     def _lower(self, image: Image, spec: SandboxSpec) -> list[str]:
-        """Return what lies below a sandbox's own files, topmost first, relative to the store."""
+        """Return the layers below a sandbox's own files, topmost first, relative to the store."""
         base = [f"images/{image.base}/u"] if image.base else []
         if image.is_whole:
             return [*self._masks.over_image(image.base), *base]
@@ -207,16 +210,14 @@ class Machine:
         self.records(name).running = running
         self._alive[name] = running
 
-    # --- capturing -----------------------------------------------------------------------------------
-
     async def capture(self, name: str, target: str, image: Image) -> None:
-        """Copy a running sandbox's files into a volume, all as of one moment; the sandbox goes on."""
+        """Copy a running sandbox's files into the volume `target`, all as of one moment. The sandbox runs on."""
         self.init_of(name)
         async with self.standing_still(name):
             await asyncio.to_thread(self._volumes.capture, self.cgroups.sandbox(name), name, target, image)
 
     async def snapshot(self, name: str, key: str) -> ImageRef:
-        """Keep the files of a sandbox as an image; one of this key that is there already is the one meant."""
+        """Capture a sandbox's files as the image `key`, unless that exists, and return its reference."""
         async with self.using(), self.at_image(key):
             found = await asyncio.to_thread(read_image, self.store.root, key)
             if found is None:
@@ -225,12 +226,12 @@ class Machine:
             return found.ref(key)
 
     async def keep_layer(self, name: str, key: str, image: Image) -> ImageRef:
-        """Keep the files of a sandbox as a layer. Its own image must have been copied, not laid below."""
+        """Capture a sandbox's files as a layer. They must have been started with `copy`, so that they are complete."""
         await self.capture(name, f"images/{key}", image)
         return image.ref(key)
 
     def image_of(self, name: str) -> Image:
-        """Return what a snapshot of a sandbox would be."""
+        """Return the image record that a snapshot of the sandbox would have."""
         return self._volumes.image_of(self._spec(name))
 
     def _spec(self, name: str) -> SandboxSpec:
@@ -240,10 +241,10 @@ class Machine:
         return spec
 
     async def restore(self, name: str, image: ImageRef) -> Running:
-        """Start a sandbox again, from an image: same name, same limits, new processes."""
+        """Start a sandbox again, from an image: same name, handle and limits, new processes."""
         async with self.using(), self._hold(name):
             spec = self._spec(name).model_copy(update={"image": image})
-            # Whatever is wrong with the image is found before anything is given up for it.
+            # A bad image is found before the sandbox is taken down for it.
             key = key_of(image)
             if key is not None:
                 await asyncio.to_thread(self.store.open)
@@ -251,7 +252,7 @@ class Machine:
             return await self._start_anew(spec, lambda: self._volumes.make_for(spec, False), keep_records=True)
 
     async def fork(self, name: str, children: Sequence[str]) -> list[Running]:
-        """Start sandboxes that begin as this one is now: one capture, then a copy of it each."""
+        """Start a sandbox for each name in `children`: capture this one's files once, and copy them for each."""
         master = f"masters/{name}-{secrets.token_hex(4)}"
         spec = self._spec(name)
         async with self.using(), file_lock(self._lock(f"{name}.fork"), shared=True):
@@ -266,6 +267,7 @@ class Machine:
                 await asyncio.to_thread(self.store.delete, master)
 
     async def _start_child(self, spec: SandboxSpec, name: str, master: str, image: Image) -> Running:
+        """Start a fork from the volume `master`, without writable mounts, unless it runs already."""
         shared = tuple(mount for mount in spec.mounts if mount.read_only)
         child = spec.model_copy(update={"name": name, "mounts": shared})
 
@@ -276,21 +278,20 @@ class Machine:
         async with self._hold(name):
             return await asyncio.to_thread(self.running, name) or await self._start_anew(child, fill)
 
-    # --- removing ------------------------------------------------------------------------------------
-
     async def remove(self, name: str) -> None:
-        """End a sandbox and remove all that is its own. Missing is success."""
+        """End a sandbox and remove all that it owns. Missing is success."""
         async with self.using(), self._hold(name):
             await asyncio.to_thread(self._take_down, name)
             self._lock(name).unlink(missing_ok=True)
 
     def _take_down(self, name: str, *, keep_records: bool = False) -> None:
+        """Kill a sandbox's processes and remove its cgroup, volume and, unless they are kept, records."""
         records = self.records(name)
         running = records.running
         if running is not None and running.link is not None:
-            # The kernel takes it away with its namespace, some time after the last process.
+            # The kernel removes the link with its namespace, some time after the last process.
             self._leaving.add(running.link)
-        # First of all, so that whoever sees a command die sees why.
+        # Before the kill, so that a caller whose command dies finds the sandbox lost.
         records.running = None
         self._alive.pop(name, None)
         self.cgroups.sandbox(name).remove()
@@ -303,7 +304,7 @@ class Machine:
                 self._lock(f"{name}.{purpose}").unlink(missing_ok=True)
 
     async def tidy(self) -> None:
-        """Undo what crashes have left: sandboxes frozen or for nobody, and what is of sandboxes that nobody knows."""
+        """Clean up after crashes: forgotten frozen sandboxes, those of dead owners, and orphaned resources."""
         found = dict(self.all())
         specs = {name: records.spec for name, records in found.items()}
         for name, spec in specs.items():
@@ -321,7 +322,7 @@ class Machine:
             await self._remove_masters()
 
     async def _remove_unknown(self, name: str) -> None:
-        """Remove what is left of a sandbox of which no record says whose it is, unless somebody is at work on it."""
+        """Remove the resources of a sandbox that has no specification, unless a process holds its lock."""
         async with file_lock(self._lock(name), wait=False) as held:
             if held:
                 if self.records(name).spec is None:
@@ -329,6 +330,7 @@ class Machine:
                 self._lock(name).unlink(missing_ok=True)
 
     async def _remove_masters(self) -> None:
+        """Remove the volumes that forks were copied from and that no fork in progress uses."""
         for master in await asyncio.to_thread(self.store.names, "masters"):
             lock = self._lock(f"{master.rpartition('-')[0]}.fork")
             async with file_lock(lock, wait=False) as held:
@@ -337,11 +339,11 @@ class Machine:
                     lock.unlink(missing_ok=True)
 
     def standing_still(self, name: str, *, wait: bool = True) -> AbstractAsyncContextManager[bool]:
-        """Held by whoever freezes a sandbox for a while, or a process that tidies up takes it for forgotten."""
+        """Return a context for freezing a sandbox temporarily, in which a cleanup does not thaw it as forgotten."""
         return file_lock(self._lock(f"{name}.capture"), wait=wait)
 
     async def thaw_forgotten(self, name: str) -> None:
-        """Thaw a sandbox that was frozen by a process that died; one that somebody holds still is left alone."""
+        """Thaw a sandbox left frozen by a process that died, unless it was frozen on request or is held frozen now."""
         cgroup, records = self.cgroups.sandbox(name), self.records(name)
         if await asyncio.to_thread(lambda: cgroup.frozen):
             async with self.standing_still(name, wait=False) as held:
@@ -349,7 +351,7 @@ class Machine:
                     await asyncio.to_thread(cgroup.thaw)
 
     async def sweep(self) -> None:
-        """Let go of what sandboxes share, once there is none."""
+        """Clean up after crashes and, once there is no sandbox, remove what they share."""
         await self.tidy()
         if self.all():
             return
@@ -363,7 +365,8 @@ class Machine:
             await asyncio.to_thread(self._let_go)
 
     def _let_go(self) -> None:
-        # What hangs on a namespace goes some time after the namespace's last process.
+        """Remove network rules, cgroups and stale images, and unmount the store, waiting for the kernel."""
+        # The kernel removes a namespace's links and mounts some time after its last process.
         with netlink.open_socket() as sock:
             _wait(lambda: not self._leaving & set(netlink.links(sock)), _LINKS_SEC)
         network.sweep()
@@ -371,11 +374,11 @@ class Machine:
         if self.store.mounted:
             self._remove_stale_images()
             late = time.monotonic() + _DYING_SEC
-            # All wait meanwhile who want to start one: so not for a process that has it open and goes on.
+            # Every start waits for the lock meanwhile: give up early on a process that has the store open and runs on.
             _wait(lambda: self.store.close() or (time.monotonic() > late and is_open(self.store.root)), _MOUNTS_SEC)
 
     def _remove_stale_images(self) -> None:
-        """Remove layers and snapshots over a host that is no more: they can never be used again."""
+        """Remove layers and snapshots over an earlier state of the host, which can never be used again."""
         fingerprint = host_fingerprint()
         for key in self.store.names("images"):
             image = read_image(self.store.root, key)
@@ -389,19 +392,17 @@ class Machine:
             await asyncio.to_thread(self.store.delete, f"images/{key}")
 
     async def remove_images(self, prefix: str) -> None:
-        """Remove all whose key begins so."""
+        """Remove all images whose keys begin with `prefix`."""
         await asyncio.to_thread(self.store.open)
         for key in await asyncio.to_thread(self.store.names, "images"):
             if key.startswith(prefix):
                 await self.remove_image(key)
 
-    # --- locks ---------------------------------------------------------------------------------------
-
     def _hold(self, name: str) -> AbstractAsyncContextManager[bool]:
         return file_lock(self._lock(name))
 
     def at_image(self, key: str) -> AbstractAsyncContextManager[bool]:
-        """Held by whoever makes or removes an image."""
+        """Return a context that holds the lock of an image, for creating or removing it."""
         return file_lock(self._lock(f"image-{key}"))
 
     def _lock(self, name: str) -> Path:
@@ -409,12 +410,11 @@ class Machine:
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:
-    """Until something is done, or for as long as it can be waited for."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def group_of(home: Path) -> str:
-    """A name for this state directory in the machine's control groups."""
+    """Return the cgroup name of a state directory, unique on this machine."""
     return hashlib.sha256(str(home).encode()).hexdigest()[:12]

@@ -1,16 +1,16 @@
-"""How sandboxes reach the world: a subnet, forwarding, and the host's rules, shared by all workers of the host.
+"""The network of sandboxes: a subnet, forwarding, and the host's rules, shared by all workers of the host.
 
-Whoever starts a sandbox with a network *holds* this while it does: the rules are there, and nobody takes them away
-until the sandbox's link exists. `sweep` takes them away once nobody holds it and no link is left. Both agree through
-a lock file for each network namespace, which also lists the subnets that rules are set for; it is never the only
-truth: a process trusts it only after it has itself seen the rules, and looks again from time to time, because a
-firewall that is started anew may have removed them.
+A process that starts a sandbox with a network *holds* it meanwhile: the rules are set, and are not removed before the
+sandbox's link exists. `sweep` removes them once nothing holds the network and no link is left. Both agree through a
+lock file for each network namespace, which also lists the subnets that rules are set for. The file is not the only
+truth: a process trusts it only after it has seen the rules itself, and looks again from time to time, because a
+restarted firewall may have removed them.
 
 `net.ipv4.ip_forward` is turned on if it is off, as Docker does. It is the one thing that stays: turning it off could
-cut off who has come to rely on it since.
+cut off programs that have come to rely on it since.
 
-A host whose firewall drops input or output is served (answers from sandboxes to the host are let in); one without a
-route to the world too. IPv6 is not: sandboxes have only `::1`.
+A host whose firewall drops input or output is supported (answers from sandboxes to the host are accepted), and so is
+one without a route to the world. IPv6 is not: sandboxes have only `::1`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from benchflow.planes.sandbox.local.firewall import LINK_LOCAL, Firewall, Rule, 
 from benchflow.planes.sandbox.local.helper import netlink
 
 SUBNET_VARIABLE = "BENCHFLOW_LOCAL_SUBNET"
+"""Environment variable that names the subnet."""
 
 _LOCKS = Path("/run")
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
-# How long the rules are trusted to be there still, in seconds.
+# Seconds for which this process trusts that the rules which it has seen are still set.
 _TRUST = 30.0
 
 LOCK_SEC = 5.0
-"""How long a sweep waits for whoever links or prepares just now."""
+"""Seconds for which a sweep waits for processes that hold or prepare the network."""
 
-# The first two are reserved for measurements within one machine's reach (RFC 2544): nobody's network is hidden by them.
+# The first two are reserved for benchmarks (RFC 2544), so they hide no real network.
 _CANDIDATES = (
     "198.18.0.0/16",
     "198.19.0.0/16",
@@ -49,15 +50,16 @@ _CANDIDATES = (
 
 _RESOLVERS = ("etc/resolv.conf", "run/systemd/resolve/resolv.conf", "run/NetworkManager/no-stub-resolv.conf")
 
-# As Docker: when the host's only resolver is one that just the host can reach.
+# As in Docker: for a host whose only resolver can be reached from the host alone.
 _PUBLIC_RESOLVERS = ("1.1.1.1", "8.8.8.8")
 
 
 @dataclass(frozen=True)
 class Network:
-    """subnet: whose addresses links get, `a.b.0.0/16`."""
+    """The network, as sandboxes use it."""
 
     subnet: str
+    """Subnet of the links' addresses, `a.b.0.0/16`."""
 
 
 # When this process last saw the rules for a network, by lock file.
@@ -65,17 +67,21 @@ _seen: dict[Path, tuple[Network, float]] = {}
 
 
 def prepare() -> Network:
-    """See to it that sandboxes can be linked now. To link one, `hold`: a sweep may come right after this."""
+    """Set up the host for links and return the network. A sweep may follow at once: to link a sandbox, use `hold`."""
     with hold() as network:
         return network
 
 
 @contextlib.contextmanager
 def hold() -> Iterator[Network]:
-    """Prepare the host for links, and keep it prepared while this is open.
+    """Set up the host for links, keep it so during the context, and yield the network.
 
-    Entering blocks while another process prepares or sweeps; it takes a few microseconds when this process has lately
-    seen the rules. Raises `SandboxUnavailableError`, `ConfigError` for a wrong `$BENCHFLOW_LOCAL_SUBNET`.
+    Entering blocks while another process sets up or sweeps. It takes a few microseconds if this process has lately seen
+    the rules.
+
+    Raises:
+        SandboxUnavailableError: The packet filter or forwarding can't be set up, or no subnet is free.
+        ConfigError: `$BENCHFLOW_LOCAL_SUBNET` is wrong.
     """
     file = _lock_file()
     lock = _open(file)
@@ -86,9 +92,12 @@ def hold() -> Iterator[Network]:
 
 
 def sweep(patience: float = LOCK_SEC) -> None:
-    """Remove the rules if no link is left on this host and nobody is about to make one; also what a crash left.
+    """Remove the rules, orphaned ones included, if no link is left on this host and no process is about to make one.
 
-    A link goes a moment after the last process of its sandbox, or at once by `netlink.remove`.
+    A link vanishes a moment after the last process of its sandbox, or at once by `netlink.remove`.
+
+    Args:
+        patience: Seconds to wait for processes that hold the network.
     """
     if os.geteuid() != 0:
         return
@@ -100,7 +109,7 @@ def sweep(patience: float = LOCK_SEC) -> None:
         with netlink.open_socket() as sock:
             if netlink.links(sock):
                 return
-        # First the list: were this process killed now, the next would look and find what is missing.
+        # The list first: if this process is killed after it, the next one looks at the rules and sets what is missing.
         os.ftruncate(lock, 0)
         _seen.pop(file, None)
         for firewall in firewalls():
@@ -111,9 +120,12 @@ def sweep(patience: float = LOCK_SEC) -> None:
 
 
 def nameservers(root: Path = Path("/")) -> tuple[str, ...]:
-    """The IPv4 resolvers that a sandbox can reach, at most three, as many as the C library asks.
+    """Return the IPv4 resolvers that a sandbox can reach, at most three, as many as the C library asks.
 
-    A resolver on the host itself (127.0.0.53) is not: then those that it asks in turn, else public ones.
+    A resolver on the host itself (127.0.0.53) can't be reached: then those that it asks in turn, else public ones.
+
+    Args:
+        root: Root directory of the host.
     """
     with netlink.open_socket() as sock:
         own = [ipaddress.ip_network(route.destination) for route in netlink.routes(sock) if route.local]
@@ -132,11 +144,12 @@ def nameservers(root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def _lock_file() -> Path:
-    """Rules belong to a network namespace: so does the lock."""
+    """Return the lock file of this process's network namespace, to which rules belong."""
     return _LOCKS / f"benchflow-network-{Path('/proc/self/ns/net').stat().st_ino}"
 
 
 def _open(file: Path) -> int:
+    """Open the lock file, and create it if it is missing."""
     try:
         return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -146,7 +159,7 @@ def _open(file: Path) -> int:
 
 
 def _lock_alone(lock: int, patience: float) -> bool:
-    """Lock for writing, unless others hold it all the time: what they link is theirs to sweep."""
+    """Lock exclusively, and return True; False if others hold the lock all the time, who then sweep later."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -160,6 +173,7 @@ def _lock_alone(lock: int, patience: float) -> bool:
 
 
 def _listed(lock: int) -> list[str]:
+    """Return the subnets in the lock file."""
     return os.pread(lock, 65536, 0).decode().split()
 
 
@@ -167,7 +181,7 @@ def _listed(lock: int) -> list[str]:
 
 
 def _prepared(file: Path, lock: int) -> Network:
-    """The network, with the lock held for reading: from here on nobody removes what was found or set."""
+    """Return the network with the lock held as shared: from then on, no process removes the rules."""
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)
         listed = _listed(lock)
@@ -177,13 +191,13 @@ def _prepared(file: Path, lock: int) -> Network:
         if listed and (found := _look(listed)):
             _seen[file] = (found, time.monotonic())
             return found
-        # Not kept while the lock changes: then it is looked at again.
+        # flock drops the shared lock before it takes the exclusive one, and on the way back: so all is checked again.
         fcntl.flock(lock, fcntl.LOCK_EX)
         _seen[file] = (_set(lock), time.monotonic())
 
 
 def _look(listed: Sequence[str]) -> Network | None:
-    """The network, if all it needs is there."""
+    """Return the network if everything that it needs is set; else None."""
     subnet = _choose(listed)
     firewall = _firewall()
     if subnet not in listed or not _forwarding():
@@ -192,7 +206,7 @@ def _look(listed: Sequence[str]) -> Network | None:
 
 
 def _set(lock: int) -> Network:
-    """Set the rules for every subnet in use and for ours. The lock is held for writing."""
+    """Set the rules for every subnet in use and for ours, and return the network. The lock is held exclusively."""
     firewall = _firewall()
     known = sorted({*_listed(lock), *subnets(firewall.tags())})
     subnet = _choose(known)
@@ -206,6 +220,7 @@ def _set(lock: int) -> Network:
 
 
 def _rules(subnets: Sequence[str]) -> list[Rule]:
+    """Return the rules for these subnets on this host."""
     link_local = ipaddress.ip_network(LINK_LOCAL)
     with netlink.open_socket() as sock:
         way_out = netlink.way_out(sock)
@@ -214,6 +229,7 @@ def _rules(subnets: Sequence[str]) -> list[Rule]:
 
 
 def _firewall() -> Firewall:
+    """Return the preferred tool. Raise `SandboxUnavailableError` if there is none."""
     found = firewalls()
     if not found:
         raise SandboxUnavailableError(
@@ -224,10 +240,12 @@ def _firewall() -> Firewall:
 
 
 def _forwarding() -> bool:
+    """Return whether the host forwards packets."""
     return _FORWARDING.read_text().strip() == "1"
 
 
 def _forward() -> None:
+    """Turn on forwarding."""
     try:
         _FORWARDING.write_text("1")
     except OSError as error:
@@ -239,7 +257,7 @@ def _forward() -> None:
 
 
 def _choose(in_use: Sequence[str]) -> str:
-    """A subnet that hides nothing that the host or a sandbox must reach: no route, address or resolver of the host."""
+    """Return a subnet that overlaps no route, address or resolver of the host, preferably one in use."""
     with netlink.open_socket() as sock:
         taken = [route.destination for route in netlink.routes(sock)]
     taken += [f"{address}/32" for address in nameservers()]
@@ -256,6 +274,7 @@ def _choose(in_use: Sequence[str]) -> str:
 
 
 def _asked(subnet: str, taken: Iterable[str]) -> str:
+    """Validate the user's subnet and return it. Raise `ConfigError` if it is not a free, private /16."""
     remedy = "give a private IPv4 subnet of the form a.b.0.0/16 that this host has no route to"
     try:
         network = ipaddress.IPv4Network(subnet)
@@ -269,11 +288,13 @@ def _asked(subnet: str, taken: Iterable[str]) -> str:
 
 
 def _overlap(subnet: str, taken: Iterable[str]) -> str | None:
+    """Return a subnet of `taken` that overlaps `subnet`; None if there is none."""
     network = ipaddress.ip_network(subnet)
     return next((each for each in taken if network.overlaps(ipaddress.ip_network(each))), None)
 
 
 def _resolvers(file: Path) -> list[ipaddress.IPv4Address]:
+    """Return the IPv4 resolvers in a resolv.conf; none if it is missing."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError:
@@ -285,6 +306,6 @@ def _resolvers(file: Path) -> list[ipaddress.IPv4Address]:
             try:
                 found.append(ipaddress.IPv4Address(words[1]))
             except ValueError:
-                # IPv6, which sandboxes do not have.
+                # An IPv6 address, which sandboxes can't reach.
                 continue
     return found

@@ -1,4 +1,4 @@
-"""What commands in a local sandbox have printed, in files outside of it."""
+"""The outputs of commands in a local sandbox, in files on the host."""
 
 from __future__ import annotations
 
@@ -13,42 +13,47 @@ from benchflow.planes.sandbox.local.helper.kernel import punch_hole
 from benchflow.planes.sandbox.outcome import LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK
 
 BLANK = b"   \n"
-"""As long as an exit code is at most."""
+"""Placeholder in place of an exit code and newline, as long as the longest."""
 
 _PAGE = 4096
 
 
 class Outputs(ABC):
-    """Standard output and error output of a command."""
+    """Stdout and stderr of a command."""
 
     @abstractmethod
     def _opened(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
-        """Open both, to be read and changed."""
+        """Open both for reading and writing, and return a context with their descriptors."""
 
     def content(self) -> ProcessOutput:
-        """Return all of both, without their middle where they are too long."""
+        """Return stdout and stderr, without their middle if they are too long."""
         with self._opened() as (out, err):
             stdout, cut_out = _content(out)
             stderr, cut_err = _content(err)
         return ProcessOutput(stdout=stdout, stderr=stderr, truncated=cut_out or cut_err)
 
     def tail(self, limit: int) -> str:
-        """Return the last bytes of standard output."""
+        """Return the last `limit` bytes of stdout, as text."""
         with self._opened() as (out, _):
             start = max(0, os.fstat(out).st_size - limit)
             return os.pread(out, limit, start).decode(errors="replace")
 
     def trim(self) -> None:
-        """Give back the middle of what has grown too large; what is written goes on at its end."""
+        """Free the disk space of the middle of an output that has grown too large. The command goes on appending."""
         with self._opened() as outputs:
             for output in outputs:
                 _trim(output)
 
 
 class NamedOutputs(Outputs):
-    """The outputs of a command that other processes of the engine may ask for: files in a directory."""
+    """The outputs of a command that other processes of the engine may ask for: the files `out` and `err`.
+
+    Args:
+        directory: Directory of the files. Methods raise `FileNotFoundError` if it has been removed.
+    """
 
     def __init__(self, directory: Path) -> None:
+        """Make it."""
         self._directory = directory
 
     @contextlib.contextmanager
@@ -58,39 +63,45 @@ class NamedOutputs(Outputs):
 
 
 class UnnamedOutputs(Outputs):
-    """The outputs of a command that nobody else asks for: files without names, gone with this object.
+    """The outputs of a command that only this process asks for: files without names, which vanish with this object.
 
-    Its exit code comes through a pipe, which is faster than to wait for the process that writes it.
+    The exit code comes through a pipe, which is faster than waiting for the process that writes it.
+
+    Args:
+        directory: Directory on whose filesystem the files lie. It is created if it is missing.
     """
 
     def __init__(self, directory: Path) -> None:
+        """Open the files and the pipe."""
         self._open: list[int] = []
         directory.mkdir(parents=True, exist_ok=True)
         for _ in range(2):
             self._open.append(os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600))
         self._open.extend(os.pipe2(os.O_CLOEXEC))
         self.given = (self._open[0], self._open[1], self._open[3])
-        """Where the command prints, and where its exit code is to be written."""
+        """Descriptors for the command: stdout, stderr, and the pipe for its exit code."""
         self.end = self._open[2]
         os.set_blocking(self.end, False)
         self.code: bytes | None = None
-        """What was written of its end: nothing, if the process that waited for the command has died. None before."""
+        """Exit code as written to the pipe; empty if the process that waited for the command has died. None before."""
 
     def __del__(self) -> None:
-        # Most end here: a thread that was not waited for may still read, and after a close the numbers be others'.
+        """Close the files and the pipe."""
+        # Here rather than earlier: a thread that is not awaited any more may still read, and after a close the numbers
+        # of the descriptors may be reused for other files.
         self.close()
 
     def close(self) -> None:
-        """Let go of all. Nothing may read any more."""
+        """Close the files and the pipe. Nothing may read them any more."""
         while self._open:
             os.close(self._open.pop())
 
     def leave_to_writer(self) -> None:
-        """Close the pipe's end for writing here: it ends with the process that waits for the command."""
+        """Close this process's write end of the pipe, so that it ends with the process that waits for the command."""
         os.close(self._open.pop())
 
     def is_over(self) -> bool:
-        """Return whether the command has ended."""
+        """Return whether the command has ended, and read its exit code."""
         if self.code is None:
             with contextlib.suppress(BlockingIOError):
                 self.code = os.read(self.end, len(BLANK))
@@ -102,6 +113,7 @@ class UnnamedOutputs(Outputs):
 
 
 def _content(fd: int) -> tuple[str, bool]:
+    """Return a file's text, and whether its middle was left out."""
     size = os.fstat(fd).st_size
     if size <= OUTPUT_CAP:
         return os.pread(fd, size, 0).decode(errors="replace"), False
@@ -111,11 +123,12 @@ def _content(fd: int) -> tuple[str, bool]:
 
 
 def _trim(fd: int) -> None:
+    """Punch a hole into the middle of a file that takes more than `OUTPUT_ON_DISK` bytes."""
     if os.fstat(fd).st_blocks * 512 <= OUTPUT_ON_DISK:
         return
     size = os.fstat(fd).st_size
     first = -(-OUTPUT_CAP // 2 // _PAGE) * _PAGE
     last = (size - OUTPUT_CAP // 2) // _PAGE * _PAGE
-    # A file system that cannot do it keeps the whole.
+    # On a filesystem that cannot punch holes, the file stays whole.
     with contextlib.suppress(OSError):
         punch_hole(fd, first, last - first)

@@ -1,9 +1,8 @@
-"""Snapshots for other hosts: the changed files of one, and of the layer below it, as an archive each in the store.
+"""Packs, which bring snapshots to other hosts: the changed files of a snapshot and its layer, as archives in the store.
 
-The host itself is the root below them, so that only a machine with the same programs can have them, unless the layer
-is a ready image. An archive is made
-by GNU tar, which knows the holes, nodes and extended attributes that an overlay's layers are made of, and of equal
-files it makes equal archives: a layer that many snapshots share is one blob.
+The host's own root lies below them, so only a machine with the same programs can use them, unless the layer is a ready
+image. Archives are made by GNU tar, which keeps the holes, nodes and extended attributes of overlay layers, and makes
+equal archives of equal files: a layer that many snapshots share is one blob.
 """
 
 from __future__ import annotations
@@ -26,47 +25,66 @@ from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.scratch import scratch
 
 _NOTE = "packed.json"
-"""Beside the files of an image: where the store has them."""
+"""File beside an image's files, with the archive's reference in the store."""
 
 _EVERYTHING = ("--numeric-owner", "--acls", "--xattrs", "--xattrs-include=*")
+"""Options of tar for all metadata of files."""
 
 _REPEATABLE = (
     *("--format=posix", "--sort=name", "--sparse"),
     "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
 )
-"""What else would be of the one who packs: times of reading, the number of the process."""
+"""Options of tar that leave out what differs from run to run: access times, tar's pid in header names."""
 
 
 class PackedImage(Model):
-    """key: None where the name is given by who unpacks. files: what lies in `u`."""
+    """An image whose files are an archive in the store."""
 
     key: str | None = None
+    """Key of the image; None for a snapshot, which is named when it is unpacked."""
     image: Image
+    """Record of the image."""
     files: ArtifactRef
+    """Archive of the changed files, `u` of the volume."""
 
 
 class Pack(Model):
     """A snapshot, and the layer below it."""
 
     kind: Literal["local"] = "local"
+    """Provider that can unpack it."""
     snapshot: PackedImage
+    """The snapshot."""
     base: PackedImage | None = None
+    """The layer; None if the host lies below the snapshot."""
 
 
 class _Note(Model):
-    """key: of the image that it is about; copies of a volume have it, too."""
+    """A note of the archive that was made of an image."""
 
     key: str
+    """Key of the image; a note copied along with a volume has that of the original."""
     files: ArtifactRef
+    """The archive."""
 
 
 class Packs:
-    """The snapshots that one machine gives and takes."""
+    """The snapshots of one machine, packed and unpacked.
+
+    Args:
+        machine: The machine.
+    """
 
     def __init__(self, machine: Machine) -> None:
+        """Make it."""
         self._machine = machine
 
     async def pack(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        """Upload an image and the layer below it, except for archives that the store has; return the pack's reference.
+
+        Raises:
+            SandboxError: The image is the bare host, is missing, or was made over other programs; or tar failed.
+        """
         key = key_of(image)
         if key is None:
             raise SandboxError("the host itself cannot be packed", key="image", remedy="pack a snapshot of a sandbox")
@@ -79,6 +97,12 @@ class Packs:
         return await store.put_bytes(pack.model_dump_json().encode())
 
     async def unpack(self, ref: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        """Create the image `name` and the layer below it from a pack, unless they exist.
+
+        Raises:
+            ForeignSnapshotError: It is no pack of a local sandbox, or needs another machine.
+            SandboxError: tar failed.
+        """
         try:
             pack = Pack.model_validate_json(await store.read(ref))
         except ValidationError as error:
@@ -99,6 +123,7 @@ class Packs:
         return image.ref(name)
 
     async def _pack(self, key: str, store: BlobStore) -> PackedImage:
+        """Upload the files of one image, and return it. Raises as `require_image`."""
         async with self._machine.at_image(key):
             fingerprint = await asyncio.to_thread(host_fingerprint)
             image = await asyncio.to_thread(require_image, self._machine.store.root, key, fingerprint)
@@ -116,7 +141,7 @@ class Packs:
             return PackedImage(key=key, image=image, files=files)
 
     async def _noted(self, file: Path, key: str, store: BlobStore) -> ArtifactRef | None:
-        """The archive that this host has stored before, if the store still holds it."""
+        """Return the archive that was made of an image before, if the store still has it."""
         try:
             note = _Note.model_validate_json(await asyncio.to_thread(file.read_bytes))
         except (FileNotFoundError, ValidationError):
@@ -124,6 +149,7 @@ class Packs:
         return await store.find(note.files.sha256) if note.key == key else None
 
     async def _unpack(self, key: str, packed: PackedImage, store: BlobStore) -> None:
+        """Create the image `key` from its archive, unless it exists."""
         async with self._machine.at_image(key):
             if await asyncio.to_thread(read, self._machine.store.root, key) is not None:
                 return
@@ -142,7 +168,10 @@ class Packs:
 
 
 def _require_uncompressed(archive: Path) -> None:
-    """Raise `ForeignSnapshotError` for an archive that GNU tar would unpack by another program, to any size."""
+    """Raise `ForeignSnapshotError` for an archive that is not plain tar.
+
+    GNU tar would decompress it by another program, to any size.
+    """
     with archive.open("rb") as file:
         file.seek(257)
         magic = file.read(5)
@@ -153,7 +182,7 @@ def _require_uncompressed(archive: Path) -> None:
 
 
 def _tar(arguments: Sequence[str], *keep: int) -> None:
-    """Run GNU tar. keep: descriptors for it to hold."""
+    """Run GNU tar, which inherits the descriptors `keep`. Raise `SandboxError` if it fails."""
     try:
         done = subprocess.run(
             ["tar", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, pass_fds=keep

@@ -1,8 +1,9 @@
-"""Commands in a local sandbox: each in a control group of its own, its output and its end in files outside.
+"""Commands in a local sandbox: each has a cgroup of its own, and its outputs and exit code in files on the host.
 
-A process of ours outside of the sandbox waits for the command and writes its exit code, whether or not the worker
-still lives. That a command starts at most once rests on a file of that process, made before the command starts and only
-if it was not there. What a command started is what its control group holds, wherever it forked to: one write ends it.
+A helper process outside of the sandbox waits for the command and writes its exit code, whether or not the worker
+lives. A command starts at most once, since that helper process first creates a file, and only the process that creates
+it may start the command. All descendants of a command are in its cgroup, wherever they fork to, and one write kills
+them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ class Processes:
     """The commands of one sandbox.
 
     Args:
-        records: Directory of what is kept of it.
-        env: Returns what each command has in its environment.
-        init: Returns pid and start time of its first process, asked for anew each time.
+        helper: Helper that enters the sandbox.
+        cgroup: Cgroup of the sandbox.
+        records: Directory of the sandbox's records.
+        env: Returns the environment that every command has.
+        init: Returns pid and start time of the sandbox's first process. Called for each start, and may raise.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Processes:
         env: Callable[[], Mapping[str, str]],
         init: Callable[[], tuple[int, int]],
     ) -> None:
+        """Make it."""
         self._helper = helper
         self._cgroup = cgroup
         self._records = records
@@ -61,7 +65,7 @@ class Processes:
         self._unnamed: dict[str, UnnamedOutputs] = {}
 
     async def spawn(self, process: Process) -> None:
-        """Start a command unless it was."""
+        """Start a command, unless it was started, and return without waiting for its end."""
         if not process.is_kept:
             await self._spawn_unnamed(process)
             return
@@ -73,17 +77,18 @@ class Processes:
             fds.append(os.open(room / "exit", flags, 0o600))
             try:
                 with storage_errors(room / "exit"):
-                    # In place of it the exit code is written, also where the disk is full by then.
+                    # Reserves the space of the exit code, so that it can be written even if the disk is full by then.
                     os.pwrite(fds[-1], BLANK, 0)
                 await self._start(process, fds, room)
             except HelperDied:
-                # Whether it had begun is written down; if not, there is nothing to be undone.
+                # The loop's condition tells whether the command was started; if not, there is nothing to undo.
                 self._init()
             finally:
                 for fd in fds:
                     os.close(fd)
 
     async def _spawn_unnamed(self, process: Process) -> None:
+        """Start a command whose status and output only this process asks for."""
         with storage_errors(self._records):
             unnamed = self._unnamed[process.id] = UnnamedOutputs(self._records)
         try:
@@ -94,7 +99,12 @@ class Processes:
         unnamed.leave_to_writer()
 
     async def status(self, process_id: str) -> ProcessStatus:
-        """Return how a command fares."""
+        """Return the status of a command.
+
+        Raises:
+            SandboxLostError: The sandbox was removed, or no longer runs.
+            SandboxError: It has ended with an unknown exit code.
+        """
         if (unnamed := self._unnamed.get(process_id)) is not None:
             if not unnamed.is_over():
                 return ProcessStatus(was_started=True, is_running=True)
@@ -109,7 +119,7 @@ class Processes:
         return await self._ended(process_id)
 
     async def wait(self, process_id: str) -> ProcessStatus:
-        """Return once a command has ended."""
+        """Wait for the end of a command and return its status. Raises as `status`."""
         if (unnamed := self._unnamed.get(process_id)) is not None:
             while not unnamed.is_over():
                 await _readable(unnamed.end)
@@ -123,7 +133,7 @@ class Processes:
         return await self._ended(process_id)
 
     async def _ended(self, process_id: str) -> ProcessStatus:
-        """Return the end of a command of which nothing waits any more."""
+        """Return the status of a command whose waiting process has ended, and remove its cgroup."""
         unnamed = self._unnamed.get(process_id)
         try:
             said = unnamed.code if unnamed is not None else (self._room(process_id) / "exit").read_bytes()
@@ -137,7 +147,10 @@ class Processes:
         return ProcessStatus(was_started=True, exit_code=code)
 
     async def stream(self, process: Process) -> AsyncGenerator[ExecChunk, None]:
-        """Run and yield output as it comes. Leaving the iteration early kills what was started."""
+        """Run a command and yield its output as it comes, then its exit code.
+
+        Closing the generator early kills the command. Raises as `status`.
+        """
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -154,7 +167,7 @@ class Processes:
 
         starting = asyncio.ensure_future(self._start(process, [fds[1] for fds in pipes], None))
         try:
-            # A start under way cannot be called back, so ending it means to see it through first.
+            # A start in progress can't be cancelled: it is awaited, and killed after that.
             await asyncio.shield(starting)
             for number, (reading, writing) in enumerate(pipes):
                 os.close(writing)
@@ -170,7 +183,7 @@ class Processes:
                     status += piece
                 elif number == 2:
                     break
-            # What it left behind may hold the pipes open for ever: what is in them now is the command's own.
+            # Background processes may hold the pipes open for ever: the command's own output is in them now.
             late = [piece for piece in _drained(pieces) if piece[1]]
             for number, piece in [*late, *((n, piece) for n in (0, 1) for piece in _rest(pipes[n][0]))]:
                 yield ExecChunk(stream="stdout" if number == 0 else "stderr", data=piece)
@@ -180,7 +193,7 @@ class Processes:
                 if code is None:
                     await asyncio.shield(self._end(process.id, starting))
             finally:
-                # Not before the start is over, which passes some of them on.
+                # Only after the end of the start, which passes some of them on.
                 for reading, writing in pipes:
                     loop.remove_reader(reading)
                     os.close(reading)
@@ -192,7 +205,13 @@ class Processes:
     async def run_script(
         self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None
     ) -> ScriptResult:
-        """Run a script of the engine's to its end."""
+        """Run a shell script of the engine to its end, without the sandbox's limits.
+
+        Args:
+            script: Text of the script.
+            sink: Callback that receives stdout in pieces; None to have it in the result.
+            timeout: Seconds after which the script is killed and `SandboxError` raised; None for no limit.
+        """
         parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         takes = {"stdout": sink or parts["stdout"].append, "stderr": parts["stderr"].append}
         code: int | None = None
@@ -210,14 +229,14 @@ class Processes:
         return ScriptResult(exit_code=code, out=b"".join(parts["stdout"]), err=b"".join(parts["stderr"]))
 
     async def _end(self, process_id: str, starting: asyncio.Future[None]) -> None:
-        """End a command that may just be coming up."""
+        """Kill a command that may be about to start, after the end of `starting`."""
         await asyncio.wait([starting])
         if not starting.cancelled():
             starting.exception()
         await self.kill(process_id)
 
     async def kill(self, process_id: str) -> None:
-        """Kill all that a command started, and return when it is gone."""
+        """Kill a command and all its descendants, and wait for their end."""
 
         def kill() -> None:
             self._cgroup.kill(process_id)
@@ -227,7 +246,11 @@ class Processes:
         await asyncio.to_thread(kill)
 
     def all_running(self, groups: tuple[str, Collection[str]]) -> list[RunningProcess]:
-        """Return all processes of commands. groups: of the first process, and of the image's entrypoint."""
+        """Return the processes of all commands.
+
+        Args:
+            groups: Cgroup of the first process, and those of the image's entrypoint.
+        """
         first, entrypoints = groups
         found = [
             read_process(pid, group=leaf, entered=leaf not in entrypoints)
@@ -237,19 +260,21 @@ class Processes:
         ]
         running = [process for process in found if process is not None]
         own, (init, _) = {process.pid for process in running}, self._init()
-        # The process that waits for a command is outside, and takes part in nothing here.
+        # The parent of a command's first process is the helper outside of the sandbox: it is shown as 0.
         parents = {init: 1} | {pid: pid for pid in own}
         return [replace(process, parent=parents.get(process.parent, 0)) for process in running]
 
     def kill_all_but(
         self, groups: tuple[str, Collection[str]], spared: Callable[[list[RunningProcess]], set[int]]
     ) -> int:
-        """Kill the processes of commands, but for those that `spared` returns; the number killed.
+        """Kill the processes of commands, and return how many were killed. The caller holds the sandbox's freezer lock.
 
-        The sandbox's own freezing is held.
+        Args:
+            groups: Cgroup of the first process, and those of the image's entrypoint.
+            spared: Returns the pids to spare, of all processes.
         """
         with contextlib.suppress(SandboxError):
-            # Frozen processes cannot fork: what is counted now is all there is. The kills hold without that, too.
+            # Frozen processes can't fork, so the list is complete. The kills work without that, too.
             self._cgroup.freeze()
         try:
             running = self.all_running(groups)
@@ -271,23 +296,23 @@ class Processes:
     # --- outputs -------------------------------------------------------------------------------------
 
     async def output(self, process_id: str) -> ProcessOutput:
-        """Return what a command has printed."""
+        """Return stdout and stderr of a command. Raise `SandboxLostError` if the sandbox was removed."""
         try:
             return await asyncio.to_thread(self._outputs(process_id).content)
         except FileNotFoundError as error:
             raise SandboxLostError("the sandbox was removed during a command") from error
 
     async def tail(self, process_id: str, limit: int) -> str:
-        """Return the last bytes of standard output."""
+        """Return the last `limit` bytes of a command's stdout, as text."""
         return await asyncio.to_thread(self._outputs(process_id).tail, limit)
 
     async def trim(self, process_id: str) -> None:
-        """Give back the middle of outputs that have grown too large."""
+        """Free the disk space of the middle of outputs that have grown too large."""
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(self._outputs(process_id).trim)
 
     async def forget(self, process_id: str) -> None:
-        """Remove what is kept of a command that has ended."""
+        """Remove the outputs and exit code of a command that has ended."""
         if self._unnamed.pop(process_id, None) is None:
             await asyncio.to_thread(shutil.rmtree, self._room(process_id), ignore_errors=True)
 
@@ -297,13 +322,14 @@ class Processes:
     # --- starting ------------------------------------------------------------------------------------
 
     async def _start(self, process: Process, fds: Sequence[int], once: Path | None) -> None:
+        """Have the helper start a command. `fds`: stdout, stderr and exit code. `once`: directory of the start mark."""
         pid, started = self._init()
         own, *limits = self._cgroup.join_files(process.id)
         request: dict[str, Any] = {
             "pid": pid,
             "started": started,
             "group": str(Path(own).parent),
-            # What the engine does in a sandbox is not the task's to pay for.
+            # The engine's own processes join no version 1 limits; in version 2 each leaf is below the limits.
             "limits": limits if process.is_limited else [],
             "argv": list(process.argv),
             "env": {**self._env(), **process.env},
@@ -314,7 +340,7 @@ class Processes:
         await self._helper.call("run", request, fds)
 
     def _code(self, status: bytes) -> int:
-        """Return the exit code, as it was written. Raises if nobody could, since the sandbox or the writer died."""
+        """Parse an exit code. If it is missing, raise `SandboxLostError` or, in a running sandbox, `HelperDied`."""
         text = status.strip()
         if text.isdigit():
             return int(text)
@@ -322,11 +348,12 @@ class Processes:
         raise HelperDied("a command's end was not seen: the process that waited for it died")
 
     def _room(self, process_id: str) -> Path:
+        """Return the directory of a command's files."""
         return self._records / "exec" / process_id
 
 
 def _waiter_of(room: Path) -> int | None:
-    """Return a handle of the process that waits for a command, None if it has ended."""
+    """Return a pidfd of the process that waits for a command; None if it has ended."""
     try:
         mark = json.loads((room / STARTED).read_text())
     except FileNotFoundError as error:
@@ -335,7 +362,7 @@ def _waiter_of(room: Path) -> int | None:
 
 
 async def _readable(fd: int) -> None:
-    """Wait until a handle says something."""
+    """Wait until a descriptor is readable."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(fd, ready.set)
@@ -346,6 +373,7 @@ async def _readable(fd: int) -> None:
 
 
 def _drained(pieces: asyncio.Queue[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Remove and return all items of a queue."""
     found = []
     while not pieces.empty():
         found.append(pieces.get_nowait())
@@ -353,7 +381,7 @@ def _drained(pieces: asyncio.Queue[tuple[int, bytes]]) -> list[tuple[int, bytes]
 
 
 def _rest(fd: int) -> list[bytes]:
-    """Return what a pipe holds now."""
+    """Read and return what a pipe holds now."""
     found = []
     with contextlib.suppress(BlockingIOError):
         while piece := os.read(fd, _PIECE):

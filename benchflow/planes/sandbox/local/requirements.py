@@ -1,4 +1,4 @@
-"""What local sandboxes need of a machine, as far as looking at it can tell; each refusal says what to do instead."""
+"""Requirements of local sandboxes that can be checked by looking at the machine; each refusal has a remedy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from benchflow.errors import SandboxUnavailableError
 from benchflow.planes.sandbox.local.helper.system_calls import MACHINES
 
 DOCKER = "use --sandbox docker"
+"""Remedy that always helps."""
 
 _OF_ONE_PIECE = ("/usr", "/etc", "/var", "/bin", "/sbin", "/lib", "/lib64", "/usr/lib", "/usr/bin", "/var/lib")
-"""Directories that must lie on the file system of `/`: an overlay shows nothing of what is mounted below it."""
+"""Directories that must lie on the filesystem of `/`: an overlay does not show what is mounted below its layers."""
 
 
 def require_platform(platform: str = sys.platform, user: int | None = None) -> None:
-    """Linux, as root, with what the kernel must have."""
+    """Raise `SandboxUnavailableError` unless this is Linux, as root, on a supported kind of machine.
+
+    Args:
+        platform: Platform, as `sys.platform`.
+        user: Effective uid; None for that of this process.
+    """
     if platform != "linux":
         raise SandboxUnavailableError("local sandboxes need Linux", remedy=DOCKER)
     if os.uname().machine not in MACHINES:
@@ -28,7 +34,11 @@ def require_platform(platform: str = sys.platform, user: int | None = None) -> N
 
 
 def require_one_root(mountinfo: str) -> None:
-    """Refuse a machine whose programs are spread over file systems. mountinfo: as in proc(5)."""
+    """Raise `SandboxUnavailableError` for a machine whose programs are spread over several filesystems.
+
+    Args:
+        mountinfo: Mount table, in the format of /proc/self/mountinfo.
+    """
     points = {line.split()[4] for line in mountinfo.splitlines() if line}
     for path in _OF_ONE_PIECE:
         if path in points:

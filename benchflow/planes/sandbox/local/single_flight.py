@@ -1,7 +1,7 @@
-"""One look at the host for all who ask for it at once.
+"""One call of an expensive function for all concurrent callers.
 
-Sandboxes that are started together each need to know how the host is now. Whoever asks while somebody else is looking
-waits, and shares the next look with the others that do: what anybody is told was looked up after it was asked for.
+Sandboxes that are started together each need to know the state of the host. A caller that comes during a call waits,
+and shares the next one with the others that wait: every result was computed after it was asked for.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ R = TypeVar("R")
 
 
 class SingleFlight(Generic[P, R]):
-    """Calls `look`, in one thread at a time, no more often than it takes. asked: how often it was asked for."""
+    """A function whose concurrent calls are merged: it runs in one thread at a time. Call the instance in its place.
+
+    Args:
+        look: The function. Its arguments must be hashable and comparable.
+
+    Attributes:
+        asked: Number of calls so far.
+    """
 
     def __init__(self, look: Callable[P, R]) -> None:
+        """Make it."""
         self._look = look
         self._count = threading.Lock()
         self._looking = threading.Lock()
@@ -25,6 +33,7 @@ class SingleFlight(Generic[P, R]):
         self._last: tuple[int, object, R] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the result of a call with these arguments that began after this one."""
         about = (args, tuple(sorted(kwargs.items())))
         with self._count:
             self.asked += 1

@@ -1,4 +1,4 @@
-"""Whether this machine really runs a local sandbox: one is started to find out, once per boot and state of it."""
+"""A trial whether this machine can run a local sandbox: one is started, once per boot and set of programs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 async def require_machine() -> None:
-    """Raise `SandboxUnavailableError` when no sandbox could be started here now.
+    """Raise `SandboxUnavailableError` if no local sandbox can be started on this machine now.
 
-    A sandbox is started and removed to find out, unless that went well since the last boot or change of programs.
+    A sandbox is started and removed to find out, unless that succeeded since the last boot or change of programs.
     """
     require_platform()
     require_one_root(Path("/proc/self/mountinfo").read_text())
@@ -34,7 +34,7 @@ async def require_machine() -> None:
         return
     from benchflow.planes.sandbox.local.machine import Machine
 
-    # One of its own: whoever asks, a client that only submits, holds nothing of it afterwards.
+    # A machine of its own, closed afterwards: the caller may be a client that only submits.
     machine = Machine()
     try:
         await _try(machine)
@@ -44,6 +44,7 @@ async def require_machine() -> None:
 
 
 async def _try(machine: Machine) -> None:
+    """Start and remove a sandbox. Raise `SandboxUnavailableError` if that fails."""
     from benchflow.planes.sandbox.owners import owned_by_this_process
 
     name = f"trial-{secrets.token_hex(6)}"
@@ -67,10 +68,12 @@ async def _try(machine: Machine) -> None:
 
 
 def _in_container() -> bool:
+    """Return whether this process seems to run in a container."""
     return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or _container_cgroup()
 
 
 def _container_cgroup() -> bool:
+    """Return whether the cgroup of pid 1 is named like a container's."""
     try:
         return any(word in Path("/proc/1/cgroup").read_text() for word in ("docker", "kubepods", "containerd", "lxc"))
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of sandboxes and images: a volume of the store each, with what is changed over the layers below in `u`."""
+"""The volumes of sandboxes and images in the store; `u` in each has its changes to the layers below."""
 
 from __future__ import annotations
 
@@ -13,23 +13,36 @@ from benchflow.planes.sandbox.local.single_flight import SingleFlight
 from benchflow.planes.sandbox.local.store.store import Store
 
 _WORK = "w-"
-"""How the names of overlay work directories begin."""
+"""Prefix of the names of overlay work directories."""
 
 _FREEZE_SEC = 60.0
-"""A process that writes more than the disk takes stands still only once the disk has taken it."""
+"""Seconds in which a sandbox must freeze. A process that waits for the disk freezes only after that."""
 
 
 class Volumes:
-    """The volumes of a store."""
+    """The volumes of a store.
+
+    Args:
+        store: The store.
+    """
 
     def __init__(self, store: Store) -> None:
+        """Make it."""
         self._store = store
         self._fingerprint = SingleFlight(host_fingerprint)
 
     def make_for(self, spec: SandboxSpec, copy: bool) -> Image:
-        """Make the volume of a new sandbox. Returns its image; `base` is the layer to lie below it.
+        """Create the volume of a new sandbox.
 
-        copy: its files begin as a copy of the image's, even where that is a layer.
+        Args:
+            spec: The sandbox.
+            copy: Whether its files begin as a copy of the image's, even if the image is a layer, which else lies below.
+
+        Returns:
+            Its image, whose `base` is the layer that lies below the volume.
+
+        Raises:
+            SandboxError: The image is missing, or was made over other programs of this machine.
         """
         volume = place_of(spec.name)
         key = key_of(spec.image)
@@ -44,6 +57,7 @@ class Volumes:
         return image
 
     def _make(self, volume: str) -> None:
+        """Create an empty volume with its directory of changed files."""
         self._store.make(volume)
         upper = self._store.root / volume / "u"
         upper.mkdir()
@@ -51,21 +65,31 @@ class Volumes:
         upper.chmod(0o755)
 
     def copy(self, source: str, volume: str) -> None:
-        """Make a volume as a writable copy, without the work directory of the sandbox that it is a copy of."""
+        """Create a volume as a writable copy of another one, without that one's overlay work directory."""
         self._store.clone(source, volume)
         for old in (self._store.root / volume).glob(f"{_WORK}*"):
             shutil.rmtree(old)
 
     def make_work(self, name: str) -> str:
-        """A work directory that no start was told of before: one that was given up may yet come, and not find it."""
+        """Create an overlay work directory for a start of a sandbox, and return its path relative to the store.
+
+        Its name is random, so that an earlier start, given up but carried out late by the helper, can't find its own.
+        """
         work = f"{place_of(name)}/{_WORK}{secrets.token_hex(4)}"
         (self._store.root / work).mkdir(mode=0o755)
         return work
 
     def capture(self, cgroup: Cgroup, name: str, target: str, image: Image) -> None:
-        """Copy the volume of a running sandbox, all as of one moment. image: what the copy is said to be."""
+        """Copy the volume of a running sandbox, all as of one moment.
+
+        Args:
+            cgroup: Cgroup of the sandbox, which is frozen meanwhile.
+            name: Name of the sandbox.
+            target: Volume to create.
+            image: Image record to write into the copy.
+        """
         image.write(self._store.root / place_of(name))
-        # What is written now need not be written while the sandbox stands still.
+        # Data that is flushed now need not be flushed while the sandbox is frozen.
         self._store.sync()
         cgroup.freeze(_FREEZE_SEC)
         try:
@@ -74,7 +98,7 @@ class Volumes:
             cgroup.thaw()
 
     def image_of(self, spec: SandboxSpec) -> Image:
-        """What a snapshot of a sandbox would be."""
+        """Return the image record that a snapshot of a sandbox would have. Raises as `make_for`."""
         key = key_of(spec.image)
         fingerprint = self._fingerprint()
         if key is None:
@@ -85,5 +109,5 @@ class Volumes:
 
 
 def place_of(name: str) -> str:
-    """The volume of a sandbox."""
+    """Return the name of a sandbox's volume."""
     return f"sandboxes/{name}"

@@ -1,6 +1,6 @@
-"""The wire formats: one module each reads a request and writes a reply, whole or as a stream of events.
+"""The wire formats: one module each parses requests and formats replies, whole or as a stream of events.
 
-What they share is here: the protocol that the server knows, and how a text is cut into pieces.
+This module holds what they share: their protocol, and the pieces in which text is streamed.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from benchflow.testing.scripted_model.script import HTTPError, Reply
 from benchflow.testing.scripted_model.tools import ConcreteCall
 
 PIECE = 20
+"""Characters of a streamed piece of text, by default."""
+
 SSE = "text/event-stream"
 
 
 @dataclass(frozen=True)
 class Speech:
-    """A reply made concrete for one request: the tool calls carry the agent's own names. id: unique in the server."""
+    """A reply made concrete for one request."""
 
     id: str
+    """Id of the response, unique in the server."""
+
     request: ModelRequest
     reply: Reply
     calls: tuple[ConcreteCall, ...]
+    """The tool calls, under the agent's own names."""
+
     created: int
+    """Seconds since the epoch."""
 
     @property
     def finish(self) -> str:
-        """Why the model stopped, in the script's words."""
+        """Return the reason why the model stops, in the words of scripts (see `Finish`)."""
         return self.reply.finish or ("tools" if self.calls else "stop")
 
     def pieces(self, text: str) -> list[str]:
-        """A text in the pieces in which it is streamed."""
+        """Split a text into the pieces in which it is streamed."""
         if not text:
             return []
         count = self.reply.chunks
@@ -43,37 +50,41 @@ class Speech:
 
 
 class Dialect(Protocol):
-    """One wire format."""
+    """A wire format of an LLM API."""
 
     name: DialectName
 
     def media_type(self, request: ModelRequest) -> str:
-        """What a stream calls itself."""
+        """Return the content type of a streamed reply."""
 
     def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
-        """What was asked. Raises KeyError, TypeError or ValueError for a body that is not of this dialect."""
+        """Parse a request from its path, query and body.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: The body is not of this dialect.
+        """
 
     def whole(self, speech: Speech) -> Any:
-        """The reply as one JSON document."""
+        """Return the reply as JSON data, for a request without streaming."""
 
     def events(self, speech: Speech) -> Iterator[str]:
-        """The reply as a stream, event by event."""
+        """Yield the reply event by event, as text for the stream."""
 
     def error(self, error: HTTPError) -> dict[str, Any]:
-        """The body of an error."""
+        """Return an error as JSON data."""
 
 
 def event(data: Any, name: str | None = None) -> str:
-    """One server-sent event."""
+    """Return one server-sent event. name: of its `event` line; None for none."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {compact(data)}\n\n"
 
 
 def compact(data: Any) -> str:
-    """JSON on one line."""
+    """Return data as JSON on one line."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def arguments_text(call: ConcreteCall) -> str:
-    """A call's arguments as the text that most dialects send."""
+    """Return a call's arguments as text, JSON unless they are text already."""
     return call.arguments if isinstance(call.arguments, str) else compact(call.arguments)

@@ -1,4 +1,4 @@
-"""Anthropic messages: POST /v1/messages. Thinking goes out as a signed thinking block."""
+"""The Anthropic messages API: POST /v1/messages. Thinking is sent as a signed thinking block."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ ERRORS = {
     529: "overloaded_error",
 }
 SIGNATURE = "c2NyaXB0ZWQtdGhpbmtpbmc="
-"""Opaque to clients; they send it back with the thinking."""
+"""Signature of thinking. Opaque to clients, which send it back with the thinking."""
 
 
 class Anthropic:
-    """See `Dialect`."""
+    """The Anthropic messages API as a `Dialect`."""
 
     name: DialectName = "anthropic"
 
     def media_type(self, request: ModelRequest) -> str:
+        """Return the content type of a streamed reply."""
         return SSE
 
     def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
-        # Some clients put system messages between the others.
+        """Parse a request; see `Dialect.read`."""
+        # Some clients send system messages in the conversation.
         inline = [plain_text(item.get("content")) for item in body["messages"] if item["role"] == "system"]
         return ModelRequest(
             dialect=self.name,
@@ -55,9 +57,12 @@ class Anthropic:
         )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
+        """Return the reply as JSON data, for a request without streaming."""
         return {**_head(speech), "content": _blocks(speech), **_stop(speech), "usage": _usage(speech)}
 
     def events(self, speech: Speech) -> Iterator[str]:
+        """Yield the reply event by event, as text for the stream."""
+
         def emit(kind: str, **data: Any) -> str:
             return event({"type": kind, **data}, kind)
 
@@ -81,6 +86,7 @@ class Anthropic:
         yield emit("message_stop")
 
     def error(self, error: HTTPError) -> dict[str, Any]:
+        """Return an error as JSON data."""
         kind = error.type or ERRORS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": None}
 

@@ -1,4 +1,7 @@
-"""Gemini: POST /v1beta/models/{model}:generateContent, :streamGenerateContent (with `alt=sse`, or a JSON array)."""
+"""The Gemini API: POST /v1beta/models/{model}:generateContent, and :streamGenerateContent.
+
+The stream is one of server-sent events with `alt=sse`, else a JSON array.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,16 @@ STATUS = {
 
 
 class Gemini:
-    """See `Dialect`."""
+    """The Gemini API as a `Dialect`."""
 
     name: DialectName = "gemini"
 
     def media_type(self, request: ModelRequest) -> str:
+        """Return the content type of a streamed reply."""
         return SSE if request.query.get("alt") == "sse" else "application/json"
 
     def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Parse a request; see `Dialect.read`."""
         model, _, verb = path.rpartition("/models/")[2].partition(":")
         system = body.get("systemInstruction") or body.get("system_instruction") or {}
         return ModelRequest(
@@ -52,9 +57,11 @@ class Gemini:
         )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
+        """Return the reply as JSON data, for a request without streaming."""
         return _chunk(speech, _parts(speech), last=True)
 
     def events(self, speech: Speech) -> Iterator[str]:
+        """Yield the reply event by event, as text for the stream."""
         chunks = [_chunk(speech, [part]) for part in _stream_parts(speech)]
         chunks.append(_chunk(speech, [{"text": ""}], last=True))
         if self.media_type(speech.request) == SSE:
@@ -65,6 +72,7 @@ class Gemini:
         yield "]"
 
     def error(self, error: HTTPError) -> dict[str, Any]:
+        """Return an error as JSON data."""
         inner: dict[str, Any] = {"code": error.status, "message": error.message}
         inner["status"] = error.type or STATUS.get(error.status, "UNKNOWN")
         if error.retry_after is not None:
@@ -99,7 +107,7 @@ def _offered(tools: Any) -> Iterator[OfferedTool]:
 
 
 def _calls(speech: Speech) -> list[dict[str, Any]]:
-    """Arguments that are not an object have no place in this dialect: they go out under the key `input`."""
+    """Return the parts of tool calls. Text arguments are sent as `{"input": text}`: this dialect has objects only."""
     return [
         {
             "functionCall": {

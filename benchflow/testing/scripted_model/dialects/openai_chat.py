@@ -1,6 +1,7 @@
-"""OpenAI chat completions: POST /v1/chat/completions.
+"""The OpenAI chat completions API: POST /v1/chat/completions.
 
-Thinking goes out as `reasoning_content`, a common extension."""
+Thinking is sent as `reasoning_content`, a common extension.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +25,22 @@ ERRORS = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_
 
 
 def openai_error(error: HTTPError) -> dict[str, Any]:
-    """The error shape of both OpenAI dialects."""
+    """Return an error as JSON data, in the shape of both OpenAI dialects."""
     kind = error.type or ERRORS.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
     return {"error": {"message": error.message, "type": kind, "param": None, "code": kind}}
 
 
 class OpenAIChat:
-    """See `Dialect`."""
+    """The OpenAI chat completions API as a `Dialect`."""
 
     name: DialectName = "openai-chat"
 
     def media_type(self, request: ModelRequest) -> str:
+        """Return the content type of a streamed reply."""
         return SSE
 
     def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Parse a request; see `Dialect.read`."""
         system: list[str] = []
         messages: list[Message] = []
         for item in body["messages"]:
@@ -62,6 +65,7 @@ class OpenAIChat:
         )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
+        """Return the reply as JSON data, for a request without streaming."""
         message: dict[str, Any] = {"role": "assistant", "content": speech.reply.text or None, "refusal": None}
         if speech.reply.thinking:
             message["reasoning_content"] = speech.reply.thinking
@@ -71,6 +75,7 @@ class OpenAIChat:
         return {**_head(speech, "chat.completion"), "choices": [choice], "usage": _usage(speech)}
 
     def events(self, speech: Speech) -> Iterator[str]:
+        """Yield the reply event by event, as text for the stream."""
         head = _head(speech, "chat.completion.chunk")
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
@@ -93,6 +98,7 @@ class OpenAIChat:
         yield "data: [DONE]\n\n"
 
     def error(self, error: HTTPError) -> dict[str, Any]:
+        """Return an error as JSON data."""
         return openai_error(error)
 
 

@@ -1,4 +1,4 @@
-"""OpenAI responses: POST /v1/responses. Thinking goes out as a reasoning item with a summary."""
+"""The OpenAI responses API: POST /v1/responses. Thinking is sent as a reasoning item with a summary."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ Emit = Callable[..., str]
 
 
 class OpenAIResponses:
-    """See `Dialect`."""
+    """The OpenAI responses API as a `Dialect`."""
 
     name: DialectName = "openai-responses"
 
     def media_type(self, request: ModelRequest) -> str:
+        """Return the content type of a streamed reply."""
         return SSE
 
     def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Parse a request; see `Dialect.read`."""
         system = [str(body.get("instructions") or "")]
         messages: list[Message] = []
         tools = list(body.get("tools") or ())
@@ -52,9 +54,11 @@ class OpenAIResponses:
         )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
+        """Return the reply as JSON data, for a request without streaming."""
         return _response(speech, _items(speech))
 
     def events(self, speech: Speech) -> Iterator[str]:
+        """Yield the reply event by event, as text for the stream."""
         count = 0
 
         def emit(kind: str, **data: Any) -> str:
@@ -74,6 +78,7 @@ class OpenAIResponses:
         yield emit(f"response.{whole['status']}", response=whole)
 
     def error(self, error: HTTPError) -> dict[str, Any]:
+        """Return an error as JSON data."""
         return openai_error(error)
 
 
@@ -89,7 +94,7 @@ def _message(item: Mapping[str, Any]) -> Message:
 
 
 def _offered(tool: Mapping[str, Any]) -> Iterator[OfferedTool]:
-    """Built-in tools (web search and the like) have a type and no name; a namespace holds several tools."""
+    """Yield the tools of an entry: built-in ones (web search) by their type, a namespace's one by one."""
     if tool.get("type") == "namespace":
         for inner in tool.get("tools") or ():
             for offered in _offered(inner):
@@ -121,7 +126,7 @@ def _items(speech: Speech) -> list[dict[str, Any]]:
 
 
 def _unfilled(item: dict[str, Any]) -> dict[str, Any]:
-    """An item as it is announced, before its deltas."""
+    """Return an item as it is announced before its deltas: in progress, without content."""
     empty = {"summary": [], "content": [], "arguments": "", "input": ""}
     item = {key: empty.get(key, value) for key, value in item.items()}
     return {**item, "status": "in_progress"} if "status" in item else item

@@ -1,1 +1,1 @@
-"""Images: a task's Dockerfile carried out on this machine's root, in layers that are found again."""
+"""Builds of images: a task's Dockerfile, carried out on this machine's root in layers that are cached."""

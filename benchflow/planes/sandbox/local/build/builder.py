@@ -1,7 +1,8 @@
-"""Building: a Dockerfile's steps carried out on this machine's root, each kept as a layer that later builds find.
+"""Builds: a Dockerfile's steps are carried out on this machine's root, each kept as a layer that later builds find.
 
-A layer goes by what made it: the host, the layer below, the instruction with all that it depends on. An image goes by
-the host and the digest of its context, so that finding it again needs neither the Dockerfile nor a sandbox.
+The key of a layer is a digest of what made it: the host, the layer below, and the instruction with all that it depends
+on. The key of an image is a digest of the host and the context's digest, so that neither the Dockerfile nor a sandbox
+is needed to find it again.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ from benchflow.planes.sandbox.transcript import Transcript
 T = TypeVar("T")
 
 VERSION = 1
-"""Raised when the same Dockerfile is carried out differently: old layers are not found any more."""
+"""Raised when the same Dockerfile is carried out differently, so that old layers are no longer found."""
 
 _ARCHIVE = "/.benchflow-copy.tar"
+"""Path in the sandbox of the archive that a step copies."""
 
 _MAKE = """
 mk() { d=$1; n=; while [ ! -d "$d" ] && [ "$d" != / ]; do n=$d; d=${d%/*}; [ -n "$d" ] || d=/; done
@@ -54,9 +56,9 @@ mk() { d=$1; n=; while [ ! -d "$d" ] && [ "$d" != / ]; do n=$d; d=${d%/*}; [ -n 
 umask 022
 """
 _TABLES = ("/etc/ld.so.preload", "/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group")
-"""What programs of the image read before they make a directory for somebody."""
+"""Files that programs of the image read before they create a directory for a user."""
 
-# $1: target, $2: owner of what is made, $3: `into` if it must be a directory. Says whether it is one, and where it is.
+# $1: target, $2: owner of what is created, $3: `into` if it must be a directory. Prints its kind and its real path.
 _PREPARE = f"""{_MAKE}
 if [ -z "$3" ] && [ ! -d "$1" ]; then
   p=${{1%/*}}; mk "${{p:-/}}" "$2" || exit 1; echo file; readlink -f -- "$1"
@@ -67,41 +69,45 @@ _UNPACK = 'tar -xpf "$1" -C "$2"; c=$?; rm -f -- "$1"; exit $c'
 
 
 class Workshop(Protocol):
-    """Where layers lie, and the sandboxes that steps are carried out in."""
+    """The layers, and the sandboxes in which steps are carried out."""
 
     def fingerprint(self) -> str:
-        """Of all below the first layer: this host, and what of it sandboxes see."""
+        """Return a fingerprint of all below the first layer: this host, and what sandboxes see of it."""
         ...
 
     async def find(self, key: str) -> ImageRef | None:
-        """A kept layer."""
+        """Return the layer or image with a key; None if there is none."""
         ...
 
     async def describe(self, reference: str) -> LayerConfig | None:
-        """What a kept image is that others may be built upon."""
+        """Return the configuration of an image to build upon; None if there is none that can be used."""
         ...
 
     async def ready(self, config: ImageConfig, log: Path | None) -> ImageRef:
-        """The ready image that a configuration names, brought here where it is not."""
+        """Return the ready image that a configuration names, unpacked into the store if it was not before."""
         ...
 
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
-        """A new root sandbox with a network on the layer or image `base`, or on the bare host."""
+        """Start a root sandbox with a network on the image `base`, or on the bare host, without the `hidden` paths."""
         ...
 
     async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
-        """Make a layer of a sandbox's files as they are now; the sandbox goes on."""
+        """Capture a sandbox's files as the layer `key`, and return its reference. The sandbox runs on."""
         ...
 
 
 class Builder:
-    """Builds in one workshop."""
+    """A builder of images in one workshop."""
 
     def __init__(self, workshop: Workshop) -> None:
+        """Make it."""
         self._workshop = workshop
 
     async def build(self, config: ImageConfig, *, log: Path | None = None) -> ImageRef:
-        """The image of a configuration, found or built. Concurrent builds of one digest are one build."""
+        """Find or build the image of a configuration. Concurrent builds of one digest are one build.
+
+        Raises `ImageBuildError`, `ImagePullError` for a missing base image, and `UnsupportedFeatureError`.
+        """
         host, made_up = await asyncio.to_thread(self._workshop.fingerprint), []
         if config.image is None:
             context = await asyncio.to_thread(read_context, config)
@@ -112,7 +118,7 @@ class Builder:
             own = {ready.reference: ready.reference}
             config = config.model_copy(update={"image": ready.reference, "bases": own})
             context = await asyncio.to_thread(read_files, config, ready.workdir)
-            # The digest tells of the files alone, and nothing of the host lies below them.
+            # The digest covers the files alone, and nothing of the host lies below them.
             host, made_up = WHOLE, [context.text]
         given = config.digest
         digest = given if given is not None else await asyncio.to_thread(context.digest)
@@ -134,6 +140,7 @@ class Builder:
             return image
 
     async def _base(self, context: Context, name: str, reference: str) -> Base:
+        """Return a base image of the Dockerfile. Raise `ImagePullError` if it is missing."""
         known = await self._workshop.describe(reference)
         if known is None:
             raise ImagePullError(
@@ -146,7 +153,7 @@ class Builder:
 
 
 class _Build:
-    """One build under way."""
+    """A build in progress."""
 
     def __init__(
         self,
@@ -171,6 +178,7 @@ class _Build:
         self._step: Step | None = None
 
     async def run(self) -> ImageRef:
+        """Build the image within the configured time, and remove the sandbox at the end."""
         try:
             async with awake_timeout(self._config.timeout_sec) as timer:
                 return await self._carry_out(await self._reading(self._layer_identities))
@@ -191,6 +199,7 @@ class _Build:
             await self._close()
 
     async def _carry_out(self, identities: list[str | None]) -> ImageRef:
+        """Reuse the layers up to the newest one that exists, make the others, and capture the image."""
         rebuild = self._config.rebuild
         keys = [None if one is None else await asyncio.to_thread(build_key, one, rebuild) for one in identities]
         newest = await self._newest(keys)
@@ -214,7 +223,7 @@ class _Build:
     # --- layers --------------------------------------------------------------------------------------
 
     def _layer_identities(self) -> list[str | None]:
-        """What makes the layer of each step; None for steps that make none."""
+        """Return the digest of each step's inputs; None for steps that make no layer."""
         keys: list[str | None] = []
         below = self._recipe.upon or ""
         for step in self._recipe.steps:
@@ -223,7 +232,7 @@ class _Build:
                 continue
             made = asdict(step.action)
             if isinstance(step.action, Copy):
-                # What counts is what arrives, not what it was called in the context.
+                # The key depends on the copied files, not on their names in the context.
                 made["sources"] = self._recipe.tree.digest(step.action)
                 made["directory"] = step.action.directory
             below = _key("layer", self._host, below, type(step.action).__name__, made)
@@ -231,7 +240,7 @@ class _Build:
         return keys
 
     async def _newest(self, keys: list[str | None]) -> int:
-        """The last step whose layer is there; those before it need not be."""
+        """Return the index of the last step whose layer exists, -1 for none; layers before it need not exist."""
         for number in reversed(range(len(keys))):
             key = keys[number]
             if key is not None and await self._workshop.find(key):
@@ -239,7 +248,7 @@ class _Build:
         return -1
 
     async def _layer(self, step: Step, key: str) -> None:
-        """Carry out a step, unless another build that is under way does: then wait for its layer."""
+        """Carry out a step and capture its layer, or wait for another build that is doing that."""
         async with file_lock(_lock(key)):
             if await self._workshop.find(key):
                 await self._close()
@@ -264,15 +273,15 @@ class _Build:
         self._say(" ---> Using cache")
 
     async def _open(self) -> Sandbox:
-        """The sandbox of this build, on the newest layer."""
+        """Return the sandbox of this build, started on the newest layer."""
         if self._sandbox is None:
-            # Cut short, it would leave a sandbox that `_close` does not know.
+            # If it were cancelled halfway, it would leave a sandbox that `_close` does not know.
             await see_through(self._start())
         assert self._sandbox is not None
         return self._sandbox
 
     async def _start(self) -> None:
-        # A name of its own: one that a crash left half way must never be taken for this one.
+        # A random name, so that a half-started sandbox that a crash has left is never taken for this one.
         name = f"build-{self._key[:12]}-{secrets.token_hex(4)}"
         self._sandbox = await self._workshop.open(self._base, name, self._config.hidden)
 
@@ -285,6 +294,7 @@ class _Build:
     # --- steps ---------------------------------------------------------------------------------------
 
     async def _run(self, sandbox: Sandbox, run: Run) -> None:
+        """Run a command of RUN, with its output in the transcript. Raise `ImageBuildError` unless it ends with 0."""
         decode = {stream: codecs.getincrementaldecoder("utf-8")("replace").decode for stream in ("stdout", "stderr")}
         code: int | None = None
         output = sandbox.exec_stream(run.argv, env=_proxies() | run.env, cwd=run.workdir, user=run.user)
@@ -300,6 +310,7 @@ class _Build:
             )
 
     async def _copy(self, sandbox: Sandbox, copy: Copy) -> None:
+        """Create the target of a copy in the sandbox, and upload and unpack the files."""
         owner = await self._owner(sandbox, copy.owner)
         shown = f"{owner[0]}:{owner[1]}"
         said = await self._control(sandbox, _PREPARE, copy.target, shown, "into" if copy.directory else "")
@@ -314,7 +325,7 @@ class _Build:
         await self._control(sandbox, _UNPACK, _ARCHIVE, place or "/")
 
     async def _reading(self, work: Callable[[], T]) -> T:
-        """What reads the files of the context, in a thread."""
+        """Run `work`, which reads the context, in a thread. Raise `ImageBuildError` if a file can't be read."""
         try:
             return await asyncio.to_thread(work)
         except OSError as error:
@@ -324,10 +335,10 @@ class _Build:
             ) from error
 
     async def _require_tables(self, sandbox: Sandbox) -> None:
-        """Raise `ImageBuildError` where a step before has left something else than a file that C libraries open.
+        """Raise `ImageBuildError` if an earlier step left anything but a small regular file where C libraries open one.
 
-        A pipe in its place holds any `chown` or `tar`, and so the build, until its time is over; a file of a terabyte,
-        too, which costs nothing to make.
+        A pipe in its place would block every `chown` and `tar`, and so the build, until its timeout. So would a sparse
+        file of a terabyte, which costs nothing to make.
         """
         for file in _TABLES:
             try:
@@ -341,7 +352,7 @@ class _Build:
                 ) from error
 
     async def _control(self, sandbox: Sandbox, script: str, *args: str) -> str:
-        """Run a script of the builder's own; what it says."""
+        """Run a script of the builder in the sandbox, and return its stdout. Raise `ImageBuildError` if it fails."""
         result = await sandbox.control(script, *args, timeout=self._config.timeout_sec)
         if result.return_code != 0:
             self._say(result.stderr)
@@ -351,7 +362,7 @@ class _Build:
         return result.stdout
 
     async def _owner(self, sandbox: Sandbox, given: str | None) -> tuple[int, int]:
-        """A `--chown` as numbers, by the accounts of the image; a user alone gives the group the same number."""
+        """Return a `--chown` as uid and gid, by the image's accounts. A user alone has a group of the same number."""
         if given is None:
             return 0, 0
         user, colon, group = given.partition(":")
@@ -359,6 +370,7 @@ class _Build:
         return uid, await self._number(sandbox, "/etc/group", group) if colon and group else uid
 
     async def _number(self, sandbox: Sandbox, file: str, name: str) -> int:
+        """Return the id of a name in an account table of the image, or a number as it is."""
         if name.isdecimal() and len(name) < 11:
             return int(name)
         try:
@@ -373,7 +385,7 @@ class _Build:
             f"--chown: {name} is not in {file} of the image", "create it with RUN before this step, or give its number"
         )
 
-    # --- what is said --------------------------------------------------------------------------------
+    # --- log and errors ------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
         self._transcript.write(text.rstrip("\n") + "\n")
@@ -398,7 +410,7 @@ def _lock(key: str) -> Path:
 
 
 def _proxies() -> dict[str, str]:
-    """The engine's own proxies, as Docker gives a build those of its client; one of this host's loopback is no use."""
+    """Return the engine's own proxies, as Docker passes its client's to a build, without those on the loopback."""
     found = {name: os.environ[name] for name in PROXY_ARGS if os.environ.get(name)}
     return {name: value for name, value in found.items() if not _is_loopback(value)}
 

@@ -1,4 +1,4 @@
-"""What COPY and ADD take out of a build context: found by name, told apart by content, packed for the sandbox."""
+"""The files that COPY and ADD take from a build context: found by name, digested, and packed for the sandbox."""
 
 from __future__ import annotations
 
@@ -29,53 +29,68 @@ _COMPRESSED: dict[bytes, Callable[[BinaryIO], IO[bytes]]] = {
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
 _LINKS = 40
+"""Maximum number of links that are followed, as in the kernel."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file or a directory of the context. path: where it is, links followed. name: what it was called."""
+    """A file or a directory of the context."""
 
     path: str
+    """Path in the context, with links followed."""
     name: str
+    """Name by which it was found, before links were followed."""
     directory: bool
+    """Whether it is a directory, whose content is copied."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Files to put into the image.
-
-    target: absolute. into: it is a directory even if only one file goes there. owner: `user[:group]`, root if None.
-    mode: of everything, as it is in the context if None.
-    """
+    """A copy of files into the image."""
 
     sources: tuple[Source, ...]
+    """Files and directories to copy."""
     target: str
+    """Absolute path in the image."""
     into: bool
+    """Whether the target is a directory even if there is only one file."""
     owner: str | None
+    """`user[:group]`; None for root."""
     mode: int | None
+    """Mode of everything; None for the modes in the context."""
 
     @property
     def directory(self) -> bool:
-        """Whether the target has to be a directory."""
+        """Return whether the target has to be a directory."""
         return self.into or any(source.directory for source in self.sources)
 
 
 MAX_WILDCARD = 4096
-"""Characters of a source with wildcards. Reading it takes time that grows with their square."""
+"""Maximum number of characters of a source with wildcards. The time of parsing it grows with their square."""
 
 
 class Tree:
-    """A build context as COPY sees it."""
+    """A build context, as COPY sees it.
+
+    Args:
+        context: The context.
+    """
 
     def __init__(self, context: Context) -> None:
+        """Make it."""
         self.root = context.root
         self._names = set(context.copied())
-        # A directory that is ignored itself still comes along with what of its content is not.
+        # An ignored directory is included if some of its content is not ignored.
         self._names |= {str(parent) for name in self._names for parent in PurePosixPath(name).parents}
         self._names.discard(".")
 
     def find(self, written: str) -> list[Source]:
-        """What a source names; nothing for a wildcard that fits nothing."""
+        """Return the files and directories that a source names; none for a wildcard that matches nothing.
+
+        Raises:
+            Mistake: The source is outside of the context, or not in it.
+            Unsupported: The form of the wildcard is not supported.
+        """
         path = os.path.normpath(written.lstrip("/") or ".")
         if path.split("/")[0] == "..":
             raise Mistake(f"{written} lies outside of the build context")
@@ -84,6 +99,7 @@ class Tree:
         return [self._source("" if path == "." else path, written)]
 
     def _fitting(self, path: str) -> Iterator[str]:
+        """Yield the paths that match a wildcard, part by part."""
         if "[!" in path or "\\" in path:
             raise Unsupported(f"the wildcard {path}", "write it with *, ? or [abc]")
         if len(path) > MAX_WILDCARD:
@@ -95,6 +111,7 @@ class Tree:
                 yield name
 
     def _source(self, path: str, written: str) -> Source:
+        """Return the source at a path. Raise `Mistake` if there is none."""
         led = self._resolve(path)
         if led is None:
             shown = written if path in (written, os.path.normpath(written)) or not path else f"{path} ({written})"
@@ -102,7 +119,7 @@ class Tree:
         return Source(led, PurePosixPath(path).name, (self.root / led).is_dir())
 
     def _resolve(self, path: str) -> str | None:
-        """Follow links as if the context were the root directory; None where they lead to nothing that is sent."""
+        """Follow links as if the context were the root directory; None if they lead to no file of the context."""
         todo = list(reversed(PurePosixPath(path).parts))
         at: list[str] = []
         links = 0
@@ -124,7 +141,7 @@ class Tree:
         return "/".join(at)
 
     def is_archive(self, source: Source) -> bool:
-        """Whether ADD would unpack it: a tar, compressed or not."""
+        """Return whether ADD would unpack a source: a tar file, compressed or not, or any zstd file."""
         if source.directory:
             return False
         with ConfinedDirectory(self.root) as directory, directory.open(source.path) as content:
@@ -132,7 +149,7 @@ class Tree:
             content.seek(0)
             if start.startswith(_ZSTD):
                 return True
-            # No more than its first header is unpacked: of some kilobytes it may make gigabytes.
+            # Only the first header is decompressed: a few kilobytes may decompress to gigabytes.
             reader = next((unpack for magic, unpack in _COMPRESSED.items() if start.startswith(magic)), None)
             try:
                 header = (reader(content) if reader else content).read(tarfile.BLOCKSIZE)
@@ -142,7 +159,7 @@ class Tree:
         return True
 
     def digest(self, copy: Copy) -> str:
-        """Of all that a copy puts into the image: names, modes, links and content."""
+        """Return a hex digest of all that a copy puts into the image: names, modes, links and content."""
         total = hashlib.sha256()
         for name, path in self._entries(copy):
             status = path.lstat()
@@ -155,13 +172,20 @@ class Tree:
         return total.hexdigest()
 
     def pack(self, copy: Copy, packed: IO[bytes], owner: tuple[int, int], name: str | None) -> None:
-        """Write a copy as an archive; a single file is called `name` in it."""
+        """Write a copy as a tar archive.
+
+        Args:
+            copy: The copy.
+            packed: File to write to.
+            owner: Uid and gid of all entries.
+            name: Name of a single file in the archive; None for names of their own.
+        """
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for own_name, path in self._entries(copy):
                 _add(archive, path, name or own_name, owner, copy.mode)
 
     def _entries(self, copy: Copy) -> Iterator[tuple[str, Path]]:
-        """Each file and directory of a copy with its name below the target, directories before their content."""
+        """Yield each file and directory of a copy with its name below the target, directories before their content."""
         for source in copy.sources:
             if not source.directory:
                 yield source.name, self.root / source.path
@@ -172,8 +196,9 @@ class Tree:
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int], mode: int | None) -> None:
+    """Add a file, directory or link to an archive; others are left out."""
     info = archive.gettarinfo(path, arcname=name)
-    # Sockets come as None; pipes and devices are left out as they are of every upload.
+    # `gettarinfo` returns None for sockets; pipes and devices are left out as in every upload.
     if info is None or not (info.isfile() or info.isdir() or info.issym() or info.islnk()):
         return
     info.uid, info.gid = owner
@@ -181,7 +206,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int]
     if mode is not None and not info.issym():
         info.mode = mode
     if info.islnk():
-        # A second name of a file that was packed before becomes a file of its own, as it does in an image.
+        # A hard link to a file that was packed before becomes a file of its own, as it does in an image.
         info.type, info.linkname, info.size = tarfile.REGTYPE, "", path.stat().st_size
     if info.isfile():
         with path.open("rb") as content:
@@ -191,5 +216,5 @@ def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int]
 
 
 def is_remote(source: str) -> bool:
-    """Whether ADD would fetch it: a URL or a git reference."""
+    """Return whether ADD would fetch a source: a URL or a git reference."""
     return _REMOTE.match(source) is not None

@@ -1,7 +1,7 @@
-"""What a Dockerfile asks for, as steps that this machine can carry out in place of the image it starts from.
+"""Reading a Dockerfile into steps that this machine can carry out, with the host in place of the base image.
 
-Everything is decided here, before anything runs: names are resolved, files are found in the build context, and what
-cannot be done is refused with the name of the instruction and its line.
+Everything is decided before anything runs: names are resolved, files are found in the build context, and unsupported
+instructions are refused with their name and line.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from benchflow.planes.sandbox.local.build.syntax import (
 from benchflow.planes.sandbox.local.images import SHELL
 
 OTHER_SANDBOX = "use --sandbox docker"
+"""Remedy for all that is unsupported."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH of RUN, unless ENV sets one."""
 
 PROXY_ARGS = tuple(
     name
     for base in ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
     for name in (base, base.lower())
 )
-"""Build arguments that every RUN has without declaring them, and that make no difference to what it makes."""
+"""Build arguments that every RUN has without declaring them, and that don't count in a layer's key."""
 
 _REFUSED = {
     "CMD": "remove it: in a sandbox only the agent's and the verifier's commands run",
@@ -48,6 +50,7 @@ _REFUSED = {
     "STOPSIGNAL": "remove it: a sandbox is killed when it is over",
     "ONBUILD": "remove it: no image is built from this one",
 }
+"""Remedies for known instructions that are refused, by name."""
 _ARCHITECTURES = {
     "x86_64": "amd64",
     "x86-64": "amd64",
@@ -58,6 +61,7 @@ _ARCHITECTURES = {
     "i386": "386",
     "i686": "386",
 }
+"""Docker's names of architectures, by others."""
 _PORT = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?(?:/(tcp|udp|sctp))?", re.I)
 _NAME = re.compile(r"[^\s=]+")
 
@@ -70,10 +74,18 @@ def read_recipe(
     host: str | None = None,
     machine: str | None = None,
 ) -> Recipe:
-    """Read the Dockerfile of a context. bases: images that FROM may name. entrypoint: ENTRYPOINT and CMD count.
+    """Read the Dockerfile of a context.
 
-    Raises `ImageBuildError` for what no builder could carry out, `UnsupportedFeatureError` for what is not carried
-    out here. host, machine: the system's name and its architecture, this one's if None.
+    Args:
+        context: The build context.
+        bases: Images that FROM may name.
+        entrypoint: Whether ENTRYPOINT and CMD are supported.
+        host: Name of the operating system; None for this machine's.
+        machine: Architecture; None for this machine's.
+
+    Raises:
+        ImageBuildError: The Dockerfile is wrong, or the context can't be read.
+        UnsupportedFeatureError: An instruction is not supported by the local sandbox.
     """
     reader = _Reader(
         Tree(context), bases or {}, entrypoint, host or host_system(), _architecture(machine or platform.machine())
@@ -107,7 +119,7 @@ def read_recipe(
 
 
 def host_system() -> str:
-    """The name and version of this machine's system, e.g. `Debian GNU/Linux 12`."""
+    """Return name and version of this machine's operating system, such as `Debian GNU/Linux 12`."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
@@ -116,7 +128,7 @@ def host_system() -> str:
 
 
 class _Reader:
-    """The state that instructions leave to those that follow."""
+    """The state of the image between instructions."""
 
     def __init__(self, tree: Tree, bases: Mapping[str, Base], entrypoint: bool, host: str, architecture: str) -> None:
         self.tree = tree
@@ -124,7 +136,7 @@ class _Reader:
         self._bases = bases
         self._host = host
         self._architecture = architecture
-        # What Docker's builder defines for whoever declares it; FROM sees it undeclared.
+        # Docker's builder predefines these arguments. FROM sees them; other instructions only if ARG declares them.
         self._platform = {
             f"{side}{part}": value
             for side in ("TARGET", "BUILD")
@@ -162,6 +174,7 @@ class _Reader:
             self._handlers |= {"ENTRYPOINT": self._take_entrypoint, "CMD": self._take_command}
 
     def take(self, instruction: Instruction) -> Run | Copy | MakeDirectory | None:
+        """Apply an instruction to the state, and return the change of files that it asks for."""
         word, rest = instruction.word, instruction.rest
         self._line = instruction.line
         handler = self._handlers.get(word)
@@ -180,6 +193,7 @@ class _Reader:
         return handler(rest)
 
     def config(self) -> LayerConfig:
+        """Return the configuration of the finished image. Raise `Mistake` without FROM."""
         if self._base is None:
             raise Mistake("the Dockerfile has no FROM")
         return LayerConfig(
@@ -195,7 +209,7 @@ class _Reader:
             base=self._base,
         )
 
-    # --- where it starts -----------------------------------------------------------------------------
+    # --- FROM ----------------------------------------------------------------------------------------
 
     def _take_from(self, rest: str) -> None:
         if self._base is not None:
@@ -221,6 +235,7 @@ class _Reader:
             self._begin_with(found)
 
     def _begin_with(self, base: Base) -> None:
+        """Take over the configuration of a base image."""
         known = base.config
         self.upon = base.reference
         self._env, self._user, self._shell = dict(known.env), known.user, known.shell
@@ -229,6 +244,7 @@ class _Reader:
         self._labels, self._ports, self._warnings = dict(known.labels), list(known.ports), list(known.warnings)
 
     def _check_platform(self, wanted: str) -> None:
+        """Raise `Unsupported` for the platform of another machine."""
         system, _, architecture = wanted.lower().partition("/")
         if not architecture and system != "linux":
             system, architecture = "linux", system
@@ -236,7 +252,7 @@ class _Reader:
         if (system, architecture) != ("linux", self._architecture):
             raise Unsupported(f"FROM --platform={wanted} on linux/{self._architecture}", "remove the flag")
 
-    # --- what changes files --------------------------------------------------------------------------
+    # --- changes of files ----------------------------------------------------------------------------
 
     def _take_run(self, rest: str) -> Run:
         given, rest = flags(rest)
@@ -258,7 +274,7 @@ class _Reader:
                 mode = _mode(self._expand(value))
             else:
                 raise Unsupported(f"{word} --{name}", "write the step without it")
-        # Docker splits at every space here, also within quotes.
+        # Like Docker, which splits at every space here, even within quotes.
         *written, target = [self._expand(one) for one in json_list(rest) or rest.split()] or [""]
         if not written or not target or not all(written):
             raise Mistake("it needs at least one source and a target")
@@ -284,7 +300,7 @@ class _Reader:
         self._workdir = self._path(given)
         return None if self._workdir == "/" else MakeDirectory(self._workdir)
 
-    # --- what describes the image --------------------------------------------------------------------
+    # --- configuration of the image ------------------------------------------------------------------
 
     def _take_env(self, rest: str) -> None:
         self._env |= self._pairs(rest)
@@ -296,6 +312,7 @@ class _Reader:
         self._labels["maintainer"] = rest
 
     def _take_arg(self, rest: str) -> None:
+        """Declare build arguments. Those before FROM are global, and seen after it only if declared again."""
         before_from = self._base is None
         values = self._values()
         for word in words(rest):
@@ -321,7 +338,7 @@ class _Reader:
     def _take_entrypoint(self, rest: str) -> None:
         self._entrypoint = self._program(rest)
         if not self._own_command:
-            # A command of the image below was meant for that one's entrypoint.
+            # An inherited CMD was meant for the inherited ENTRYPOINT.
             self._command = ()
 
     def _take_command(self, rest: str) -> None:
@@ -329,6 +346,7 @@ class _Reader:
         self._own_command = True
 
     def _program(self, rest: str) -> tuple[str, ...]:
+        """Return the argv of ENTRYPOINT or CMD, in JSON or shell form."""
         listed = json_list(rest)
         return tuple(listed) if listed is not None else (*self._shell, rest)
 
@@ -344,7 +362,7 @@ class _Reader:
     # --- words ---------------------------------------------------------------------------------------
 
     def _pairs(self, rest: str) -> dict[str, str]:
-        """`name=value …`, or `name value with spaces`; values do not see each other."""
+        """Parse `name=value …`, or `name value with spaces`. Values do not see each other's new ones."""
         values = self._values()
         split = words(rest)
         if "=" not in split[0]:
@@ -361,6 +379,7 @@ class _Reader:
         return found
 
     def _values(self) -> dict[str, str]:
+        """Return the variables that are replaced in the current instruction."""
         if self._base is None:
             return self._platform | self._global
         return {"PATH": DEFAULT_PATH} | self._args | self._env
@@ -369,13 +388,14 @@ class _Reader:
         return expand(text, self._values() if values is None else values, self._note_unset)
 
     def _note_unset(self, name: str) -> None:
+        """Warn of a variable that the base image may set, and the host does not."""
         if self._base is not None and self.upon is None:
             self._warnings.append(
                 f"line {self._line}: ${name} is empty: nothing here sets it, and what {self._base} sets is not known"
             )
 
     def _path(self, given: str) -> str:
-        """An absolute path, seen from the working directory."""
+        """Return an absolute path, resolved against the working directory."""
         return "/" + posixpath.normpath(posixpath.join(self._workdir, given)).lstrip("/")
 
 
@@ -386,5 +406,5 @@ def _mode(given: str) -> int:
 
 
 def _architecture(name: str) -> str:
-    """As Docker calls it."""
+    """Return Docker's name of an architecture."""
     return _ARCHITECTURES.get(name.lower(), name.lower())

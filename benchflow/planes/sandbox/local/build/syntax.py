@@ -1,8 +1,8 @@
-"""The syntax of Dockerfiles: instructions and words as `dockerfile-parse` reads them, and what it would misread.
+"""The syntax of Dockerfiles: instructions and words as `dockerfile-parse` reads them, and corrections of its errors.
 
-The library joins continued lines, leaves comments out and splits words. Its gaps are closed here, or refused by name:
-an instruction at the end of a file that has no line end, empty lines and doubled backslashes in continued lines, the
-escape directive, here-documents, and substitutions other than `$name` and `${name}`.
+The library joins continued lines, leaves comments out and splits words. What it misreads is corrected here, or refused
+by name: an instruction at the end of a file without a newline, empty lines and doubled backslashes in continued lines,
+the escape directive, here-documents, and substitutions other than `$name` and `${name}`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ _BRACED = re.compile(r"([A-Za-z_]\w*)(?:(:?)([-+])(.*))?", re.S | re.A)
 
 
 class Mistake(Exception):
-    """No builder could carry this out."""
+    """An error in a Dockerfile, which no builder could carry out."""
 
 
 class Unsupported(Exception):
-    """Something valid that is not carried out here. what: its name. remedy: instead of using another sandbox."""
+    """A valid part of a Dockerfile that is not supported here.
+
+    Args:
+        what: Name of the part.
+        remedy: Advice other than to use another sandbox; None for none.
+    """
 
     def __init__(self, what: str, remedy: str | None = None) -> None:
+        """Make it."""
         super().__init__(what)
         self.what = what
         self.remedy = remedy
@@ -46,19 +52,23 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction. line: its first, from 1. misread: what its lines have that nobody can be sure to read right."""
+    """An instruction of a Dockerfile."""
 
     line: int
+    """Its first line, from 1."""
     word: str
+    """Name of the instruction, such as RUN."""
     rest: str
+    """Text after the name, with continued lines joined."""
     misread: str | None = None
+    """A part of its lines that the library may misread; None if there is none."""
 
 
 def instructions(text: str) -> list[Instruction]:
-    """All instructions of a file, in order, comments left out."""
+    """Return all instructions of a Dockerfile's text, in order, without comments."""
     lines = text.removeprefix("\ufeff").split("\n")
     doubtful = _mend(lines)
-    # Without the empty line the library drops an instruction that the end of the file cuts short.
+    # Without the empty lines the library drops a continued instruction at the end of the file.
     parser = DockerfileParser(fileobj=io.BytesIO("\n".join([*lines, "", ""]).encode()), env_replace=False)
     found = []
     for entry in parser.structure:
@@ -77,7 +87,11 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def _mend(lines: list[str]) -> dict[int, str]:
-    """Make comments of the empty lines that continued instructions skip; what is doubtful, by line from 0."""
+    """Replace empty lines within continued instructions by comments, in place.
+
+    Returns:
+        Syntax that the library may misread, by line number from 0.
+    """
     doubtful = {}
     continued = False
     for number, line in enumerate(lines):
@@ -96,7 +110,7 @@ def _mend(lines: list[str]) -> dict[int, str]:
 
 
 def check_directives(text: str) -> None:
-    """Refuse the parser directives that change how the file is to be read."""
+    """Raise `Unsupported` for parser directives that change how the file is to be read."""
     for line in text.removeprefix("\ufeff").split("\n"):
         match = _DIRECTIVE.fullmatch(line.strip())
         if match is None or match.group(1).lower() not in _DIRECTIVES:
@@ -109,16 +123,17 @@ def check_directives(text: str) -> None:
 
 
 def has_here_document(rest: str) -> bool:
+    """Return whether the text of an instruction begins a here-document."""
     return any(_HERE_DOCUMENT.fullmatch(word) for word in words(rest))
 
 
 def words(text: str) -> list[str]:
-    """The words, separated by space outside of quotes, with their quotes."""
+    """Split text at spaces outside of quotes, and return the words with their quotes."""
     return list(WordSplitter(text).split(dequote=False))
 
 
 def flags(rest: str) -> tuple[list[tuple[str, str]], str]:
-    """The leading `--name=value` words, values as they are written, and what follows them."""
+    """Return the leading `--name=value` words, values unexpanded, and the text after them."""
     found = []
     while rest.startswith("--"):
         word, *more = WordSplitter(rest).split(maxsplit=1, dequote=False)
@@ -131,7 +146,7 @@ def flags(rest: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def json_list(text: str) -> list[str] | None:
-    """The words of the JSON form; None if this is the other form."""
+    """Return the words of the JSON form; None for the shell form. Raise `Mistake` for JSON with other content."""
     if not text.startswith("["):
         return None
     try:
@@ -146,11 +161,22 @@ def json_list(text: str) -> list[str] | None:
 
 
 def expand(text: str, values: Mapping[str, str], unset: Callable[[str], None]) -> str:
-    """A word without its quotes and escapes, variables replaced; `unset` is told those that count as empty."""
+    """Return a word without quotes and escapes, with variables replaced.
+
+    Args:
+        text: The word.
+        values: The variables.
+        unset: Callback with the name of each variable that is unset, and so replaced by nothing.
+
+    Raises:
+        Mistake: A quote is not closed.
+        Unsupported: A substitution has another form than `$name`, `${name}`, `${name:-word}` and the like.
+    """
     return _expand(_UNQUOTED, text, values, unset)
 
 
 def _expand(pattern: re.Pattern[str], text: str, values: Mapping[str, str], unset: Callable[[str], None]) -> str:
+    """Replace the tokens of `pattern` in a text, as `expand`."""
     done, at = [], 0
     while at < len(text):
         match = pattern.match(text, at)
@@ -168,6 +194,7 @@ def _expand(pattern: re.Pattern[str], text: str, values: Mapping[str, str], unse
 
 
 def _substitute(match: re.Match[str], values: Mapping[str, str], unset: Callable[[str], None]) -> str:
+    """Return the value of one variable substitution, as `expand`."""
     if match.group() == "$":
         return "$"
     braced = _BRACED.fullmatch(match.group("name") or match.group("braced") or "")

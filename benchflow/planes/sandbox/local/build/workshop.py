@@ -1,4 +1,4 @@
-"""Where the steps of a build are carried out: local sandboxes, and the store's layers."""
+"""The place where steps of a build are carried out: local sandboxes, and layers in the store."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ from benchflow.planes.sandbox.owners import owned_by_this_process
 
 
 class LocalWorkshop:
-    """The `Workshop` of one machine."""
+    """The `Workshop` of one machine.
+
+    Args:
+        machine: The machine.
+    """
 
     def __init__(self, machine: Machine) -> None:
+        """Make it."""
         self._machine = machine
 
     def fingerprint(self) -> str:
+        """Return the host's fingerprint, with the version of the mask through which sandboxes see it."""
         return f"{host_fingerprint()}/{mask_policy.VERSION}"
 
     async def find(self, key: str) -> ImageRef | None:
+        """Return the layer or image with a key; None if it is not in the store."""
         await asyncio.to_thread(self._machine.store.open)
         found = await asyncio.to_thread(read_image, self._machine.store.root, key)
         return found.ref(key) if found else None
 
     async def describe(self, reference: str) -> LayerConfig | None:
+        """Return the configuration of a layer to build upon; None if it is missing or made over another host."""
         await asyncio.to_thread(self._machine.store.open)
         found = await asyncio.to_thread(read_image, self._machine.store.root, reference.removeprefix(PREFIX))
         if found is None or found.kind != "layer" or found.fingerprint not in (host_fingerprint(), WHOLE):
@@ -50,18 +58,21 @@ class LocalWorkshop:
         )
 
     async def ready(self, config: ImageConfig, log: Path | None) -> ImageRef:
+        """Return the ready image of a configuration, unpacked if it was not before. Raises as `ready_image`."""
         return await ready_image(self._machine, config, log)
 
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
+        """Start a root sandbox on a copy of the image `base`, or on the bare host. `hidden`: paths to hide."""
         known = Image(fingerprint="").ref(base.removeprefix(PREFIX)) if base else None
         image = known or ImageRef(reference=BARE)
         spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=owned_by_this_process())
         running = await self._machine.start(spec, copy=True)
-        # What the layers below say of environment and user is the builder's to apply.
+        # Bare, because the builder applies the environment and user of the layers below itself.
         started = StartedSandbox(handle=running.handle, warnings=running.warnings, workdir=running.workdir)
         return DrivenProvider(LocalDriver(self._machine, is_bare=True)).adopt(spec, started)
 
     async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
+        """Capture a sandbox's files as the layer `key`, with this configuration, and return its reference."""
         below = await asyncio.to_thread(self._machine.image_of, sandbox.ref.name)
         image = Image(
             kind="layer",

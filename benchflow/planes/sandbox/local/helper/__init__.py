@@ -1,5 +1,5 @@
-"""The helper process: starts sandboxes, and enters them, from the host's side.
+"""The helper process: starts sandboxes and enters them, from the host's side.
 
-It is one thread of plain Python with nothing but the standard library, because it forks: what a fork would carry
-into a sandbox (threads, locks, memory with secrets) is not there. It holds no truth, so that it may die at any moment.
+It is one thread of plain Python with only the standard library, because it forks: it has no threads, locks or memory
+with secrets that a fork could carry into a sandbox. It holds no state, so that it may die at any moment.
 """

@@ -1,4 +1,4 @@
-"""What every process gives up before it runs a program in a sandbox: the one door that all ways in lead through."""
+"""The rights that every process gives up before it runs a program in a sandbox, whichever way it came in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from benchflow.planes.sandbox.local.helper.seccomp import filter_system_calls
 
 
 def confine(capabilities: Iterable[int]) -> None:
-    """Give up, with all that this process will start, other capabilities, keys, system calls and the host's cores."""
+    """Give up privileges for this process and all that it starts.
+
+    These are all capabilities but the given ones, gaining new privileges, the session keyring, core dumps to the host,
+    and the system calls that the filter refuses.
+    """
     kernel.keep_capabilities(capabilities)
     kernel.no_new_privileges()
     leave_session_keyring()
@@ -23,9 +27,9 @@ def confine(capabilities: Iterable[int]) -> None:
 
 
 def core_limit(pattern: bytes) -> int | None:
-    """Return the limit that keeps cores of crashed programs inside, by the kernel's pattern; None where none is needed.
+    """Return the RLIMIT_CORE that keeps core dumps inside, for the kernel's core pattern; None if none is needed.
 
-    A pattern that begins with `|` names a program, and one with `@` a socket, which get them as root of the host,
-    whatever the limit is: only 1 means that there shall be none (core(5)).
+    A pattern that begins with `|` names a program, and one with `@` a socket, which receives cores as root of the host,
+    whatever the limit is: only a limit of 1 turns them off (core(5)).
     """
     return 1 if pattern[:1] in (b"|", b"@") else None

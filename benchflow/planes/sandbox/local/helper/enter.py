@@ -1,7 +1,7 @@
 """Entering a sandbox to run a command: from the host's side, with no more rights than root in it has.
 
-The process that enters stays outside of the sandbox's pid namespace, where nobody inside can see, trace or end it; it
-alone knows how the command ended, and writes that to a file that the sandbox cannot reach.
+The process that enters stays outside of the sandbox's pid namespace, where no process inside can see, trace or kill it.
+It alone learns the command's exit code, and writes it to a file that the sandbox cannot reach.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _ALL = (
 NOT_STARTED = 126
 NOT_FOUND = 127
 STARTED = "started"
+"""Name of the file that marks a command as started."""
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -45,23 +46,31 @@ class UnknownUser(Exception):
 
 
 class Account:
-    """Who a command runs as. groups: all of them, the first one included."""
+    """The user that a command runs as. `groups` are all groups, the first one included."""
 
     def __init__(self, uid: int, gid: int, groups: list[int], home: str) -> None:
+        """Make it."""
         self.uid, self.gid, self.groups, self.home = uid, gid, groups, home
 
 
 def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]], None]) -> None:
-    """Run a command to its end. Replies when it is about to start; its exit status goes to the status file.
+    """Run a command to its end, respond when it is about to start, and write its exit code to the status file.
 
-    request: pid and started of the sandbox's first process; group, the directory of the control group that the command
-    is born in; limits, files of further groups, to write `0` to; argv, env, cwd, user; once, None or a directory in
-    which a file says that it was started: then it starts only if that was not there. fds: output, error output,
-    status, all opened outside.
+    Args:
+        request: `pid` and `started` of the sandbox's first process; `group`, the directory of the cgroup that the
+            command is born in; `limits`, files of further cgroups, to write `0` to; `argv`, `env`, `cwd`, `user`;
+            `once`, None or a directory for the mark that it was started: with a mark there already, it is not started
+            again.
+        fds: Stdout, stderr and status, all opened outside.
+        reply: Sends the response, which is the mark, or `already`.
+
+    Raises:
+        Gone: The sandbox no longer runs.
+        UnknownUser: There is no such user in the sandbox.
     """
     out, err, status = fds
-    # Not the host's: root inside would change the mode of that for all the machine. Nor the one at that path inside,
-    # which may be anything by now.
+    # The first process's /dev/null as stdin. Not the host's, whose mode root inside could change for the whole machine;
+    # nor the one at that path inside, which may be anything by now.
     try:
         null = os.open(f"/proc/{request['pid']}/fd/0", os.O_RDONLY)
     except (FileNotFoundError, ProcessLookupError) as error:
@@ -82,7 +91,7 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
     try:
         pid = kernel.fork_into(group)
     except OSError as error:
-        # No process can be born in a pid namespace whose first process has ended.
+        # The kernel refuses a fork into a pid namespace whose first process has ended.
         os.write(status, b"137\n")
         raise Gone from error
     if pid == 0:
@@ -93,12 +102,12 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
     _, how = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(how)
     with contextlib.suppress(OSError):
-        # Whoever asked may be gone, and the pipe with it.
+        # The worker may be gone, and the pipe's read end with it.
         os.write(status, b"%d\n" % (code if code >= 0 else 128 - code))
 
 
 def enter(request: dict[str, Any], namespaces: int) -> None:
-    """Go into namespaces of a sandbox. Raises `Gone`."""
+    """Enter namespaces of a sandbox. Raise `Gone` if it no longer runs."""
     handle = open_process(request["pid"], request["started"])
     if handle is None:
         raise Gone
@@ -111,17 +120,16 @@ def enter(request: dict[str, Any], namespaces: int) -> None:
 
 
 def enter_for_files(request: dict[str, Any]) -> None:
-    """See the files of a sandbox as its root does, with no more rights than that. Raises `Gone`.
+    """Enter a sandbox to see its files as its root does, with no more rights. Raise `Gone` if it no longer runs.
 
-    A path of the sandbox's may lead to the kernel's own files: root of the host would read there what root inside may
-    not.
+    A path of the sandbox may lead to the kernel's own files, where root of the host may read more than root inside.
     """
     enter(request, kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
     kernel.keep_capabilities(kernel.CAPABILITIES.values())
 
 
 def _mark_started(directory: int, mark: dict[str, Any]) -> bool:
-    """Leave the mark, whole, if there is none. Whoever does may start."""
+    """Create the mark as a whole unless there is one. Return whether it was created, so that the command may start."""
     part = f".{STARTED}.{mark['pid']}"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=directory)
     with open(fd, "w") as file:
@@ -149,7 +157,7 @@ def _become(request: dict[str, Any], account: Account, streams: tuple[int, int, 
             signal.signal(number, signal.SIG_DFL)
         os.umask(0o022)
         confine(kernel.CAPABILITIES.values())
-        # As in a container: to start in a directory is not to have a right to it.
+        # As root, as in a container: a command may start in a directory that its user may not enter.
         os.chdir(request["cwd"])
         os.setgroups(account.groups)
         os.setresgid(account.gid, account.gid, account.gid)
@@ -165,13 +173,14 @@ def _become(request: dict[str, Any], account: Account, streams: tuple[int, int, 
 
 
 def _complain(error: BaseException, request: dict[str, Any]) -> None:
+    """Write the reason why a command can't be started to its stderr."""
     name = getattr(error, "filename", None) or request["argv"][0]
     if isinstance(name, bytes):
         name = os.fsdecode(name)
     why = getattr(error, "strerror", None) or str(error)
-    # After a search along PATH the last place looked at is nobody's name for it.
+    # After a search along PATH the error names the last directory searched, which would mislead.
     shown = name if name == request["cwd"] else request["argv"][0]
-    # Nobody may hear it, or the disk be full; this process must end here nevertheless, and with its own status.
+    # Nothing may read stderr, or the disk may be full; this process must still exit, with its own status.
     with contextlib.suppress(OSError):
         os.write(2, f"{shown}: {why}\n".encode(errors="surrogateescape"))
 
@@ -180,7 +189,14 @@ def _complain(error: BaseException, request: dict[str, Any]) -> None:
 
 
 def find_account(user: str) -> Account:
-    """The account of `name`, `uid`, `name:group` or `uid:gid`, from the tables of the root this process is in."""
+    """Return the account of a user, from the tables of the root that this process is in.
+
+    Args:
+        user: `name`, `uid`, `name:group` or `uid:gid`. A number need not be in the tables.
+
+    Raises:
+        UnknownUser: There is no such user or group.
+    """
     name, _, group = user.partition(":")
     uid = gid = -1
     home, login = "/", name
@@ -211,7 +227,7 @@ def find_account(user: str) -> Account:
 
 
 def _rows(path: str, fields: int) -> list[list[str]]:
-    """A table of accounts. It belongs to the sandbox's root, so nothing about it is taken for granted."""
+    """Return the valid rows of an account table; none if unreadable. The sandbox's root may have put anything in it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,7 +1,10 @@
 """Files of a sandbox, read and written from the host's side.
 
-The process that does it is in the sandbox's mount namespace, so that every path and every link in it means what it
-means there and none leads out; no program of the sandbox takes part, since its root may have changed them all.
+The process that does it is in the sandbox's mount namespace, so every path and link means what it means in there, and
+none leads out. It runs no program of the sandbox, since the sandbox's root may have changed them all.
+
+In each operation `request` also has `pid` and `started` of the sandbox's first process. `enter.Gone` is raised if it no
+longer runs, and `OSError` for what the kernel refuses.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def read(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 
 
 def write(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Make the file `path` of the first of `fds`, with `mode`, owned by `user`, and its parent directories."""
+    """Write the first of `fds` to the file `path`, with `mode` and owner `user`, and create missing parents."""
     enter_for_files(request)
     os.umask(0o022)
     account = find_account(request["user"])
@@ -35,7 +38,7 @@ def write(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     _make_directory(os.path.dirname(path), account)
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    # A new file under the old name: a link is replaced, and who has the old one open does not see the new.
+    # A new file replaces the old one, so that a link is not followed, and open descriptors keep the old content.
     part = f"{path}.{os.getpid()}.part"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -51,9 +54,9 @@ def write(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 
 
 def unpack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Unpack the archive that is the first of `fds` below `path`, over what is there.
+    """Unpack the tar archive in the first of `fds` into the directory `path`, replacing existing files.
 
-    All is owned by `user`; where that is null, by whom the archive says.
+    The owner of all is `user`; if that is null, the owners in the archive.
     """
     enter_for_files(request)
     os.umask(0o022)
@@ -79,17 +82,21 @@ def unpack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
                 os.chown(place, account.uid, account.gid, follow_symlinks=False)
             elif member.isreg():
                 _write_member(archive, member, place, account)
-        # Last, since a directory may be one that not even its owner may write.
+        # Last, since the mode may forbid even its owner to write into the directory.
         for place, mode in reversed(modes):
             os.chmod(place, mode & 0o7777)
     return {}
 
 
 def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Pack the file `path`, or the content of the directory, into the first of `fds`. `single`: it was a file.
+    """Pack the file `path`, or the content of the directory, into the first of `fds`, as a tar archive.
 
-    `too_deep`: it has directories nested deeper than `depth`. `too_large`: its files have more than `limit` bytes; then
-    nothing was read. Raises `OSError` EFBIG when the archive exceeds as many, since a file grew meanwhile.
+    Returns:
+    One of `single` (whether it was a file), `missing`, `too_deep` (it has directories nested deeper than `depth`), and
+    `too_large` (its files have more than `limit` bytes, and nothing was read).
+
+    Raises:
+        OSError: EFBIG if the archive exceeds `limit`, since a file grew meanwhile.
     """
     enter_for_files(request)
     path = request["path"]
@@ -111,9 +118,9 @@ def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
 
 
 def _too_large(path: str, single: bool, limit: int) -> dict[str, Any] | None:
-    """Return the size of all files and the name of the largest, None for those of at most `limit` bytes.
+    """Return the size of all files and the name of the largest; None if they have at most `limit` bytes.
 
-    Holes count: a file of a terabyte may take no space at all here, and would in the archive.
+    Holes count: a file of a terabyte may take no space on this disk, and would in the archive.
     """
     total, largest = 0, (-1, "")
     files = [(".", [os.path.basename(path)])] if single else ((at, files) for at, _, files in os.walk(path))
@@ -131,17 +138,18 @@ def _too_large(path: str, single: bool, limit: int) -> dict[str, Any] | None:
 
 
 class TooDeep(Exception):
-    """A directory is nested deeper than was asked for."""
+    """A directory is nested deeper than the limit."""
 
 
 def _pack_all(sink: IO[bytes], path: str, single: bool, depth: int) -> None:
+    """Write a file, or all below a directory, to a tar archive. Raise `TooDeep`."""
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         if single:
             _pack(archive, path, "file", follow=True)
             return
         for directory, names, files in os.walk(path):
             inside = os.path.relpath(directory, path)
-            # Below some thousand, names are longer than the kernel takes, and walking them stops without a word.
+            # Below some thousand directories, paths are longer than the kernel takes, and os.walk stops silently.
             if inside.count("/") + 1 > depth:
                 raise TooDeep
             for name in (*names, *files):
@@ -149,7 +157,7 @@ def _pack_all(sink: IO[bytes], path: str, single: bool, depth: int) -> None:
 
 
 def _pack(archive: tarfile.TarFile, path: str, name: str, follow: bool = False) -> None:
-    """Add one entry. What vanished meanwhile, and what is no file, directory or link, is left out."""
+    """Add one entry. Vanished ones are left out, and those that are no file, directory or link."""
     try:
         status = os.stat(path, follow_symlinks=follow)
         info = tarfile.TarInfo(name)
@@ -169,7 +177,7 @@ def _pack(archive: tarfile.TarFile, path: str, name: str, follow: bool = False) 
 
 
 class _Limited:
-    """A sink that takes so many bytes and no more."""
+    """A sink that raises `OSError` EFBIG beyond a number of bytes."""
 
     def __init__(self, sink: Any, limit: int) -> None:
         self._sink, self._left = sink, limit
@@ -183,7 +191,7 @@ class _Limited:
 
 
 class _Exactly:
-    """A file as it was measured: cut where it grew meanwhile, filled up where it shrank."""
+    """A file as long as it was measured: cut if it has grown meanwhile, padded if it has shrunk."""
 
     def __init__(self, file: Any, size: int) -> None:
         self._file, self._left = file, size
@@ -196,11 +204,11 @@ class _Exactly:
 
 
 def _open_regular(path: str) -> Any:
-    """Open a file for reading; never waits for a pipe's other end, never touches a device."""
+    """Open a regular file for reading, without waiting for a pipe's other end or touching a device."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        # A device without anything behind it.
+        # A device node without a device.
         if error.errno in (errno.ENXIO, errno.ENODEV):
             raise OSError(errno.EINVAL, "not a regular file", path) from error
         raise
@@ -213,7 +221,7 @@ def _open_regular(path: str) -> Any:
 
 
 def _make_directory(path: str, account: Account) -> None:
-    """Make a directory and what is missing above it; all that is new belongs to the account."""
+    """Create a directory and its missing parents, owned by the account."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -224,7 +232,7 @@ def _make_directory(path: str, account: Account) -> None:
 
 
 def _clear(place: str) -> None:
-    """Make room for an entry. A directory gives way, whatever it holds."""
+    """Remove an existing file, or directory with its content, in the place of a new entry."""
     try:
         os.unlink(place)
     except FileNotFoundError:
@@ -234,13 +242,14 @@ def _clear(place: str) -> None:
 
 
 def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, place: str, account: Account) -> None:
+    """Write a file of an archive, with its mode and time, and create missing parents."""
     content = archive.extractfile(member)
     assert content is not None
     _make_directory(os.path.dirname(place), account)
     fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with content, open(fd, "wb") as sink:
         shutil.copyfileobj(content, sink, _CHUNK)
-        # Whoever writes afterwards takes a set-user-id bit away.
+        # A write after fchmod would clear a set-user-id bit.
         sink.flush()
         os.fchown(fd, account.uid, account.gid)
         os.fchmod(fd, member.mode & 0o7777)

@@ -1,10 +1,11 @@
-"""The first process of a sandbox: a program that waits for ever, and of which nothing is the sandbox's own.
+"""The first process of a sandbox: a program that waits for ever and depends on no file of the sandbox.
 
-It is executed from a file of some 200 bytes without libraries, because the root of a sandbox that was forked or
-restored holds what an agent left there: a `sleep` or a loader of the agent's would be a process that no verifier ends.
-Nobody inside may trace it or look into it. The kernel sees to that from the moment it is executed, since the file
-cannot be read by who executes it; but by `fs.suid_dumpable`, which a host may have set to 1, so that the program asks,
-too.
+It is executed from a file of some 300 bytes without libraries, because the root of a forked or restored sandbox may
+hold files of an agent: the agent's own `sleep` or loader would be a process that no verifier ends.
+
+No process inside may trace it or read its memory. The kernel forbids that from the execution on, since the file is not
+readable by the process that executes it; but a host may have set `fs.suid_dumpable` to 1, which would allow it, so the
+program makes itself undumpable, too.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ from benchflow.planes.sandbox.idle_program import program
 
 
 def prepare() -> int:
-    """Return a handle on the program, to be executed; it has no name any more."""
+    """Write the program to a file, remove the file's name, and return a descriptor for `execute`."""
     path = "/dev/init"
     writing = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o111)
     try:
         os.write(writing, program(os.uname().machine))
     finally:
         os.close(writing)
-    # Not for reading: who executes it may not.
+    # O_PATH, because the file is not readable by the process that executes it.
     handle = os.open(path, os.O_PATH)
     os.unlink(path)
     return handle
 
 
 def execute(handle: int) -> None:
-    """Become the program. Never returns. The process may have no capability left, or it could read the file."""
+    """Execute the program in this process. Never returns.
+
+    The process must have no capabilities left: with them it could read the file, and would be traceable.
+    """
     os.execve(handle, ["init"], {})

@@ -1,6 +1,6 @@
-"""System calls for which Python has no name yet, and what they take.
+"""System calls that Python has no function for, and their constants.
 
-Errors are `OSError` with the name of the call, so that a failure says what was tried.
+Errors are `OSError` with the name of the call in their text.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CAPABILITIES = {
     "SYS_CHROOT": 18,
     "AUDIT_WRITE": 29,
 }
-"""What root of a sandbox keeps, as numbered by the kernel: the same set as in a container of ours."""
+"""Capabilities that root of a sandbox has, with the kernel's numbers: the same set as in our containers."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -72,23 +72,24 @@ class _CapData(ctypes.Structure):
 
 
 def _check(result: int, call: str) -> None:
+    """Raise `OSError` with the name of the call if its result is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones. A new pid namespace holds only children born after this."""
+    """Move this process to new namespaces. A new pid namespace holds only children born afterwards."""
     _check(_libc.unshare(flags), "unshare")
 
 
 def setns(pidfd: int, flags: int) -> None:
-    """Enter the namespaces of a process. Its pid namespace is entered only by children born after this."""
+    """Enter namespaces of a process. Its pid namespace is entered only by children born afterwards."""
     _check(_libc.setns(pidfd, flags), "setns")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
-    """Mount, bind or remount, as mount(2)."""
+    """Mount, bind or remount, as the system call. `kind` is the type of filesystem."""
     _check(
         _libc.mount(
             os.fsencode(source),
@@ -102,7 +103,7 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, options: s
 
 
 def open_tree(path: str) -> int:
-    """A copy of what is mounted at a path, as a handle: it can be attached where the path no longer leads."""
+    """Return a handle on a copy of the mounts at a path. It can be attached where the path is out of reach."""
     tree = int(
         _libc.syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), ctypes.c_uint(_OPEN_TREE_CLONE | _AT_RECURSIVE))
     )
@@ -111,22 +112,22 @@ def open_tree(path: str) -> int:
 
 
 def attach(tree: int, path: str) -> None:
-    """Mount what `open_tree` gave."""
+    """Mount a tree of `open_tree` at a path."""
     moved = _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(path), ctypes.c_uint(_MOVE_EMPTY_PATH))
     _check(moved, f"move_mount to {path}")
 
 
 def change_root() -> None:
-    """Make the working directory, a mount, the root, and let go of the old one."""
+    """Make the working directory, which must be a mount, the root, and detach the old root."""
     _check(_libc.pivot_root(b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", MNT_DETACH), "umount2")
     os.chdir("/")
 
 
 def keep_capabilities(kept: Iterable[int]) -> None:
-    """Drop all capabilities but these, for this process and all that it will run."""
+    """Drop all capabilities but these, for this process and all that it executes."""
     wanted = set(kept)
-    # The kernel refuses numbers beyond those it knows.
+    # The kernel refuses numbers beyond its last capability.
     with open("/proc/sys/kernel/cap_last_cap") as file:
         last = int(file.read())
     for number in range(last + 1):
@@ -142,34 +143,35 @@ def keep_capabilities(kept: Iterable[int]) -> None:
 
 
 def no_new_privileges() -> None:
-    """Programs that this process runs gain nothing from set-user-id bits."""
+    """Forbid this process and its descendants to gain privileges from set-user-id programs."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def hide_memory() -> None:
-    """Nobody without rights over the host may trace this process or its forks, until they execute a program."""
+    """Make this process and its forks untraceable for unprivileged processes, until they execute a program."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
-    """Children of children that end come to this process, where pid 1 may not reap."""
+    """Make orphaned descendants children of this process, in case that pid 1 does not reap."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def punch_hole(fd: int, offset: int, length: int) -> None:
-    """Give back the space of a part of a file; it reads as zeros."""
+    """Free the disk space of a part of a file, which then reads as zeros."""
     mode = _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE
     _check(_libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)), "fallocate")
 
 
 def syscall(name: str, number: int, *arguments: object) -> int:
-    """A system call for which the C library has no name, by its number on this machine."""
+    """Make a system call that the C library has no function for, by its number on this machine; return its result."""
     result = int(_libc.syscall(number, *arguments))
     _check(result, name)
     return result
 
 
 def _prctl(option: int, value: int) -> None:
+    """Call prctl(2) with one value."""
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero), "prctl")
 
@@ -191,12 +193,14 @@ class _CloneArguments(ctypes.Structure):
 
 
 def fork_into(cgroup: int) -> int:
-    """Fork; the child is born in the control group of the version 2 tree whose directory is open as `cgroup`.
+    """Fork a child that is born in a version 2 cgroup. Returns its pid in the parent and 0 in the child, as `os.fork`.
 
-    Moving a process there after its birth waits, on an idle machine, for every processor to pass through the scheduler
-    (10 ms and more); being born there costs nothing. The child must execute a program or end without much ado: it was
-    forked behind the interpreter's back. On a kernel that cannot (before 5.7) it is
-    moved before it goes on.
+    Moving a process after its birth waits, on an idle machine, for every processor to pass through the scheduler (10 ms
+    and more); being born there costs nothing. The child must soon execute a program or exit: it was forked without the
+    interpreter's knowledge. On a kernel that can't (before 5.7), the child is moved before it continues.
+
+    Args:
+        cgroup: Open directory of the cgroup.
     """
     arguments = _CloneArguments(flags=_CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=cgroup)
     pid = int(_libc.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)))
@@ -209,7 +213,7 @@ def fork_into(cgroup: int) -> int:
     if pid == 0:
         os.close(release)
         if not os.read(holding, 1):
-            # The parent was killed before it had moved this process: outside of its group nobody would end it.
+            # The parent was killed before it moved this process, which nothing would end outside of its cgroup.
             os._exit(1)
         os.close(holding)
         return 0

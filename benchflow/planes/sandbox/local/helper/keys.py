@@ -1,9 +1,9 @@
-"""The kernel's keys: a sandbox has none.
+"""The kernel's keyrings, of which a sandbox has none.
 
-No namespace divides them. A session's keyring, which may hold what whoever started the engine keeps there, goes on to
-all that is started from it; and every key has a number, by which root of a sandbox, being the same user to the kernel
-as root of the host, could reach the host's and the other sandboxes' keys without ever having been given them: so the
-filter refuses all asking (`system_calls`), once this session's keyring has been left.
+No namespace divides them. A session keyring, which may hold secrets of the engine's parent, is inherited by all child
+processes. And every key has a number, by which root of a sandbox, being the same user to the kernel as root of the
+host, could reach the keys of the host and of other sandboxes. So the filter refuses all system calls for keys
+(`system_calls`), once this session's keyring has been left.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _JOIN_SESSION_KEYRING = 1
 
 
 def leave_session_keyring() -> None:
-    """Exchange the session's keyring for an empty one.
+    """Exchange the session keyring for an empty one.
 
-    On a kernel without keyrings there is nothing to leave; in a container that refuses them already, neither.
+    Do nothing on a kernel without keyrings, and in a container that refuses them already.
     """
     number = system_calls.MACHINES[os.uname().machine][0].number("keyctl")
     try:

@@ -1,9 +1,9 @@
 """Starting a sandbox: its namespaces, its view of this machine's root, and a first process that only waits.
 
-The order is what makes it hold. All mounts are made while the process still has the host's rights and its mount
-namespace belongs to the host; only then it enters a user namespace in which every id means itself. Root in there is
-root over files and processes, but has no rights over the mounts, the devices or the network of its own sandbox. The
-first process is an executed program with no memory of this one.
+The order makes it secure. All mounts are made while the process still has the host's rights and its mount namespace
+belongs to the host. Only then it enters a user namespace, in which every id maps to itself. Root in there is root over
+files and processes, but has no rights over the mounts, the devices or the network of its own sandbox. The first
+process is an executed program with no memory of this one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchflow.planes.sandbox.local.helper.process import start_time
 _NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNET
 
 _IDENTITY = "0 0 4294967295"
+"""Id map in which every id maps to itself."""
 
 _STILL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
@@ -34,7 +35,7 @@ _READ_ONLY = ("proc/sys", "proc/irq", "proc/bus", "proc/fs", "proc/sysrq-trigger
 
 _COVERED_FILES = (
     *("proc/kcore", "proc/keys", "proc/key-users", "proc/timer_list", "proc/sched_debug", "proc/kallsyms"),
-    # Of the whole machine, and readable by the host's root, who root inside is to the kernel.
+    # They show the whole machine to the host's root, which root inside is to the kernel.
     *("proc/interrupts", "proc/latency_stats", "proc/pagetypeinfo", "proc/slabinfo", "proc/vmallocinfo"),
 )
 
@@ -48,16 +49,22 @@ class Died(Exception):
 
 
 class Refused(OSError):
-    """The kernel refused something to the first process, which said so and ended."""
+    """The kernel refused something to the first process, which reported it and ended."""
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Start a sandbox; the pid and start time of its first process, its workspace, its network link.
+    """Start a sandbox. Return pid and start time of its first process, its workspace, and its network link if any.
 
-    request: store (directory that all other paths are relative to), root (empty directory to mount on), lower (list,
-    topmost first), upper, work, group (directory of the first process's control group), limits (files of
-    further groups, to write `0` to), hostname, workdir (None: `/app` if there, else `/root`), mounts (each with
-    source, target and read_only), subnet (None: no network but loopback).
+    Args:
+        request: `store` (directory that all other paths are relative to), `root` (empty directory to mount on), `lower`
+            (layers, topmost first), `upper`, `work`, `group` (directory of the first process's cgroup), `limits` (files
+            of further cgroups, to write `0` to), `hostname`, `workdir` (None: `/app` if it exists, else `/root`),
+            `mounts` (each with `source`, `target` and `read_only`), `subnet` (None: no network but loopback).
+
+    Raises:
+        Died: The first process was killed.
+        Refused: The kernel refused something to the first process.
+        OSError: The kernel refused something to this process.
     """
     group = os.open(request["group"], os.O_PATH | os.O_DIRECTORY)
     for file in request["limits"]:
@@ -83,7 +90,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:
         if start_time(pid) is None:
             raise Died from error
-        # The kernel ends what it had started; a link goes with its namespace.
+        # The kernel then kills all of its pid namespace; a link vanishes with its namespace.
         os.kill(pid, signal.SIGKILL)
         raise
     if started is None:
@@ -93,6 +100,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _network(outside: socket.socket | None, subnet: str | None) -> netlink.Link | None:
+    """Set up the network of this process's namespace, and return its link to the host; None without a subnet."""
     inside = netlink.open_socket()
     try:
         netlink.loopback_up(inside)
@@ -106,20 +114,21 @@ def _network(outside: socket.socket | None, subnet: str | None) -> netlink.Link 
 
 
 def _accompany(pid: int, channel: socket.socket) -> dict[str, Any]:
-    """Do for the first process what only somebody outside can, and hear how it went."""
+    """Write the id maps of the first process, which only a process outside can do, and return its report."""
     _hear(channel)
     for table in ("uid_map", "gid_map"):
         with open(f"/proc/{pid}/{table}", "w") as file:
             file.write(_IDENTITY)
     channel.send(b"{}")
     answer = _hear(channel)
-    # It executes its program with its end of the channel still open: the end of the channel says that it has.
+    # Its end of the channel is closed by the execution (close-on-exec): the end of the channel means success.
     while rest := channel.recv(65536):
         _raise_if_error(json.loads(rest))
     return answer
 
 
 def _hear(channel: socket.socket) -> dict[str, Any]:
+    """Receive a message of the first process. Raise `Died` at the end of the channel, or `Refused` for an error."""
     said = channel.recv(65536)
     if not said:
         raise Died
@@ -137,7 +146,7 @@ def _raise_if_error(answer: dict[str, Any]) -> None:
 
 
 def _first_process(request: dict[str, Any], channel: socket.socket) -> None:
-    """Never returns."""
+    """Mount the sandbox's view, give up all rights, and execute the idle program. Never returns."""
     try:
         os.setsid()
         limits = _mount_all(request)
@@ -146,7 +155,7 @@ def _first_process(request: dict[str, Any], channel: socket.socket) -> None:
         channel.send(b"{}")
         if not channel.recv(16):
             os._exit(1)
-        # No namespaces of the sandbox's own: a user namespace in it would open much of the kernel to its programs.
+        # No user namespaces inside the sandbox: one would open much of the kernel to its programs.
         with open("max_user_namespaces", "w", opener=lambda name, flags: os.open(name, flags, dir_fd=limits)) as file:
             file.write("0")
         os.close(limits)
@@ -158,10 +167,10 @@ def _first_process(request: dict[str, Any], channel: socket.socket) -> None:
         confine(())
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored, signal.SIG_DFL)
-        # Ignored stays ignored in the program: its orphans are reaped by the kernel.
+        # An ignored SIGCHLD stays ignored after the execution: the kernel reaps the orphans.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         channel.send(json.dumps({"workdir": workdir}).encode())
-        # Both handles go with the execution.
+        # All but the channel and the program, which the execution closes.
         low, high = sorted((channel.fileno(), program))
         os.closerange(3, low)
         os.closerange(low + 1, high)
@@ -169,14 +178,14 @@ def _first_process(request: dict[str, Any], channel: socket.socket) -> None:
         first.execute(program)
     except BaseException as error:
         number = error.errno if isinstance(error, OSError) else None
-        # Who would hear it may have been killed, and this is not the process to answer in its place.
+        # The receiver may have been killed, and this process must not respond in its place.
         with contextlib.suppress(OSError):
             channel.send(json.dumps({"error": f"{type(error).__name__}: {error}", "errno": number}).encode())
     os._exit(1)
 
 
 def _mount_all(request: dict[str, Any]) -> int:
-    """The whole view of the sandbox, as the root. Returns a handle on the sysctls of user namespaces."""
+    """Mount the whole view of the sandbox and make it the root. Return a handle on the sysctls of user namespaces."""
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     lower = ":".join(request["lower"])
@@ -185,7 +194,7 @@ def _mount_all(request: dict[str, Any]) -> int:
         request["root"],
         "overlay",
         kernel.MS_NODEV,
-        # A sandbox is disposable: nothing in it is worth waiting for the disk. What is kept of it is synced then.
+        # `volatile`: a sandbox is disposable, so it never waits for the disk. A capture syncs what it copies.
         f"lowerdir={lower},upperdir={request['upper']},workdir={request['work']},volatile"
         ",redirect_dir=off,index=off,metacopy=off",
     )
@@ -217,6 +226,7 @@ def _mount_all(request: dict[str, Any]) -> int:
 
 
 def _mount_devices() -> None:
+    """Mount and fill /dev."""
     os.umask(0)
     kernel.mount("dev", "dev", "tmpfs", kernel.MS_NOSUID, "mode=755,size=1m")
     for name, (major, minor) in _DEVICES.items():
@@ -234,7 +244,10 @@ def _mount_devices() -> None:
 
 
 def _make_directories(workdir: str | None) -> str:
-    """What every sandbox has. The agent's and the artifacts' directories are for whichever user the agent is."""
+    """Create the directories that every sandbox has, and return the workspace.
+
+    Those of the agent and of artifacts are writable for all, whichever user the agent is.
+    """
     chosen = workdir or ("/app" if os.path.isdir("/app") else "/root")
     modes = {"/logs": 0o755, "/logs/verifier": 0o755, "/logs/agent": 0o777, "/logs/artifacts": 0o777}
     for path, mode in modes.items():

@@ -1,10 +1,10 @@
 """Network links of sandboxes, made with the kernel's own messages (rtnetlink): a pair of virtual interfaces each.
 
 One end, `eth0`, is in the sandbox's network namespace. The other, `bfl<n>`, is on the host, and its name is the
-allocator: whoever makes the name has the n-th pair of addresses of the subnet, anybody else gets EEXIST from the
-kernel. So there is no record to keep and none to go stale: the pair goes when its namespace does.
+allocator: the process that creates the name owns the n-th pair of addresses of the subnet, and any other one gets
+EEXIST from the kernel. So there is no record that could go stale: the pair vanishes with its namespace.
 
-A message is a header (length, type, flags, sequence number, 0), a fixed part that its type gives, and attributes
+A message is a header (length, type, flags, sequence number, 0), a fixed part that its type defines, and attributes
 (length, type, value, padded to four bytes; an attribute's value may again be attributes). All numbers are in the
 machine's byte order, addresses in the network's. Standard library only, and no threads: it runs in forked children.
 """
@@ -21,11 +21,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 PREFIX = "bfl"
+"""Prefix of the names of the host's ends."""
 
 _OURS = re.compile(rf"{PREFIX}\d+")
 _INSIDE = "eth0"
 
-# Where packets to the world leave the host is asked for with an address that is reserved and nowhere.
+# The interface to the world is the one that routes to this address, which is reserved for documentation (RFC 5737).
 _SOMEWHERE = "198.51.100.1"
 _USUAL_MTU = 1500
 
@@ -56,25 +57,31 @@ _numbers = itertools.count(1)
 
 
 class Link(NamedTuple):
-    """name: of the host's end. host_address, address: IPv4 of the host's and of the sandbox's end."""
+    """A link between the host and a sandbox."""
 
     name: str
+    """Name of the host's end."""
     host_address: str
+    """IPv4 address of the host's end."""
     address: str
+    """IPv4 address of the sandbox's end."""
 
 
 class Route(NamedTuple):
-    """destination: `a.b.c.d/n`. device: "" where there is none or several. local: an address of the host itself."""
+    """An IPv4 route of the host."""
 
     destination: str
+    """Destination, as `a.b.c.d/n`."""
     device: str
+    """Name of its interface; empty if it has none or several."""
     local: bool
+    """Whether the destination is an address of the host itself."""
 
 
 def open_socket() -> socket.socket:
-    """A socket to the network namespace that the caller is in at this moment; it stays with that namespace."""
+    """Open a netlink socket to the caller's current network namespace. It stays with that namespace."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-    # Errors in words, and without a copy of what was asked.
+    # Errors have a text, and no copy of the request.
     sock.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
     sock.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
     sock.bind((0, 0))
@@ -82,9 +89,10 @@ def open_socket() -> socket.socket:
 
 
 def open_low_ports() -> None:
-    """Let every user of the caller's network namespace bind any port, as in a container, and use ping's sockets.
+    """Let every user of the caller's network namespace bind any port and use ping sockets, as in a container.
 
-    Programs in a sandbox have no privilege over its namespace, root neither. `/proc` must show the caller's own.
+    Programs in a sandbox, root's included, have no privileges over its network namespace. `/proc` must be the caller's
+    own.
     """
     for name, value in (("ip_unprivileged_port_start", "0"), ("ping_group_range", "0 2147483647")):
         with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
@@ -92,16 +100,25 @@ def open_low_ports() -> None:
 
 
 def loopback_up(sock: socket.socket) -> None:
-    """`lo` is number 1 in every namespace; the kernel gives it 127.0.0.1 and ::1 when it goes up."""
+    """Bring up `lo`, number 1 in every namespace. The kernel then gives it 127.0.0.1 and ::1."""
     _up(sock, 1)
 
 
 def connect(host: socket.socket, inside: socket.socket, pid: int, subnet: str, limit: int | None = None) -> Link:
-    """Link the network namespace of `pid` (that `inside` is a socket of) with the host, and route out through it.
+    """Link a network namespace with the host, route its traffic through the link, and return it. A failure leaves none.
 
-    subnet: IPv4, `a.b.0.0/16`; the n-th link has the addresses 2n (host) and 2n + 1 of it. limit: use only the first
-    `limit` pairs. Raises `FileExistsError` when the namespace has an eth0, `OSError` with EADDRNOTAVAIL when
-    every pair is in use. What fails leaves no link.
+    The n-th link has the addresses 2n (host) and 2n + 1 of the subnet.
+
+    Args:
+        host: Socket to the host's namespace.
+        inside: Socket to the namespace to link.
+        pid: A process in the namespace to link.
+        subnet: IPv4 subnet, `a.b.0.0/16`.
+        limit: Maximum number of links; None for as many as the subnet has pairs of addresses.
+
+    Raises:
+        FileExistsError: The namespace has an eth0 already.
+        OSError: EADDRNOTAVAIL if every pair is in use; other errors of the kernel.
     """
     base, pairs = _pairs(subnet)
     mtu = min(_way_out(host)[1], _USUAL_MTU)
@@ -110,14 +127,14 @@ def connect(host: socket.socket, inside: socket.socket, pid: int, subnet: str, l
         try:
             _make_pair(host, link, pid, mtu)
         except FileExistsError:
-            # Either end may have been the one that exists; the host's is the usual, and then the next is tried.
+            # Either end may exist already. Usually it is the host's; then the next pair is tried.
             if _exists(inside, _INSIDE):
                 raise
             continue
         try:
             _set_up(host, link.name, link.host_address)
             index = _set_up(inside, _INSIDE, link.address)
-            # Siblings cannot be reached anyhow (the host drops it); so it is known at once instead of by a timeout.
+            # The host drops packets to siblings. With this route they fail at once instead of by a timeout.
             _add_route(inside, subnet, _RTN_UNREACHABLE)
             _add_route(inside, "0.0.0.0/0", _RTN_UNICAST, index, link.host_address)
         except BaseException:
@@ -128,7 +145,7 @@ def connect(host: socket.socket, inside: socket.socket, pid: int, subnet: str, l
 
 
 def remove(sock: socket.socket, name: str) -> None:
-    """Remove the link with this name (both ends); missing is success. Waits until the kernel is done."""
+    """Remove both ends of the link with this name, and wait until the kernel is done. Missing is success."""
     try:
         _ask(sock, _DELLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _text(_IFLA_IFNAME, name))
     except OSError as error:
@@ -137,12 +154,12 @@ def remove(sock: socket.socket, name: str) -> None:
 
 
 def links(sock: socket.socket) -> list[str]:
-    """The names of all our links on this host, whoever made them."""
+    """Return the names of all links of sandboxes on this host, of all state directories."""
     return [name for name in _devices(sock).values() if _OURS.fullmatch(name)]
 
 
 def routes(sock: socket.socket) -> list[Route]:
-    """All IPv4 routes of all tables, without those of our links and without default routes."""
+    """Return the IPv4 routes of all tables, without those of sandboxes' links and without default routes."""
     devices = _devices(sock)
     found = []
     for fixed, attributes in _dump(sock, _GETROUTE, _ROUTE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0), _ROUTE):
@@ -155,7 +172,7 @@ def routes(sock: socket.socket) -> list[Route]:
 
 
 def way_out(sock: socket.socket) -> str:
-    """The name of the interface by which packets to the world leave the host; "" when there is none."""
+    """Return the name of the host's interface to the world; empty if there is none."""
     return _way_out(sock)[0]
 
 
@@ -163,13 +180,13 @@ def way_out(sock: socket.socket) -> str:
 
 
 def _make_pair(host: socket.socket, link: Link, pid: int, mtu: int) -> None:
-    """RTM_NEWLINK, create and exclusive: ifinfomsg, then the attributes of the host's end
+    """Create both ends of a link: RTM_NEWLINK, create and exclusive, with ifinfomsg and the host's end's attributes.
 
         IFLA_IFNAME, _MTU, _ADDRESS, _NUM_TX_QUEUES, _NUM_RX_QUEUES
         IFLA_LINKINFO { IFLA_INFO_KIND "veth", IFLA_INFO_DATA { VETH_INFO_PEER { ifinfomsg, the same of the other end,
                                                                                  IFLA_NET_NS_PID } } }
 
-    The other end is made in its namespace, not moved there, which would cost the kernel a grace period. One queue:
+    The other end is created in its namespace, not moved there, which would cost the kernel a grace period. One queue:
     the kernel's default is one for each processor. Hardware addresses are given, because systemd changes random ones.
     """
     peer = _end(_INSIDE, link.address, mtu) + _word(_IFLA_NET_NS_PID, pid)
@@ -178,6 +195,7 @@ def _make_pair(host: socket.socket, link: Link, pid: int, mtu: int) -> None:
 
 
 def _end(name: str, address: str, mtu: int) -> bytes:
+    """Return ifinfomsg and the attributes of one end."""
     return (
         _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
         + _text(_IFLA_IFNAME, name)
@@ -190,7 +208,7 @@ def _end(name: str, address: str, mtu: int) -> bytes:
 
 
 def _set_up(sock: socket.socket, name: str, address: str) -> int:
-    """Give an interface its address of a pair (/31) and bring it up; its index."""
+    """Give an interface its address of a pair (/31), bring it up, and return its index."""
     index = _link(sock, name)[0]
     _refuse_ipv6(sock, index)
     _add_address(sock, index, address)
@@ -199,14 +217,14 @@ def _set_up(sock: socket.socket, name: str, address: str) -> int:
 
 
 def _up(sock: socket.socket, index: int) -> None:
-    """RTM_SETLINK: ifinfomsg with the flag IFF_UP and the mask that says that only this flag changes."""
+    """Bring an interface up: RTM_SETLINK, ifinfomsg with the flag IFF_UP, and a mask so that only this flag changes."""
     _ask(sock, _SETLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, _IFF_UP, _IFF_UP))
 
 
 def _refuse_ipv6(sock: socket.socket, index: int) -> None:
-    """RTM_SETLINK: ifinfomsg, IFLA_AF_SPEC { AF_INET6 { IFLA_INET6_ADDR_GEN_MODE none } }: it makes itself no address.
+    """Turn off an interface's automatic IPv6 address, before it is up, which is when it would be made.
 
-    Before it is up, because that is when it would. A host without IPv6 has nothing to refuse.
+    RTM_SETLINK: ifinfomsg, IFLA_AF_SPEC { AF_INET6 { IFLA_INET6_ADDR_GEN_MODE none } }. Without IPv6, do nothing.
     """
     mode = _attribute(_INET6_ADDR_GEN_MODE, struct.pack("=B", _GENERATE_NONE))
     family = _attribute(_IFLA_AF_SPEC, _attribute(socket.AF_INET6, mode))
@@ -218,14 +236,17 @@ def _refuse_ipv6(sock: socket.socket, index: int) -> None:
 
 
 def _add_address(sock: socket.socket, index: int, address: str) -> None:
-    """RTM_NEWADDR: ifaddrmsg, IFA_LOCAL and IFA_ADDRESS. The kernel adds the route to the other address of the pair."""
+    """Add an IPv4 address: RTM_NEWADDR, ifaddrmsg, IFA_LOCAL and IFA_ADDRESS.
+
+    The kernel adds the route to the other address of the pair.
+    """
     packed = socket.inet_aton(address)
     fixed = _ADDRESS.pack(socket.AF_INET, 31, 0, _SCOPE_UNIVERSE, index)
     _ask(sock, _NEWADDR, _CREATE | _EXCL, fixed + _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed))
 
 
 def _add_route(sock: socket.socket, to: str, kind: int, index: int | None = None, gateway: str | None = None) -> None:
-    """RTM_NEWROUTE: rtmsg, RTA_DST unless it is the default route; RTA_GATEWAY and RTA_OIF if it leads anywhere."""
+    """Add a route: RTM_NEWROUTE, rtmsg, RTA_DST unless it is the default route; RTA_GATEWAY and RTA_OIF if given."""
     destination, _, length = to.partition("/")
     body = _ROUTE.pack(socket.AF_INET, int(length), 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_UNIVERSE, kind, 0)
     if int(length):
@@ -236,12 +257,12 @@ def _add_route(sock: socket.socket, to: str, kind: int, index: int | None = None
 
 
 def _way_out(sock: socket.socket) -> tuple[str, int]:
-    """RTM_GETROUTE: rtmsg, RTA_DST; the answer's RTA_OIF is the interface. Its name and MTU."""
+    """Return name and MTU of the interface to the world: RTM_GETROUTE, rtmsg, RTA_DST; the response has RTA_OIF."""
     body = _ROUTE.pack(socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + _attribute(_RTA_DST, socket.inet_aton(_SOMEWHERE))
     try:
         answer = _ask(sock, _GETROUTE, 0, body)[0]
     except OSError as error:
-        # No route, or one that says so.
+        # No route, or an explicit unreachable, prohibit or blackhole route.
         if error.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL):
             raise
         return "", _USUAL_MTU
@@ -250,7 +271,10 @@ def _way_out(sock: socket.socket) -> tuple[str, int]:
 
 
 def _link(sock: socket.socket, which: str | int) -> tuple[int, str, int]:
-    """RTM_GETLINK: ifinfomsg with the index, or IFLA_IFNAME; IFLA_EXT_MASK (no statistics). Index, name, MTU."""
+    """Return index, name and MTU of an interface: RTM_GETLINK, ifinfomsg with the index, or IFLA_IFNAME.
+
+    IFLA_EXT_MASK leaves out the statistics.
+    """
     index = which if isinstance(which, int) else 0
     body = _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0) + _word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
     if isinstance(which, str):
@@ -261,6 +285,7 @@ def _link(sock: socket.socket, which: str | int) -> tuple[int, str, int]:
 
 
 def _exists(sock: socket.socket, name: str) -> bool:
+    """Return whether an interface of this name exists."""
     try:
         _link(sock, name)
     except OSError as error:
@@ -271,7 +296,7 @@ def _exists(sock: socket.socket, name: str) -> bool:
 
 
 def _devices(sock: socket.socket) -> dict[int, str]:
-    """RTM_GETLINK, dump: the names of all interfaces by index."""
+    """Return the names of all interfaces by index: RTM_GETLINK, dump."""
     body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
     found = _dump(sock, _GETLINK, body, _LINK)
     return {fixed[2]: _string(attributes[_IFLA_IFNAME]) for fixed, attributes in found}
@@ -281,7 +306,7 @@ def _devices(sock: socket.socket) -> dict[int, str]:
 
 
 def _pairs(subnet: str) -> tuple[int, int]:
-    """The first address of a subnet, as a number, and how many pairs of addresses it has."""
+    """Return the first address of a subnet, as a number, and its number of pairs of addresses."""
     address, _, length = subnet.partition("/")
     base = int.from_bytes(socket.inet_aton(address), "big")
     size = 1 << (32 - int(length))
@@ -291,9 +316,9 @@ def _pairs(subnet: str) -> tuple[int, int]:
 
 
 def _order(pairs: int) -> Iterator[int]:
-    """Every number once, from a random one on: the first try is nearly always free, and an address not soon reused.
+    """Return all numbers of pairs, from a random one on: the first is nearly always free, addresses are rarely reused.
 
-    The kernel's randomness, because children forked from one process share Python's.
+    The kernel's randomness is used, because children forked from one process share Python's.
     """
     first = int.from_bytes(os.urandom(4), "big")
     return ((first + step) % pairs for step in range(pairs))
@@ -307,14 +332,14 @@ def _dotted(address: int) -> str:
 
 
 def _ask(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
-    """Send one message and wait for the kernel's answer: the bodies of what it says before it acknowledges."""
+    """Send a request and return the bodies of the kernel's response, up to its acknowledgement."""
     return _talk(sock, kind, flags | _ACK, body)[0]
 
 
 def _dump(
     sock: socket.socket, kind: int, body: bytes, fixed: struct.Struct
 ) -> list[tuple[tuple[int, ...], dict[int, bytes]]]:
-    """All objects of a kind. A list that changed while the kernel wrote it may lack some: then it is asked again."""
+    """Return all objects of a kind. The request is repeated if they changed while the kernel wrote them."""
     for _ in range(100):
         answers, whole = _talk(sock, kind, _DUMP, body)
         if whole:
@@ -323,6 +348,7 @@ def _dump(
 
 
 def _talk(sock: socket.socket, kind: int, flags: int, body: bytes) -> tuple[list[bytes], bool]:
+    """Send a request; return the bodies of the response, and whether the kernel marked it as consistent."""
     number = next(_numbers) & 0xFFFFFFFF
     sock.send(_HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST, number, 0) + body)
     said: list[bytes] = []
@@ -343,7 +369,7 @@ def _talk(sock: socket.socket, kind: int, flags: int, body: bytes) -> tuple[list
 
 
 def _raise_if_refused(content: bytes, marks: int) -> None:
-    """NLMSG_ERROR: a negative errno (0: done), the header of the request, then NLMSGERR_ATTR_MSG if it has words."""
+    """Raise an NLMSG_ERROR: a negative errno (0: done), the request's header, then NLMSGERR_ATTR_MSG if it has text."""
     (code,) = struct.unpack_from("=i", content) if len(content) >= 4 else (0,)
     if code < 0:
         words = _attributes(content[4 + _HEADER.size :]).get(1) if marks & _MORE_SAID else None
@@ -351,19 +377,23 @@ def _raise_if_refused(content: bytes, marks: int) -> None:
 
 
 def _attribute(kind: int, value: bytes) -> bytes:
+    """Return an attribute with padding."""
     length = _ATTRIBUTE.size + len(value)
     return _ATTRIBUTE.pack(length, kind) + value + bytes(_aligned(length) - length)
 
 
 def _text(kind: int, value: str) -> bytes:
+    """Return an attribute with a C string."""
     return _attribute(kind, value.encode() + b"\0")
 
 
 def _word(kind: int, value: int) -> bytes:
+    """Return an attribute with a 32-bit number."""
     return _attribute(kind, struct.pack("=I", value))
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
+    """Parse attributes, by type."""
     found: dict[int, bytes] = {}
     while len(data) >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(data)

@@ -1,21 +1,23 @@
-"""What the worker and its helper process share: who a process is, and where an answer ends."""
+"""Shared by the worker and its helper: the identity of a process, and the end of a response."""
 
 from __future__ import annotations
 
 import os
 
 ANSWER_END = b"\n"
-"""Ends the helper's answer, which is one line of JSON. The end of the pipe can't: the process that becomes a command
-has a copy of it until it has closed all that isn't the command's, and is in the sandbox's pid namespace before that.
-Root inside can stop it there (SIGSTOP), and would hold up whoever waits for the pipe's end.
+"""End of the helper's response, which is one line of JSON.
+
+The end of the pipe can't be used: the process that becomes a command has a copy of the pipe until it has closed all
+descriptors that aren't the command's, and is in the sandbox's pid namespace before that. Root inside can stop it there
+(SIGSTOP), and would hold up the reader of the pipe.
 """
 
 _EXITING = 0x4
-"""The kernel's mark of a process that is on its way out: the first one of a sandbox waits there for all others."""
+"""The kernel's flag PF_EXITING: a sandbox's first process waits in this state for the end of all others."""
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none, or only its end to be seen."""
+    """Return a process's start time in clock ticks since boot; None if it does not exist, or is a zombie or exiting."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -25,7 +27,7 @@ def start_time(pid: int) -> int | None:
 
 
 def open_process(pid: int, started: int) -> int | None:
-    """A handle (pidfd) on the process that had this pid and start time; None when it is gone."""
+    """Return a pidfd of the process with this pid and start time; None if it is gone."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,8 +1,8 @@
-"""The filter of system calls that every process of a sandbox has: `system_calls` as a program for the kernel.
+"""The seccomp filter of every process of a sandbox: the rules of `system_calls`, as a BPF program.
 
-Its shape is for speed. The kernel runs it once for every number when it is installed, and remembers which calls are
-allowed whatever their arguments (5.11): so it is searched by halves. Only calls that are looked at by an argument run
-it again each time.
+Its shape is for speed. When it is installed, the kernel runs it once for every number, and remembers the calls that
+are allowed whatever their arguments (since Linux 5.11); so it is a binary search. Only calls that are decided by an
+argument run it again each time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _LOAD, _JUMP, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x05, 0x15, 
 _ALLOW, _ERROR, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _LEAF = 4
+"""Numbers up to which a part of the search is linear."""
 
 Step = tuple[int, int, int, int]
-"""Operation, steps to skip if it holds, steps to skip if not, value."""
+"""A BPF instruction: operation, steps to skip if it holds, steps to skip if not, value."""
 
 
 class _Program(ctypes.Structure):
@@ -34,26 +35,29 @@ class _Program(ctypes.Structure):
 
 
 def filter_system_calls() -> None:
-    """Have the kernel filter the calls of this process and of all that it starts, for good.
+    """Install the filter for this process and all that it starts, irrevocably.
 
-    The process can gain no privileges any more (`kernel.no_new_privileges`).
+    `kernel.no_new_privileges` must have been called.
     """
     machine = os.uname().machine
     steps = program(machine)
     number = system_calls.MACHINES[machine][0].number("seccomp")
     assert number is not None
-    # The flag: the filter is no reason to give up speculation, since what is refused is no secret of the process's own.
+    # SPEC_ALLOW keeps speculative execution on: the filter protects no secrets within the process's own memory.
     filled = _Program(len(steps) // 8, steps)
     syscall("seccomp", number, _SET_MODE_FILTER, _FILTER_FLAG_SPEC_ALLOW, ctypes.byref(filled))
 
 
 @functools.cache
 def program(machine: str) -> bytes:
-    """Return the filter for a machine: a part for each ABI that it runs, and death for the programs of any other."""
+    """Return the filter for a kind of machine, as `uname` names it.
+
+    It has a part for each ABI that the machine runs. A program of any other ABI is killed.
+    """
     steps: list[Step] = [(_LOAD, 0, 0, _ARCHITECTURE)]
     for abi in system_calls.MACHINES[machine]:
         part = _part(abi)
-        # The offsets of a condition have 8 bits only.
+        # The offsets of a condition have only 8 bits; those of a jump have 32.
         steps += [(_IF_EQUAL, 1, 0, abi.architecture), (_JUMP, 0, 0, len(part)), *part]
     steps.append((_RETURN, 0, 0, _KILL_PROCESS))
     order = ">" if any(abi.is_big_endian for abi in system_calls.MACHINES[machine]) else "<"
@@ -61,6 +65,7 @@ def program(machine: str) -> bytes:
 
 
 def _part(abi: Abi) -> list[Step]:
+    """Return the steps that decide on a call of one ABI."""
     answers: dict[str, list[Step]] = {}
     for refused in system_calls.REFUSED:
         answers |= {call: [_refuse(refused.error)] for call in refused.calls}
@@ -77,7 +82,7 @@ def _part(abi: Abi) -> list[Step]:
 
 
 def _search(answers: list[tuple[int, list[Step]]]) -> list[Step]:
-    """Find the number that is loaded among these, in order, and answer as it says; allow all that is not among them."""
+    """Return the steps that find the loaded number among `answers`, which are sorted, and allow all other numbers."""
     if len(answers) <= _LEAF:
         leaf: list[Step] = []
         for number, steps in answers:
@@ -89,6 +94,7 @@ def _search(answers: list[tuple[int, list[Step]]]) -> list[Step]:
 
 
 def _restricted(abi: Abi, rule: Restricted) -> list[Step]:
+    """Return the steps that decide on a call by one argument."""
     argument = abi.clone_flags if rule.calls == ("clone",) else rule.argument
     steps = [_load(abi, argument)]
     for value in rule.never:
@@ -101,6 +107,7 @@ def _restricted(abi: Abi, rule: Restricted) -> list[Step]:
 
 
 def _sockets(abi: Abi) -> list[Step]:
+    """Return the steps that decide on a socket by its family and protocol."""
     steps = [_load(abi, 0)]
     for family, protocols in system_calls.SOCKETS.items():
         allow: Step = (_RETURN, 0, 0, _ALLOW)
@@ -116,9 +123,13 @@ def _sockets(abi: Abi) -> list[Step]:
 
 
 def _load(abi: Abi, argument: int) -> Step:
-    """Load the lower half of an argument: the upper one, which the kernel ignores, would be a way around."""
+    """Return the step that loads the lower half of an argument.
+
+    The kernel ignores the upper half, so comparing it would open a way around the filter.
+    """
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * argument + 4 * abi.is_big_endian)
 
 
 def _refuse(error: int) -> Step:
+    """Return the step that refuses the call with an errno."""
     return (_RETURN, 0, 0, _ERROR | error)

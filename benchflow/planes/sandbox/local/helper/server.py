@@ -1,8 +1,8 @@
-"""The helper's loop: one datagram, one fork, one answer.
+"""The helper's loop: one datagram, one fork, one response.
 
-A datagram carries file descriptors only: the request (a file in memory, JSON), the pipe for the answer, then those
-that the operation takes. The fork does the work and answers; the loop itself only forks, so that nothing can hold
-it up and little can break it. It ends when the worker's end of the socket is closed.
+A datagram carries only file descriptors: the request (a file in memory, JSON), the pipe for the response, then those
+that the operation takes. The fork does the work and responds. The loop itself only forks, so that nothing can hold it
+up and little can break it. It ends when the worker's end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _MOST_FDS = 16
 
 
 def main(fd: int) -> None:
-    """Serve the socket `fd` until its other end is closed."""
+    """Serve requests from the socket `fd` until its other end is closed."""
     kernel.hide_memory()
     kernel.adopt_orphans()
     _listen_to_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # A collection in a fork would copy all memory that the forks share, and none lives long enough to need one.
+    # A garbage collection in a fork would copy all memory that the forks share, and no fork lives long enough to need
+    # it.
     gc.disable()
     gc.freeze()
     channel = socket.socket(fileno=fd)
@@ -50,13 +51,17 @@ def main(fd: int) -> None:
 
 
 def _listen_to_signals() -> None:
-    """What whoever started the engine had it ignore (nohup, for one) is not for a sandbox's programs to inherit."""
+    """Reset ignored signals to their defaults, except the two that Python itself ignores.
+
+    The parent of the engine may have ignored some (`nohup` does), and a sandbox's programs must not inherit that.
+    """
     for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
 def _receive(channel: socket.socket) -> list[int] | None:
+    """Receive a datagram, and return its descriptors; None at the end of the socket."""
     fds = array.array("i")
     data, ancillary, _, _ = channel.recvmsg(16, socket.CMSG_SPACE(_MOST_FDS * fds.itemsize))
     for level, kind, content in ancillary:
@@ -66,7 +71,7 @@ def _receive(channel: socket.socket) -> list[int] | None:
 
 
 def _work(fds: list[int]) -> None:
-    """Do what is asked and end. Never returns."""
+    """Carry out the request in `fds`, respond, and exit. Never returns."""
     request_fd, reply_fd, *own = fds
     try:
         with open(request_fd, "rb") as file:
@@ -74,7 +79,7 @@ def _work(fds: list[int]) -> None:
             request = json.loads(file.read())
         _answer(reply_fd, _do(request, own, reply_fd))
     except launch.Died:
-        # No answer: as if this process had been killed, too.
+        # No response: the worker treats it as if this process had been killed, too.
         os._exit(1)
     except enter.Gone:
         _answer(reply_fd, {"gone": True})
@@ -88,6 +93,7 @@ def _work(fds: list[int]) -> None:
 
 
 def _do(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any] | None:
+    """Carry out a request and return the response. A `run` responds by itself and exits at the command's end."""
     match request.pop("do"):
         case "start":
             return launch.start(request)
@@ -112,8 +118,9 @@ def _do(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any
 
 
 def _answer(fd: int, content: dict[str, Any] | None) -> None:
+    """Write a response. Ignore that the worker is gone."""
     try:
         os.write(fd, json.dumps(content).encode() + ANSWER_END)
     except OSError as error:
-        # Whoever asked is gone.
+        # The worker is gone.
         print(f"helper: nobody hears: {error}", file=sys.stderr)

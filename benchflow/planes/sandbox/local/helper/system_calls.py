@@ -1,8 +1,8 @@
 """System calls that the kernel refuses to every process of a local sandbox, each with the reason, and their numbers.
 
-Docker's default profile is the model. What differs, by intent: io_uring, `fanotify_init`, `F_SETLEASE`, `TIOCSETD` and
-most socket families are refused here, and `ADDR_NO_RANDOMIZE` is allowed (gdb and sanitizers need it). `ptrace` stays:
-a debugger attaches to processes of the sandbox only, and its first process does not let itself be traced.
+Docker's default profile is the model. By intent, io_uring, `fanotify_init`, `F_SETLEASE`, `TIOCSETD` and most socket
+families are refused as well, and `ADDR_NO_RANDOMIZE` is allowed (gdb and sanitizers need it). `ptrace` is allowed: a
+debugger can attach only to processes of the sandbox, and its first process is not traceable.
 """
 
 from __future__ import annotations
@@ -13,27 +13,33 @@ from typing import NamedTuple
 
 
 class Refused(NamedTuple):
-    """Calls that are refused whatever their arguments."""
+    """System calls that are refused whatever their arguments."""
 
     calls: tuple[str, ...]
+    """Names of the calls."""
     error: int
+    """The errno."""
     reason: str
+    """Reason of the refusal."""
 
 
 class Restricted(NamedTuple):
-    """Calls that are refused by one argument, whose lower 32 bits are compared (the kernel reads no more of it).
-
-    argument: its index. never: values that are refused. bits: refused if any of them is set. only: if not empty, all
-    other values are refused.
-    """
+    """System calls that are refused by one argument. The kernel reads only its lower 32 bits, which are compared."""
 
     calls: tuple[str, ...]
+    """Names of the calls."""
     argument: int
+    """Index of the argument."""
     error: int
+    """The errno."""
     reason: str
+    """Reason of the refusal."""
     never: tuple[int, ...] = ()
+    """Values that are refused."""
     bits: int = 0
+    """Bits of which none may be set."""
     only: tuple[int, ...] = ()
+    """The only values that are allowed; empty to allow all others."""
 
 
 REFUSED = (
@@ -135,16 +141,22 @@ SOCKETS: dict[int, tuple[int, ...] | None] = {
     socket.AF_INET6: _INTERNET,
     16: (_ROUTE,),
 }
-"""Families of sockets that there are, and the protocols of each (None: any). 16 is netlink, whose routes tell libc
-which addresses there are. Others reach past the sandbox (vsock: the hypervisor), or make the kernel load modules."""
+"""Socket families that are allowed, and the protocols of each; None for any.
+
+16 is netlink, whose routes tell libc which addresses there are. Other families reach past the sandbox (vsock: the
+hypervisor), or make the kernel load modules.
+"""
 
 SOCKET_CALLS = ("socket", "socketpair")
 
 SOCKET_REASON = "families other than unix, inet, inet6 and netlink's routes reach the hypervisor, or load modules"
 
 NEWEST = 469
-"""The last call of Linux 6.18. Calls have had the same number everywhere since 424, and a later one is answered as an
-older kernel answers it: nobody has judged it yet. The numbers of the x32 ABI are larger still."""
+"""The last call of Linux 6.18.
+
+Since 424, calls have the same number on all machines. A later call gets ENOSYS, as from an older kernel, since it has
+not been reviewed yet. The numbers of the x32 ABI are larger still.
+"""
 
 _ABIS = ("x86_64", "i386", "generic", "ppc64le", "s390x")
 
@@ -240,23 +252,23 @@ _NUMBERS: dict[str, tuple[int | None, ...]] = {
     "vm86": (None, 166, None, 113, None),
     "vm86old": (None, 113, None, None, None),
 }
-"""By name, one for each of `_ABIS`; None where there is no such call. generic: aarch64, riscv64, loongarch64."""
+"""Numbers by name, one for each of `_ABIS`; None if there is no such call. generic: aarch64, riscv64, loongarch64."""
 
 
 class Abi(NamedTuple):
-    """How programs of one kind call the kernel.
-
-    architecture: as the kernel names it to a filter. numbers: column of `_NUMBERS`. is_big_endian: in what order the
-    halves of an argument lie. clone_flags: index of the argument of `clone` that holds its flags.
-    """
+    """The way in which programs of one kind call the kernel."""
 
     architecture: int
+    """The kernel's number of it (AUDIT_ARCH), as filters see it."""
     numbers: str
+    """Column of `_NUMBERS`."""
     is_big_endian: bool = False
+    """Whether the upper half of an argument comes first."""
     clone_flags: int = 0
+    """Index of the argument of `clone` that holds its flags."""
 
     def number(self, call: str) -> int | None:
-        """Return the number of a call; None where this ABI has none."""
+        """Return the number of a call; None if this ABI does not have it."""
         return _NUMBERS[call][_ABIS.index(self.numbers)]
 
 
@@ -268,4 +280,4 @@ MACHINES: dict[str, tuple[Abi, ...]] = {
     "ppc64le": (Abi(0xC0000015, "ppc64le"),),
     "s390x": (Abi(0x80000016, "s390x", is_big_endian=True, clone_flags=1),),
 }
-"""By machine, as uname(2) names it: its own ABI first. Programs of any other are killed: 32-bit ARM's, for one."""
+"""ABIs by machine, as uname(2) names it, its own first. Programs of any other are killed: 32-bit ARM's, for one."""

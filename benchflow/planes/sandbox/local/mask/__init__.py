@@ -1,4 +1,4 @@
-"""The mask: a layer between the host's root and the sandbox, which hides what must not be seen.
+"""The mask: a layer between the host's root and the sandbox, which hides secrets and other files of the host.
 
-`policy` says what that is, `plan` applies it to this host, `layer` writes it down so that an overlay understands it.
+`policy` lists what is hidden, `plan` applies it to this host, `layer` writes it in a form that an overlay understands.
 """

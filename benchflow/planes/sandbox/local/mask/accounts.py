@@ -1,4 +1,4 @@
-"""The files that sandboxes get instead of the host's own: accounts without people, names, resolvers."""
+"""Files that replace the host's own in sandboxes: accounts without people, host names, resolvers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 HOSTNAME = "sandbox"
 NOBODY = 65534
 FIRST_PERSON = 1000
+"""First uid of people's accounts."""
 
 MACHINE_ID = hashlib.sha256(b"benchflow sandbox").hexdigest()[:32]
-"""The same in every sandbox, so that it tells nothing of the host."""
+"""Machine id, the same in every sandbox, so that it does not reveal the host."""
 
 HOSTS = f"""127.0.0.1 localhost
 127.0.1.1 {HOSTNAME}
@@ -20,6 +21,7 @@ HOSTS = f"""127.0.0.1 localhost
 ff02::1 ip6-allnodes
 ff02::2 ip6-allrouters
 """
+"""Content of /etc/hosts."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +29,50 @@ class Account:
     """A line of the host's passwd."""
 
     name: str
+    """Login name."""
     uid: int
+    """User id."""
     gid: int
+    """Primary group."""
     gecos: str
+    """Comment."""
     home: str
+    """Home directory."""
     shell: str
+    """Login shell."""
 
     @property
     def person(self) -> bool:
-        """Whether somebody works as this account, so that its home is not for sandboxes."""
+        """Return whether a person uses this account, or root, so that its home is hidden from sandboxes."""
         return self.uid == 0 or (self.uid >= FIRST_PERSON and self.uid != NOBODY)
 
 
 @dataclass(frozen=True)
 class Group:
+    """A line of the host's group."""
+
     name: str
+    """Name of the group."""
     gid: int
+    """Group id."""
     members: tuple[str, ...]
+    """Login names of its members."""
 
 
 class Accounts:
-    """What the host's passwd and group say, and what of it sandboxes see: system accounts, all locked."""
+    """The host's accounts and groups, and those of them that sandboxes see: system accounts, all locked.
+
+    Args:
+        root: Root directory of the host.
+
+    Attributes:
+        everyone: All accounts of the host.
+        kept: Accounts that sandboxes see: root with a default shell, and system accounts.
+        groups: System groups, with only the members that sandboxes see.
+    """
 
     def __init__(self, root: Path) -> None:
+        """Read the host's tables."""
         self.everyone = list(_accounts(root))
         self._shell = "/bin/bash" if (root / "bin/bash").exists() or (root / "usr/bin/bash").exists() else "/bin/sh"
         superuser = Account("root", 0, 0, "root", "/root", self._shell)
@@ -63,24 +86,32 @@ class Accounts:
         ] or [Group("root", 0, ())]
 
     def passwd(self) -> str:
+        """Return the content of passwd in sandboxes."""
         return _lines(f"{one.name}:x:{one.uid}:{one.gid}:{one.gecos}:{one.home}:{one.shell}" for one in self.kept)
 
     def shadow(self) -> str:
+        """Return the content of shadow in sandboxes, without passwords."""
         return _lines(f"{account.name}:*:19700:0:99999:7:::" for account in self.kept)
 
     def group(self) -> str:
+        """Return the content of group in sandboxes."""
         return _lines(f"{group.name}:x:{group.gid}:{','.join(group.members)}" for group in self.groups)
 
     def gshadow(self) -> str:
+        """Return the content of gshadow in sandboxes, without passwords."""
         return _lines(f"{group.name}:*::{','.join(group.members)}" for group in self.groups)
 
     @property
     def shadow_group(self) -> int:
-        """The group that may read shadow; root's where the host has none."""
+        """Return the gid of the group that may read shadow; root's if the host has none."""
         return next((group.gid for group in self.groups if group.name == "shadow"), 0)
 
     def overrides(self, text: str) -> str:
-        """dpkg's statoverride without lines of accounts that sandboxes lack: dpkg would refuse to run at all."""
+        """Return dpkg's statoverride without lines of accounts that sandboxes lack: with them dpkg would refuse to run.
+
+        Args:
+            text: Content of the host's file.
+        """
         users = {account.name for account in self.kept}
         groups = {group.name for group in self.groups}
 
@@ -92,10 +123,12 @@ class Accounts:
 
 
 def resolv_conf(nameservers: Sequence[str]) -> str:
+    """Return the content of resolv.conf with these resolvers."""
     return _lines(f"nameserver {address}" for address in nameservers)
 
 
 def _accounts(root: Path) -> Iterator[Account]:
+    """Yield the valid accounts of passwd."""
     for fields in _table(root / "etc/passwd", 7):
         name, _, uid, gid, gecos, home, shell = fields
         if uid.isdecimal() and gid.isdecimal():
@@ -103,21 +136,24 @@ def _accounts(root: Path) -> Iterator[Account]:
 
 
 def _groups(root: Path) -> Iterator[Group]:
+    """Yield the valid groups of group."""
     for name, _, gid, members in _table(root / "etc/group", 4):
         if gid.isdecimal():
             yield Group(name, int(gid), tuple(filter(None, members.split(","))))
 
 
 def _table(file: Path, columns: int) -> Iterator[list[str]]:
+    """Yield the fields of each line with so many columns; none if there is no file."""
     text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
     for line in text.splitlines():
         fields = line.split(":")
-        # Directory services add lines that begin with a sign.
+        # NIS and similar services add lines that begin with a sign.
         if len(fields) == columns and fields[0] and fields[0][0] not in "+-#":
             yield fields
 
 
 def _of_system(number: int) -> bool:
+    """Return whether an id is one of the system, or nobody's."""
     return number < FIRST_PERSON or number == NOBODY
 
 

@@ -1,4 +1,4 @@
-"""A mask as data: an overlay layer of whiteouts, opaque directories and generated files, and how it is put together.
+"""A mask as data: an overlay layer of whiteouts, opaque directories and generated files, and how it is assembled.
 
 Paths are relative to the root, without a leading slash; the empty one is the root itself.
 """
@@ -17,40 +17,49 @@ from typing import Literal
 from benchflow.errors import ConfigError, DiskFullError, SandboxError, SandboxUnavailableError
 
 Kind = Literal["directory", "opaque", "whiteout", "file", "link"]
+"""Kind of an entry: whiteouts and opaque directories hide what the host has there."""
 
 OPAQUE = "trusted.overlay.opaque"
+"""Attribute of a directory that hides the content of the layers below."""
 MOST_LINKS = 40
+"""Maximum number of links that are followed, as in the kernel."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One path of the layer. content: of a file, or the target of a link.
-
-    `directory` lets what lies below through and only carries its mode and owner, because an overlay takes those of
-    a merged directory from the uppermost layer that has it.
-    """
+    """One path of a mask."""
 
     path: str
+    """The path."""
     kind: Kind
+    """Its kind. `directory` shows what lies below and only carries mode and owner, because an overlay takes those of a
+    merged directory from the uppermost layer that has it.
+    """
     mode: int = 0o755
+    """Permission bits."""
     uid: int = 0
+    """Owner."""
     gid: int = 0
+    """Group."""
     content: bytes = b""
+    """Content of a file, or the target of a link."""
 
     @property
     def hides(self) -> bool:
+        """Return whether it hides what the host has there."""
         return self.kind in ("whiteout", "opaque")
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A layer that lies above `/`. entries: parents before what they hold; the first is the root itself."""
+    """A layer that lies above `/`."""
 
     entries: tuple[Entry, ...]
+    """Entries, parents before their children; the first is the root itself."""
 
     @cached_property
     def key(self) -> str:
-        """Hex digest of all it contains."""
+        """Return a hex digest of its content."""
         total = hashlib.sha256()
         for entry in self.entries:
             head = f"{entry.path}\0{entry.kind}\0{entry.mode:o}\0{entry.uid}\0{entry.gid}\0{len(entry.content)}\0"
@@ -59,15 +68,21 @@ class Mask:
 
     @cached_property
     def hidden(self) -> frozenset[str]:
-        """The paths below which nothing of the host is seen."""
+        """Return the paths of entries that hide what the host has at and below them."""
         return frozenset(entry.path for entry in self.entries if entry.hides)
 
     def covers(self, path: str) -> bool:
-        """Whether nothing of the host is seen at or below `path`."""
+        """Return whether nothing of the host is seen at or below `path`."""
         return any(part in self.hidden for part in (path, *ancestors(path)))
 
     def write(self, target: Path) -> None:
-        """Make the layer in an existing, empty directory. Needs root, and a filesystem with trusted.* attributes."""
+        """Write the layer into an existing, empty directory, as root.
+
+        Raises:
+            DiskFullError: No space is left.
+            SandboxUnavailableError: The filesystem has no `trusted.*` attributes, or this process lacks the rights.
+            SandboxError: Any other error of the filesystem.
+        """
         try:
             for entry in self.entries:
                 _make(entry, os.path.join(target, entry.path) if entry.path else str(target))  # noqa: PTH118
@@ -86,6 +101,7 @@ class Mask:
 
 
 def _make(entry: Entry, path: str) -> None:
+    """Create an entry at a path."""
     if entry.kind == "whiteout":
         os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
         return
@@ -104,43 +120,50 @@ def _make(entry: Entry, path: str) -> None:
 
 
 class Draft:
-    """A mask in the making. root: of the host; below: the mask that lies under this one."""
+    """A mask in the making.
+
+    Args:
+        root: Root directory of the host.
+        below: Mask that lies under this one; None for none.
+    """
 
     def __init__(self, root: Path, below: Mask | None = None) -> None:
+        """Make it."""
         self.root = root
         self._below = below
         self._entries: dict[str, Entry] = {}
 
     def add(self, entry: Entry) -> None:
-        """Put an entry, in place of the one that is there."""
+        """Add an entry, in place of one of the same path."""
         self._entries[entry.path] = entry
 
     def hide(self, path: str) -> None:
-        """A whiteout, whether the host has something there or not."""
+        """Add a whiteout, whether the host has something there or not, unless the path is hidden already."""
         if not self.covers(path):
             self.add(Entry(path, "whiteout", 0))
 
     def empty(self, path: str, status: os.stat_result) -> None:
-        """The host's directory with nothing of what the host has in it."""
+        """Add an opaque directory with the mode and owner in `status`, unless the path is hidden already."""
         if not self.covers(path):
             self.add(Entry(path, "opaque", stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid))
 
     def covers(self, path: str) -> bool:
+        """Return whether nothing of the host is seen at or below `path`, by this mask or the one below."""
         if self._below is not None and self._below.covers(path):
             return True
         found = (self._entries.get(part) for part in (path, *ancestors(path)))
         return any(entry.hides for entry in found if entry)
 
     def hides(self, path: str) -> bool:
-        """Whether this very path is hidden by an entry of its own."""
+        """Return whether this very path is hidden by an entry of its own."""
         return path in self._entries and self._entries[path].hides
 
     def whole(self, path: str) -> str:
-        """The path on the host, as a string, because this is asked thousands of times."""
+        """Return a path on the host, as a string, because this is called thousands of times."""
         return f"{self.root}/{path}"
 
     def finish(self) -> Mask | None:
-        """The mask; None when there is nothing in it."""
+        """Return the mask, without needless entries and with all parents; None if it is empty."""
         kept = {path: entry for path, entry in self._entries.items() if not self._needless(entry)}
         if not kept:
             return None
@@ -153,11 +176,12 @@ class Draft:
         return Mask(tuple(kept[path] for path in sorted(kept, key=lambda path: path.split("/") if path else [])))
 
     def _needless(self, entry: Entry) -> bool:
-        """Whether it lies below a whiteout, or hides something that is hidden already."""
+        """Return whether an entry lies below a whiteout, or hides something that is hidden already."""
         holders = [self._entries[part] for part in ancestors(entry.path) if part in self._entries]
         return any(holder.kind == "whiteout" or (holder.hides and entry.hides) for holder in holders)
 
     def _directory(self, path: str) -> Entry:
+        """Return an entry with the mode and owner of the host's directory."""
         try:
             status = os.lstat(self.whole(path))
         except FileNotFoundError:
@@ -166,13 +190,17 @@ class Draft:
 
 
 def ancestors(path: str) -> list[str]:
-    """The directories that hold a path, the nearest first, without the root."""
+    """Return the directories that hold a path, the nearest first, without the root."""
     parts = path.split("/")
     return ["/".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
 def places(root: Path, path: Path) -> list[str]:
-    """Where in `root` an absolute path lies: the link that it may be, and what it stands for, links followed."""
+    """Return the paths in `root` by which an absolute path is reached: links at its end, and the path behind all links.
+
+    Raises:
+        ConfigError: The path is not absolute.
+    """
     if not path.is_absolute():
         raise ConfigError("a path to hide from sandboxes is not absolute", file=str(path), remedy="give it from / on")
     links: list[str] = []
@@ -189,7 +217,7 @@ def places(root: Path, path: Path) -> list[str]:
 
 
 def _follow(root: Path, at: list[str], rest: list[str]) -> tuple[str, str] | None:
-    """Go on from `at` up to the next link: its name and target. None when there is none left."""
+    """Move components from `rest` to `at` up to the next link, and return its name and target; None at the end."""
     while rest:
         name = rest.pop(0)
         if name == "..":
@@ -207,7 +235,7 @@ def _parts(path: str) -> list[str]:
 
 
 def first_missing(root: Path, path: str) -> str | None:
-    """The path, or its first part that does not exist; None when a part of it is a file, so that it cannot exist."""
+    """Return the first part of a path that does not exist, else the path; None if it lies below a file."""
     for part in [*reversed(ancestors(path)), path]:
         try:
             status = os.lstat(f"{root}/{part}")
@@ -219,7 +247,7 @@ def first_missing(root: Path, path: str) -> str | None:
 
 
 def names_of(directory: str) -> list[os.DirEntry[str]]:
-    """The entries of a directory of the host; none when it has gone, or is none."""
+    """Return the entries of a directory of the host; none if it has vanished, or is no directory."""
     try:
         with os.scandir(directory) as found:
             return list(found)

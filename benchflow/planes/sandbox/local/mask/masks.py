@@ -1,4 +1,4 @@
-"""Which masks a sandbox gets: the host's, and one for what belongs to its run."""
+"""The masks of a sandbox: the host's, and one for the paths of its run."""
 
 from __future__ import annotations
 
@@ -19,36 +19,47 @@ from benchflow.planes.sandbox.local.single_flight import SingleFlight
 from benchflow.planes.sandbox.local.store.store import Store
 
 _LOOKED_AT = ("/", "/etc", "/var", "/var/lib", "/opt", "/etc/passwd", "/etc/group")
-"""Where a new name, or a new account, makes the host's mask another one."""
+"""Paths whose modification, by a new name or account, requires a new mask of the host."""
 
 
 class Masks:
-    """The masks of a store. Each is written once and then found by its key."""
+    """The masks in a store. Each is written once and then found by its key.
+
+    Args:
+        store: The store, which must be open.
+    """
 
     def __init__(self, store: Store) -> None:
+        """Make it."""
         self._store = store
         self._host: tuple[object, Mask] | None = None
         self._looked_up = SingleFlight(self._look)
 
     def layers(self, hidden: Sequence[str]) -> list[str]:
-        """Directories, relative to the store and topmost first, that hide the host's secrets and `hidden` paths."""
+        """Return the layers that hide the host's secrets and the `hidden` paths, relative to the store, topmost first.
+
+        Paths of the engine itself are hidden as well: its code, state directory and store.
+        """
         return self._looked_up(tuple(hidden))
 
     def over_image(self, key: str | None) -> list[str]:
-        """Return the same for sandboxes that see nothing of the host: what each has of its own over a ready image.
+        """Return the layers over a ready image, which give each sandbox its own host name and resolvers.
 
-        key: of the image. None where its files are among the sandbox's own.
+        Args:
+            key: Key of the image; None if its files are copied into the sandbox's own.
         """
         root = self._store.root / "images" / (key or "none") / "u"
         return [self._written(image_mask(root, nameservers=network.nameservers()))]
 
     def _look(self, hidden: tuple[str, ...]) -> list[str]:
+        """Make the masks of the host and of a run, as far as they are not written; return their layers."""
         host = self._of_host()
         always = [state_dir(), self._store.home, self._store.root, *_engine_paths()]
         run = run_mask([*map(Path, hidden), *always], host)
         return [self._written(mask) for mask in (run, host) if mask is not None]
 
     def _of_host(self) -> Mask:
+        """Return the host's mask, made anew if names, accounts or resolvers have changed."""
         nameservers = network.nameservers()
         stamp = (nameservers, [Path(place).stat().st_mtime_ns for place in _LOOKED_AT])
         if self._host is None or self._host[0] != stamp:
@@ -56,6 +67,7 @@ class Masks:
         return self._host[1]
 
     def _written(self, mask: Mask) -> str:
+        """Write a mask into the store, unless it is there, and return its path."""
         place = self._store.root / "masks" / mask.key
         if not place.exists():
             part = place.with_name(f".partial-{mask.key}-{os.getpid()}-{secrets.token_hex(4)}")
@@ -64,13 +76,13 @@ class Masks:
             try:
                 part.rename(place)
             except OSError:
-                # Another process was faster; what it made is the same.
+                # Another process was faster; its mask is the same.
                 shutil.rmtree(part)
         return f"masks/{mask.key}"
 
 
 def _engine_paths() -> list[Path]:
-    """Where the engine itself lies: its package, or the repository around it, and its virtual environment."""
+    """Return the directories of the engine's code: its package or the repository around it, its virtual environment."""
     package = Path(__file__).parents[4]
     repository = package.parent
     own = [repository if (repository / "pyproject.toml").is_file() else package]

@@ -1,11 +1,11 @@
-"""What sandboxes do not see of this machine: a layer above its root, without a single mount.
+"""The content of masks: layers above the host's root that hide files from sandboxes, without a single mount.
 
-The host's mask is the same for all sandboxes and goes by `mask_policy`; a run's mask hides that run's own paths (the
-task's source, jobs, state, store) wherever they lie. Both are lower layers of an overlay, so nothing inside can take
-them off, and what is written to a hidden place lies in the sandbox's own layer.
+The host's mask is the same for all sandboxes and follows `policy`; a run's mask hides that run's own paths (the task's
+source, jobs, state, store) wherever they lie. Both are lower layers of an overlay, so nothing inside can remove them,
+and files that are written to a hidden place lie in the sandbox's own layer.
 
-A mask knows the names that exist when it is made: one that appears later at the host's top level is seen by sandboxes
-that start under an older mask, so it is made anew for every run.
+A mask covers the names that exist when it is made. Sandboxes that start with an older mask would see one that appears
+later at the host's top level, so `Masks` makes it anew after changes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,25 @@ from benchflow.planes.sandbox.local.mask.mounts import Submounts
 __all__ = ["Mask", "host_mask", "image_mask", "run_mask"]
 
 MOST_DEPTH = 64
+"""Maximum depth of the search for private files in /etc."""
 PROGRAMS = ("opt", "usr/local")
+"""Other directories that are searched for private files."""
 PROGRAMS_DEPTH = 4
-"""How deep private files of programs are looked for: below, packages have their own thousands of files."""
+"""Depth of the search there: deeper down, packages have their own thousands of files."""
 CONFIGURATION_BYTES = 1 << 20
+"""Bytes of a configuration file that are searched for credentials."""
 
 
 def host_mask(root: Path = Path("/"), *, nameservers: Sequence[str] = ()) -> Mask:
-    """The mask for every sandbox of this host. nameservers: addresses that sandboxes resolve names at."""
+    """Return the mask for every sandbox of this host.
+
+    Args:
+        root: Root directory of the host.
+        nameservers: Addresses of the sandboxes' resolvers.
+
+    Raises:
+        SandboxUnavailableError: The host can't be masked, because of its filesystems or links.
+    """
     draft = Draft(root)
     mounts = Submounts(root)
     accounts = Accounts(root)
@@ -55,9 +66,15 @@ def host_mask(root: Path = Path("/"), *, nameservers: Sequence[str] = ()) -> Mas
 
 
 def run_mask(hidden: Sequence[Path], host: Mask, root: Path = Path("/")) -> Mask | None:
-    """A layer above the host's mask for paths that it does not cover; None when it covers them all.
+    """Return a layer above the host's mask for the paths that it does not cover; None if it covers them all.
 
-    Paths are absolute and need not exist. Raises `ConfigError` for one that sandboxes cannot do without.
+    Args:
+        hidden: Absolute paths to hide, which need not exist.
+        host: The host's mask.
+        root: Root directory of the host.
+
+    Raises:
+        ConfigError: Sandboxes can't do without one of the paths, or it is not absolute.
     """
     draft = Draft(root, host)
     mounts = Submounts(root)
@@ -77,13 +94,15 @@ def run_mask(hidden: Sequence[Path], host: Mask, root: Path = Path("/")) -> Mask
 
 
 def image_mask(root: Path, *, nameservers: Sequence[str] = ()) -> Mask:
-    """Return the layer above the files of a ready image: what is the sandbox's own there, as it is a container's.
+    """Return the layer above the files of a ready image: the files that each sandbox has of its own, like a container.
 
-    root: of the image. nameservers: addresses that sandboxes resolve names at.
+    Args:
+        root: Root directory of the image.
+        nameservers: Addresses of the sandboxes' resolvers.
     """
     draft = Draft(root)
     for name in ("dev", "proc", "sys"):
-        # An image may have a link there, which would be followed when they are mounted.
+        # The image may have a link in its place, which the mount would follow.
         draft.add(Entry(name, "opaque", 0o755))
     _generate_names(draft, nameservers)
     mask = draft.finish()
@@ -92,7 +111,7 @@ def image_mask(root: Path, *, nameservers: Sequence[str] = ()) -> Mask:
 
 
 def _needed(root: Path) -> Iterator[str]:
-    """What every sandbox needs, links followed, with all that it lies in."""
+    """Yield the paths that every sandbox needs, links followed, with all directories that hold them."""
     found = [match for pattern in policy.NEEDED_PATTERNS for match in glob.glob(pattern, root_dir=root)]  # noqa: PTH207
     for name in (*policy.NEEDED, *found):
         for place in (name, *places(root, Path("/", name))):
@@ -100,7 +119,7 @@ def _needed(root: Path) -> Iterator[str]:
 
 
 def _everywhere(root: Path, path: Path, mounts: Submounts) -> Iterator[str]:
-    """All places at which a path would be seen in a sandbox."""
+    """Yield all places at which a sandbox would see a path: those of `places`, and the sources of bind mounts."""
     for place in places(root, path):
         yield place
         if (source := mounts.behind(place)) is not None:
@@ -108,7 +127,7 @@ def _everywhere(root: Path, path: Path, mounts: Submounts) -> Iterator[str]:
 
 
 def _refuse(root: Path, mounts: Submounts) -> None:
-    """Hosts on which a sandbox would lack its programs, or see what no rule was applied to."""
+    """Raise `SandboxUnavailableError` for a host whose sandboxes would lack programs, or see unmasked directories."""
     for name in mounts.foreign():
         if name in policy.OWN_FILESYSTEM:
             raise SandboxUnavailableError(
@@ -124,14 +143,15 @@ def _refuse(root: Path, mounts: Submounts) -> None:
 
 
 def _hide_mounts(draft: Draft, mounts: Submounts) -> None:
-    # What lies below a mount point is not what the host sees there, so no rule for what it sees would hold.
+    """Hide what lies below the host's mount points."""
+    # The host does not see what lies below a mount point, so rules made for what it sees would not apply.
     for place in mounts.foreign():
         if not policy.TOP.match(place.split("/", 1)[0]):
             continue
         try:
             status = os.stat(draft.whole(place))  # noqa: PTH116
         except FileNotFoundError:
-            # It was unmounted and removed meanwhile.
+            # The mount point was unmounted and removed meanwhile.
             continue
         if stat.S_ISDIR(status.st_mode):
             draft.empty(place, status)
@@ -140,6 +160,7 @@ def _hide_mounts(draft: Draft, mounts: Submounts) -> None:
 
 
 def _hide_top(draft: Draft) -> None:
+    """Empty the directories of `EMPTY`, and hide other names at the top level that are not allowed."""
     for path, mode in policy.EMPTY.items():
         draft.add(Entry(path, "opaque", mode))
     for entry in names_of(draft.whole("")):
@@ -148,6 +169,7 @@ def _hide_top(draft: Draft) -> None:
 
 
 def _hide_var(draft: Draft) -> None:
+    """Hide names in /var, /var/cache and /var/lib that are not allowed."""
     for entry in names_of(draft.whole("var")):
         if entry.name not in policy.VAR:
             draft.hide(f"var/{entry.name}")
@@ -160,6 +182,7 @@ def _hide_var(draft: Draft) -> None:
 
 
 def _hide_names(draft: Draft, needed: Container[str]) -> None:
+    """Empty and hide the paths that the policy names."""
     for path in policy.EMPTIED:
         place = places(draft.root, Path("/", path))[-1]
         status = _status(draft.whole(place))
@@ -172,7 +195,13 @@ def _hide_names(draft: Draft, needed: Container[str]) -> None:
 
 
 def _hide_private(draft: Draft, directory: str, depth: int) -> None:
-    """What only some may read, and what is called like a secret, in a directory that is not hidden itself."""
+    """Hide private files in a directory: those that others may not read, and those with a secret's name or content.
+
+    Args:
+        draft: The mask.
+        directory: A directory that is not hidden itself.
+        depth: Levels of directories to search.
+    """
     etc = directory.startswith("etc")
     named = policy.HIDDEN_IN_ETC if etc and not f"{directory}/".startswith(policy.SHOWN) else policy.PRIVATE
     for entry in names_of(draft.whole(directory)):
@@ -181,7 +210,7 @@ def _hide_private(draft: Draft, directory: str, depth: int) -> None:
             continue
         mode = _mode(entry.path)
         if not mode:
-            # It was removed meanwhile.
+            # The file was removed meanwhile.
             continue
         if _closed(mode) or named.match(entry.name):
             draft.hide(path)
@@ -193,7 +222,7 @@ def _hide_private(draft: Draft, directory: str, depth: int) -> None:
 
 
 def _closed(mode: int) -> bool:
-    """Whether others may not read a file, or not enter and list a directory. Sockets and devices are closed."""
+    """Return whether others may not read a file, or not list and enter a directory. Sockets and devices are closed."""
     if stat.S_ISLNK(mode):
         return False
     if stat.S_ISDIR(mode):
@@ -202,6 +231,7 @@ def _closed(mode: int) -> bool:
 
 
 def _has_credential(path: str) -> bool:
+    """Return whether the beginning of a configuration file contains a credential."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return policy.CREDENTIAL.search(file.read(CONFIGURATION_BYTES)) is not None
@@ -210,6 +240,7 @@ def _has_credential(path: str) -> bool:
 
 
 def _hide_homes(draft: Draft, mounts: Submounts, accounts: Accounts, needed: Container[str]) -> None:
+    """Hide the homes of people's accounts."""
     homes = {account.home for account in accounts.everyone if account.person and account.home.startswith("/")}
     for home in sorted(homes):
         for place in _everywhere(draft.root, Path(home), mounts):
@@ -219,6 +250,7 @@ def _hide_homes(draft: Draft, mounts: Submounts, accounts: Accounts, needed: Con
 
 
 def _generate(draft: Draft, accounts: Accounts, nameservers: Sequence[str]) -> None:
+    """Add the generated files: accounts, machine id, names and resolvers."""
     private = 0o640 if accounts.shadow_group else 0o600
     for name, text in (("passwd", accounts.passwd()), ("group", accounts.group())):
         draft.add(_file(f"etc/{name}", text))
@@ -238,6 +270,7 @@ def _generate(draft: Draft, accounts: Accounts, nameservers: Sequence[str]) -> N
 
 
 def _generate_names(draft: Draft, nameservers: Sequence[str]) -> None:
+    """Add the files of host names and resolvers."""
     draft.add(_file("etc/hosts", HOSTS))
     draft.add(_file("etc/hostname", f"{HOSTNAME}\n"))
     draft.add(_file("etc/resolv.conf", resolv_conf(nameservers)))
@@ -249,13 +282,13 @@ def _file(path: str, text: str, mode: int = 0o644, gid: int = 0) -> Entry:
 
 
 def _mode(path: str) -> int:
-    """0 when there is nothing. A link is not followed."""
+    """Return the mode of a path, 0 if there is nothing. A link is not followed."""
     status = _status(path)
     return status.st_mode if status else 0
 
 
 def _status(path: str) -> os.stat_result | None:
-    """None when there is nothing. A link is not followed."""
+    """Return the status of a path, None if there is nothing. A link is not followed."""
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,8 @@
-"""What of the host a sandbox sees, as data. Paths are relative to the root; `*` is any run of characters but `/`.
+"""The policy of the mask, as data: the files of the host that sandboxes see.
 
-The top level, /var, /var/lib and /var/cache go by what is allowed, because anything may lie there. /etc goes by what
-is not, because programs need most of it: whatever others may not read, and the names below.
+Paths are relative to the root; `*` does not match `/`. The top level, /var, /var/lib and /var/cache have lists of
+allowed names, because anything may lie there. /etc has lists of hidden ones, because programs need most of it: hidden
+is what others may not read, and the names below.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import re
 from fnmatch import translate
 
 VERSION = 1
-"""Of the policy as a whole: a layer that was built under another one does not hold any more."""
+"""Version of the whole policy. A layer that was built under another version is invalid."""
 
 
 def matcher(*patterns: str) -> re.Pattern[str]:
-    """One expression that matches a whole name or path by any of the patterns."""
+    """Return an expression that matches a whole name or path by any of the patterns."""
     return re.compile("|".join(translate(pattern).replace(".*", "[^/]*") for pattern in patterns))
 
 
@@ -22,17 +23,21 @@ TOP = matcher(
     *("usr", "etc", "var", "opt", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"),
     *("bin.usr-is-merged", "sbin.usr-is-merged", "lib.usr-is-merged", "lib64.usr-is-merged"),
 )
+"""Names that are seen at the top level."""
 VAR = frozenset({"cache", "lib", "tmp", "run", "lock", "log", "spool", "backups", "mail", "local", "opt"})
+"""Names that are seen in /var."""
 VAR_CACHE = matcher(
     *("apt", "debconf", "ldconfig", "man", "fontconfig", "dictionaries-common", "adduser", "dnf", "libdnf5", "yum"),
     *("pacman", "apk"),
 )
+"""Names that are seen in /var/cache."""
 VAR_LIB = matcher(
     *("dpkg", "apt", "aptitude", "rpm", "rpm-state", "dnf", "yum", "pacman", "apk", "alternatives", "ucf", "pam"),
     *("python*", "misc", "shells.state", "binfmts", "dictionaries-common", "emacsen-common", "sgml-base", "xml-core"),
     *("man-db", "doc-base", "ca-certificates-java", "ghostscript", "xfonts", "xkb", "texmf", "tex-common", "locales"),
     *("aspell", "ispell", "gems", "vim", "ieee-data", "command-not-found"),
 )
+"""Names that are seen in /var/lib."""
 
 EMPTY = {
     **dict.fromkeys(("proc", "sys", "dev", "run", "home", "srv", "mnt", "media", "boot"), 0o755),
@@ -40,14 +45,14 @@ EMPTY = {
     "root": 0o700,
     "var/tmp": 0o1777,
 }
-"""Directories that are always there, with these modes, owned by root and empty."""
+"""Directories that always exist, with these modes, owned by root and empty."""
 
 EMPTIED = (
     *(f"var/{name}" for name in ("log", "spool", "backups", "mail", "local", "opt")),
     *(f"etc/cron.{name}" for name in ("d", "hourly", "daily", "weekly", "monthly", "yearly")),
     *("etc/ssl/private", "etc/pki/tls/private", "etc/systemd"),
 )
-"""Directories that are there, empty, when the host has them, with the host's modes and owners."""
+"""Directories that exist, empty, if the host has them, with the host's modes and owners."""
 
 HIDDEN = (
     # accounts, rights and the machine's identity
@@ -77,7 +82,7 @@ HIDDEN = (
     # answers to the host's package questions that were passwords
     *("var/cache/debconf/passwords.dat", "var/cache/debconf/passwords.dat-old"),
 )
-"""Names that are hidden even where everybody may read them, whether they exist by now or not."""
+"""Paths that are hidden even if everybody may read them, whether they exist yet or not."""
 
 _PRIVATE = (
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".env", ".netrc", ".pgpass", ".git-credentials", "*.keytab"),
@@ -92,10 +97,10 @@ HIDDEN_IN_ETC = matcher(
     *("ssh_host_*", "ipsec.*secrets*", "*.key", "*.p12", "*.pfx", "*.secret", "*.secrets", "secrets", "secrets.*"),
     *("*credentials*", "*.env", ".env.*", "netrc", "*.ovpn", "auto.*", "cron.allow", "at.allow"),
 )
-"""Base names that are hidden anywhere in /etc, but for `SHOWN`."""
+"""Base names that are hidden anywhere in /etc, except in `SHOWN`."""
 
 SHOWN = ("etc/ssl/certs/", "etc/apt/keyrings/", "etc/apt/trusted.gpg.d/", "etc/pki/rpm-gpg/", "etc/pki/ca-trust/")
-"""Directories of public certificates and keys: shown whatever their files are called."""
+"""Directories of public certificates and keys, which are shown whatever their files are called."""
 
 CONFIGURATION = matcher(
     *("etc/pip.conf", "etc/npmrc", "etc/gitconfig", "etc/wgetrc", "etc/curlrc", "etc/profile", "etc/bash.bashrc"),
@@ -103,13 +108,14 @@ CONFIGURATION = matcher(
     *("etc/apt/sources.list", "etc/apt/sources.list.d/*", "etc/apt/apt.conf", "etc/apt/apt.conf.d/*"),
     *("etc/yum.conf", "etc/yum.repos.d/*", "etc/dnf/dnf.conf", "etc/pacman.conf", "etc/uv/*", "etc/xdg/pip/*"),
 )
-"""Files that sandboxes need and into which people write passwords: hidden when they have one."""
+"""Files that sandboxes need and into which people write passwords. They are hidden if they contain one."""
 
 CREDENTIAL = re.compile(
     rb"://[^\s/@:\"']+:[^\s/@\"']+@"
     rb"|^[ \t]*+(?![#;])[^\n=]*(secret|token|passw|api_?key|access_?key|credential|_auth)[^\n=]*=[ \t]*[\"']?[^\s\"'$]",
     re.I | re.M,
 )
+"""A password in a URL, or a non-empty assignment to a variable with a secret's name."""
 
 NEEDED = (
     *("bin", "sbin", "lib", "lib32", "lib64", "usr/bin", "usr/sbin", "usr/lib", "usr/lib32", "usr/lib64"),
@@ -119,9 +125,10 @@ NEEDED = (
     *("etc/hosts", "etc/resolv.conf", "etc/nsswitch.conf", "etc/ld.so.cache", "etc/ld.so.conf.d"),
     *("var/cache", "var/lib/dpkg", "var/lib/apt", "var/lib/rpm", "bin/sh", "usr/bin/sh", "usr/bin/env"),
 )
-"""What every sandbox needs: neither these nor what they lie in may be hidden."""
+"""Paths that every sandbox needs: neither they nor the directories that hold them may be hidden."""
 
 NEEDED_PATTERNS = ("usr/lib/*-linux-*", "usr/lib/python3*/*-packages", "usr/local/lib/python3*/*-packages")
+"""More such paths, as glob patterns."""
 
 OWN_FILESYSTEM = ("usr", "etc", "var", "usr/bin", "usr/sbin", "usr/lib", "usr/share", "var/lib", "var/lib/dpkg")
-"""Where a filesystem of its own would leave sandboxes without programs or packages."""
+"""Directories that must not be mount points, or sandboxes would lack programs or packages."""

@@ -1,1 +1,1 @@
-"""Ready images: read from a Docker daemon or from an archive, and unpacked as the whole root of local sandboxes."""
+"""Ready images, from a Docker daemon or an archive, unpacked as the whole root of local sandboxes."""

@@ -1,4 +1,4 @@
-"""What an image says of itself, as the image format has it, and what sandboxes take of that."""
+"""An image's configuration file, in the OCI format, and the parts of it that sandboxes use."""
 
 from __future__ import annotations
 
@@ -14,61 +14,69 @@ from benchflow.errors import ImagePullError
 from benchflow.planes.sandbox.local.images import SHELL, WHOLE, Image
 
 VERSION = 1
-"""Raised when the same image is unpacked differently: layers that were unpacked before are not found any more."""
+"""Raised when the same image is unpacked differently, so that images unpacked before are no longer found."""
 
 MAX_LAYERS = 512
-"""Layers of one image; Docker makes at most 127."""
+"""Maximum number of layers of an image; Docker makes at most 127."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 ARCHITECTURE = _ARCHITECTURES.get(platform.machine(), platform.machine())
-"""This host's, as images name it."""
+"""This host's architecture, by its name in images."""
 
 
 class _Lenient(BaseModel):
-    """A part of a description. Other keys are of no interest."""
+    """A part of a file of an image. Unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, defer_build=True)
 
 
 class RunConfig(_Lenient):
-    """How a container of an image is run."""
+    """How a container of the image is run."""
 
     env: list[str] | None = Field(None, alias="Env")
-    """`NAME=value` each."""
+    """Variables, as `NAME=value`."""
     workdir: str | None = Field(None, alias="WorkingDir")
-    """Empty for `/`."""
+    """Working directory; empty for `/`."""
     user: str | None = Field(None, alias="User")
-    """Empty for root."""
+    """User, with an optional `:group`; empty for root."""
     entrypoint: list[str] | None = Field(None, alias="Entrypoint")
     """Argv that CMD is appended to."""
     command: list[str] | None = Field(None, alias="Cmd")
-    """Arguments of the entrypoint, or the whole argv where there is none."""
+    """Arguments of the entrypoint; the whole argv if there is no entrypoint."""
     shell: list[str] | None = Field(None, alias="Shell")
-    """Of RUN in a build upon the image; None for `/bin/sh -c`."""
+    """Shell of RUN in a build upon the image; None for `/bin/sh -c`."""
 
 
 class RootFiles(_Lenient):
-    """Which layers make up an image's files."""
+    """The layers that make up an image's files."""
 
     layers: list[str] = Field(alias="diff_ids", max_length=MAX_LAYERS)
-    """Digests of the archives without compression, from below."""
+    """Digests of the uncompressed layers, bottom first."""
 
 
 class Description(_Lenient):
     """An image's configuration file."""
 
     architecture: str = ""
-    """As Go names it. Empty if the image does not say."""
+    """Architecture, by Go's name; empty if the image does not state it."""
     os: str = ""
-    """Likewise."""
+    """Operating system, likewise."""
     config: RunConfig | None = None
-    """None for an image that sets nothing."""
+    """How containers are run; None if the image sets nothing."""
     rootfs: RootFiles
     """Its files."""
 
     @classmethod
     def read(cls, content: bytes | dict[str, Any], shown: str) -> Description:
-        """Parse a description. Raises `ImagePullError` for one that makes no sense or is of another platform."""
+        """Parse a configuration file.
+
+        Args:
+            content: The file, or its parsed JSON.
+            shown: Name of the image in errors.
+
+        Raises:
+            ImagePullError: The file is invalid, or the image is for another platform.
+        """
         try:
             found = cls.model_validate_json(content) if isinstance(content, bytes) else cls.model_validate(content)
         except ValidationError as error:
@@ -88,14 +96,14 @@ class Description(_Lenient):
 
     @classmethod
     def inspected(cls, answer: dict[str, Any], shown: str) -> Description:
-        """Return the description of an image that a Docker daemon has inspected."""
+        """Parse a Docker daemon's response about an image. Arguments and errors are those of `read`."""
         layers = (answer.get("RootFS") or {}).get("Layers") or []
         told = {"architecture": answer.get("Architecture", ""), "os": answer.get("Os", ""), "config": answer["Config"]}
         return cls.read(told | {"rootfs": {"diff_ids": layers}}, shown)
 
     @property
     def key(self) -> str:
-        """The key of the unpacked image: equal files with an equal configuration are one image, whoever has them."""
+        """Return the unpacked image's key, a digest of layers and configuration: images of other names may share it."""
         said = [VERSION, "ready", WHOLE, self.rootfs.layers, self.image().model_dump(mode="json")]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
-"""Archives of images, as `docker save`, skopeo, podman and buildah write them: what an image is, and its layers.
+"""Archives of images, as `docker save`, skopeo, podman and buildah write them: configurations and layers.
 
-An archive is not trusted. Its members are read in place, by where the archive says that they lie, and never by a name
-on this host; what is decompressed has a limit; a layer counts only if it has the digest that the image knows it by.
+An archive is not trusted. Its members are read in place, by their offsets in the archive, never by a name on this
+host. Decompression has a limit, and a layer is accepted only with the digest that the image's configuration states.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from benchflow.planes.sandbox.local.ready.description import ARCHITECTURE, Descr
 T = TypeVar("T")
 
 MAX_SIZE = 64 * 1024 * 1024 * 1024
-"""Bytes of an archive's members, and of the files of all layers of one image."""
+"""Maximum number of bytes of an archive's members, and of the files of all layers of one image."""
 
 _MEMBERS = ArchiveLimits(size=MAX_SIZE, entries=20_000)
 _MAX_DESCRIPTION = 4 * 1024 * 1024
-"""Bytes of an index, a manifest, or an image's configuration."""
+"""Maximum number of bytes of an index, a manifest, or an image's configuration."""
 
 _AS_GZIP = "write it with gzip: skopeo copy --dest-compress-format gzip --dest-force-compress-format"
+"""Remedy for layers with zstd."""
 
 _MAX_INDEXES = 3
-"""An index may name indexes: one for each platform, below the one of the archive."""
+"""Maximum depth of indexes: the archive's index may name one of platforms."""
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
@@ -64,7 +65,7 @@ class _Platform(_Lenient):
 
 
 class _Descriptor(_Lenient):
-    """How the OCI format names a blob."""
+    """A reference to a blob in the OCI format."""
 
     media_type: str = Field("", alias="mediaType")
     digest: str
@@ -90,22 +91,23 @@ class ArchivedImage:
     """An image in an archive."""
 
     description: Description
-    """What it says of itself."""
+    """Its configuration."""
     members: tuple[str, ...]
-    """Names of its layers in the archive, from below."""
+    """Names of its layers in the archive, bottom first."""
 
 
 class ImageArchive:
-    """An archive that is open.
+    """An open archive. Methods raise `ImagePullError` if it is invalid.
 
     Args:
-        file: Seekable, and not compressed.
+        file: The archive, seekable and not compressed.
         shown: Its name in errors.
-        scratch: Directory for layers without compression.
-        check: Called now and then, and may raise.
+        scratch: Directory for decompressed layers.
+        check: Callback that is called now and then, and may raise to stop the work.
     """
 
     def __init__(self, file: IO[bytes], shown: str, scratch: Path, check: Callable[[], None] = lambda: None) -> None:
+        """Read the offsets of all members."""
         self._file = file
         self._shown = shown
         self._scratch = scratch
@@ -118,7 +120,7 @@ class ImageArchive:
                 if member.info.isreg() and not member.info.issparse():
                     self._places[name] = (member.info.offset_data, member.info.size)
                 elif member.info.issym():
-                    # `docker save` writes a layer that two images share once.
+                    # `docker save` writes a layer that two images share once, and links the other.
                     self._links[name] = posixpath.normpath(posixpath.join(*member.parts[:-1], member.info.linkname))
                 elif member.info.islnk():
                     self._links[name] = posixpath.normpath(member.info.linkname)
@@ -128,7 +130,11 @@ class ImageArchive:
     # --- images --------------------------------------------------------------------------------------
 
     def saved(self, reference: str | None) -> ArchivedImage:
-        """Return an image of `docker save`'s format. reference: its tag, None for the only one."""
+        """Return an image in the format of `docker save`.
+
+        Args:
+            reference: Its tag; None for the only image.
+        """
         found = self._parse(_SAVED, self._read("manifest.json"))
         if reference is not None:
             wanted = with_tag(reference)
@@ -139,7 +145,11 @@ class ImageArchive:
         return self._image(description, tuple(found[0].layers))
 
     def oci(self, reference: str | None) -> ArchivedImage:
-        """Return an image of the OCI format. reference: its name in the index, None for the only one."""
+        """Return an image in the OCI format, for this machine's platform.
+
+        Args:
+            reference: Its name in the index; None for the only image.
+        """
         found = self._parse(_INDEX, self._read("index.json")).manifests
         if reference is not None:
             found = [one for one in found if reference in {(one.annotations or {}).get(name) for name in _NAMES}]
@@ -155,11 +165,13 @@ class ImageArchive:
         return self._image(description, tuple(self._place(layer.digest) for layer in manifest.layers))
 
     def _image(self, description: Description, members: tuple[str, ...]) -> ArchivedImage:
+        """Return an image with these layers. Raise `ImagePullError` if the configuration has another number of them."""
         if len(members) != len(description.rootfs.layers):
             raise self._error("names other layers in its manifest than in its configuration")
         return ArchivedImage(description, members)
 
     def _of_this_platform(self, index: _Index) -> _Descriptor:
+        """Return the entry of an index for this machine's platform."""
         wanted = _Platform(os="linux", architecture=ARCHITECTURE)
         found = next((one for one in index.manifests if one.platform == wanted), None)
         if found is None:
@@ -170,7 +182,12 @@ class ImageArchive:
 
     @contextlib.contextmanager
     def layer(self, image: ArchivedImage, number: int) -> Iterator[IO[bytes]]:
-        """Yield the archive of a layer, without compression. Raises `ImagePullError` if its digest is another."""
+        """Return a context with an image's uncompressed layer as a file, after its digest was verified.
+
+        Args:
+            image: The image.
+            number: Index of the layer.
+        """
         member, digest = image.members[number], image.description.rootfs.layers[number]
         content: IO[bytes] = cast(IO[bytes], io.BufferedReader(self._content(member), CHUNK))
         start = content.read(len(_ZSTD))
@@ -187,13 +204,14 @@ class ImageArchive:
             else:
                 for piece in self._pieces(content):
                     total.update(piece)
-            # Else an image could be found under the key of another one.
+            # Without this check, an image could take the key of another one.
             if f"sha256:{total.hexdigest()}" != digest:
                 raise self._error(f"has a layer of another digest than {digest}")
             content.seek(0)
             yield content
 
     def _pieces(self, content: IO[bytes]) -> Iterator[bytes]:
+        """Yield the content of a layer in pieces, up to a limit."""
         size = 0
         try:
             while piece := content.read(CHUNK):
@@ -208,26 +226,30 @@ class ImageArchive:
     # --- members -------------------------------------------------------------------------------------
 
     def _content(self, name: str) -> _Part:
+        """Return a member as a file."""
         name = posixpath.normpath(name)
-        # A link to a link is nothing that these programs write.
+        # One link is followed: these programs write no links to links.
         place = self._places.get(self._links.get(name, name))
         if place is None:
             raise self._error(f"lacks {name!r}")
         return _Part(self._file, *place)
 
     def _read(self, name: str) -> bytes:
+        """Return the content of a small member."""
         part = self._content(name)
         if part.size > _MAX_DESCRIPTION:
             raise self._error(f"has a {name!r} of more than {_MAX_DESCRIPTION} bytes")
         return part.read()
 
     def _blob(self, descriptor: _Descriptor) -> bytes:
+        """Return the content of a small blob, after its digest was verified."""
         content = self._read(self._place(descriptor.digest))
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != descriptor.digest:
             raise self._error(f"has other content than {descriptor.digest} under that name")
         return content
 
     def _place(self, digest: str) -> str:
+        """Return the name of a blob's member."""
         match = _DIGEST.fullmatch(digest)
         if match is None:
             raise self._error(f"has a blob whose digest is not of sha256: {digest[:80]!r}")
@@ -241,6 +263,7 @@ class ImageArchive:
             raise self._error(f"has an index that makes no sense: {wrong['loc']}: {wrong['msg']}") from error
 
     def _not_one(self, reference: str | None, count: int, form: str) -> ImagePullError:
+        """Return the error for an archive that does not hold exactly one image of a name."""
         if reference is not None:
             return self._error(f"holds {count} images named {reference!r}")
         return self._error(f"holds {count} images, and none is named", remedy=f"name one: {form}:{self._shown}:NAME")
@@ -282,5 +305,5 @@ class _Part(io.RawIOBase):
 
 
 def _short(tag: str) -> str:
-    """Return a tag without the registry and namespace that Docker adds where none is given."""
+    """Return a tag without the registry and namespace that Docker adds if none is given."""
     return tag.removeprefix("docker.io/").removeprefix("library/")

@@ -1,4 +1,4 @@
-"""Ready images as layers of the store: brought from a Docker daemon, or an archive on this host, and unpacked once."""
+"""Ready images in the store: fetched from a Docker daemon, or an archive on this host, and unpacked once."""
 
 from __future__ import annotations
 
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
     from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 
 FORMS = ("oci-archive", "docker-archive")
-"""How a name begins that is one of an archive, as skopeo and podman write it."""
+"""Prefixes of names of archives, as in skopeo and podman."""
 
 
 async def ready_image(machine: Machine, config: ImageConfig, log: Path | None) -> ImageRef:
-    """Return a ready image, unpacked if it was not before.
+    """Return a ready image, and unpack it into the store unless that was done before.
+
+    Args:
+        machine: Machine in whose store it is unpacked.
+        config: Configuration with the name of the image.
+        log: File for the transcript; None for none.
 
     Raises:
-        ImagePullError: It can't be had, or is none.
+        ImagePullError: The image is not available, or invalid.
         ImageBuildError: It took longer than the build of an image may.
     """
     assert config.image is not None
@@ -60,7 +65,7 @@ async def ready_image(machine: Machine, config: ImageConfig, log: Path | None) -
 
 
 class _Unpacking:
-    """One image on its way into the store."""
+    """The unpacking of one image into the store."""
 
     def __init__(self, machine: Machine, name: str, transcript: Transcript) -> None:
         self._machine = machine
@@ -68,7 +73,12 @@ class _Unpacking:
         self._transcript = transcript
 
     async def from_archive(self, form: str, place: str) -> str:
-        """Return the key of an image in an archive. place: `PATH`, or `PATH:NAME`."""
+        """Unpack an image of an archive, and return its key.
+
+        Args:
+            form: Format, one of `FORMS`.
+            place: `PATH`, or `PATH:NAME`.
+        """
         path, colon, name = place.partition(":")
         if not path.startswith("/"):
             raise self._missing(f"the path of {self._name} is not absolute")
@@ -82,10 +92,10 @@ class _Unpacking:
             return await self._unpack(lambda: self._open(Path(path)), path, directory, read)
 
     async def from_daemon(self, config: ImageConfig, log: Path | None) -> str:
-        """Return the key of an image that a Docker daemon has, or can pull."""
+        """Unpack an image that a Docker daemon has, or can pull, and return its key."""
         if (problem := await asyncio.to_thread(docker_problem, docker_address())) is not None:
             raise self._missing(problem)
-        # The library is loaded by those alone who need it.
+        # Imported here, so that the Docker library is loaded only if it is needed.
         from benchflow.planes.sandbox.docker.engine import Engine
 
         engine = Engine()
@@ -95,6 +105,7 @@ class _Unpacking:
             engine.close()
 
     async def _from_engine(self, engine: Engine, config: ImageConfig, log: Path | None) -> str:
+        """Unpack an image through a connection to a daemon, and return its key."""
         from benchflow.planes.sandbox.docker.images import Images
 
         wanted = ImageConfig(image=config.image, timeout_sec=config.timeout_sec)
@@ -126,7 +137,14 @@ class _Unpacking:
         directory: Path,
         choose: Callable[[ImageArchive], ArchivedImage],
     ) -> str:
-        """Unpack an image of an archive, unless that was done before. Returns its key."""
+        """Unpack an image of an archive, unless that was done before, and return its key.
+
+        Args:
+            open_archive: Opens the archive.
+            shown: Name of the archive in errors.
+            directory: Directory for temporary files.
+            choose: Returns the image, of those in the archive.
+        """
 
         def read(stop: threading.Event) -> str:
             with open_archive() as file:
@@ -158,6 +176,7 @@ class _Unpacking:
         return key
 
     async def _find(self, key: str) -> bool:
+        """Return whether the store has an image of this key."""
         await asyncio.to_thread(self._machine.store.open)
         return await asyncio.to_thread(read_image, self._machine.store.root, key) is not None
 
@@ -169,6 +188,7 @@ class _Unpacking:
             raise self._missing(f"{path} cannot be read: {said}") from error
 
     def _missing(self, reason: str, kind: type[ImagePullError] = ImagePullError) -> ImagePullError:
+        """Return the error for an image that is not available."""
         return kind(
             f"the image {self._name} cannot be had: {reason}",
             key="docker_image",
@@ -178,7 +198,7 @@ class _Unpacking:
 
 
 def _checker(stop: threading.Event) -> Callable[[], None]:
-    """Return what ends the work in a thread when nobody wants it any more."""
+    """Return a callback that raises `StoppedError` once `stop` is set."""
 
     def check() -> None:
         if stop.is_set():

@@ -1,7 +1,7 @@
-"""The files of an image, unpacked layer by layer into one directory, as a container of the image has them.
+"""The files of an image, unpacked layer by layer into one directory, as a container of the image would have them.
 
-No layer is trusted. A member is made below the directory in which it belongs, which is opened as a process with this
-root would open it, so that a link of the image means what it means in its sandboxes, and leads nowhere else.
+No layer is trusted. A member is created in its parent directory, which is opened as by a process with this root
+directory: a link of the image means what it means in its sandboxes, and leads nowhere else.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ from benchflow.errors import ImagePullError
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
-"""The prefix of a name that takes a file of the layers below away, and the name that takes away a directory's files."""
+"""`_WHITEOUT` is the prefix of a name that removes a file of lower layers; `_OPAQUE` removes a directory's files."""
 
 _XATTR = "SCHILY.xattr."
 _KEPT_XATTRS = ("security.capability", "user.")
-"""None of `trusted.`: with those an overlay is told to show other files."""
+"""Prefixes of extended attributes that are kept. With those of `trusted.`, an overlay would show other files."""
 
 _MOUNT_POINTS = ("dev", "proc", "sys")
+"""Directories that each sandbox mounts filesystems on."""
 _OWN = (("etc", "hosts"), ("etc", "hostname"), ("etc", "resolv.conf"), ("etc", "mtab"))
-"""Files that each sandbox has of its own, as each container does."""
+"""Files of which each sandbox has its own, like each container."""
 
 _MAX_ENTRIES, _MAX_DEPTH = 2_000_000, 2 * MAX_DEPTH
 _MAX_TIME = 1 << 33
-"""Seconds. Beyond, file systems differ in what they take."""
+"""Seconds since the epoch up to which all filesystems accept a time."""
 
 _OF_THE_LAYER = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL),
     *(errno.EXDEV, errno.EPERM, errno.EMLINK),
 }
-"""What the kernel answers where a member makes no sense. Other errors are this host's."""
+"""Errnos of the kernel for an invalid member. Other errors are those of this host."""
 
 
 class RootTree:
-    """A directory that becomes an image's root. Use it as a context manager.
+    """A directory that becomes an image's root, and a context manager.
 
     Args:
-        path: Empty.
-        size: Most bytes of all files of all layers.
-        check: Called now and then, and may raise.
+        path: The directory, empty.
+        size: Maximum number of bytes of all files of all layers.
+        check: Callback that is called now and then, and may raise to stop the work.
     """
 
     def __init__(self, path: Path, size: int, check: Callable[[], None] = lambda: None) -> None:
+        """Open the directory."""
         path.chmod(0o755)
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._left = size
@@ -62,16 +64,25 @@ class RootTree:
         self._opened: tuple[tuple[str, ...], int] | None = None
 
     def __enter__(self) -> RootTree:
+        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the directory."""
         self._forget()
         os.close(self._root)
 
     def apply(self, layer: IO[bytes]) -> None:
-        """Unpack a layer over those below it. Raises `ImagePullError` for one that makes no sense, or is too large."""
+        """Unpack a layer over those below it.
+
+        Args:
+            layer: Uncompressed tar archive.
+
+        Raises:
+            ImagePullError: The layer is invalid or too large.
+        """
         self._made, self._times = set(), {}
         limits = ArchiveLimits(size=self._left, entries=_MAX_ENTRIES, depth=_MAX_DEPTH)
         try:
@@ -85,7 +96,7 @@ class RootTree:
             raise _broken(str(error)) from error
 
     def finish(self) -> None:
-        """Take away what each sandbox has of its own, and make the directories that it is mounted on."""
+        """Remove the files of which each sandbox has its own, and create empty directories to mount on."""
         self._forget()
         for *above, name in _OWN:
             with contextlib.suppress(OSError):
@@ -100,6 +111,7 @@ class RootTree:
     # --- members -------------------------------------------------------------------------------------
 
     def _take(self, member: Member) -> None:
+        """Unpack a member or whiteout. Raise `ImagePullError` if it is invalid. Devices are left out."""
         if ".." in member.parts or "\0" in member.info.name:
             raise _broken(f"{member.info.name!r} leads out of the image")
         try:
@@ -108,7 +120,7 @@ class RootTree:
             elif member.parts[-1].startswith(_WHITEOUT):
                 self._white_out(member.parts)
             elif not member.info.isdev() or member.info.isfifo():
-                # Sandboxes have devices of their own, and to an overlay one of 0/0 is a file that is taken away.
+                # Sandboxes have devices of their own, and to an overlay the device 0/0 is a whiteout.
                 self._make(member)
         except (ValueError, OverflowError, RecursionError) as error:
             raise _broken(f"{member.info.name!r} makes no sense: {error}") from error
@@ -118,12 +130,13 @@ class RootTree:
             raise _broken(f"{member.info.name!r} cannot be unpacked: {error.strerror}") from error
 
     def _make(self, member: Member) -> None:
+        """Create a member in place of what is there."""
         info, (*above, name) = member.info, member.parts
         parent = self._parent(tuple(above), make=True)
         found = _status(parent, name)
         if found is not None and not (info.isdir() and stat.S_ISDIR(found.st_mode)):
             self._remove(parent, name)
-            # It may have led to the directory that is held open.
+            # The removed file may have been on the path to the directory that is held open.
             self._forget()
             parent, found = self._parent(tuple(above), make=True), None
         if info.isdir():
@@ -143,11 +156,13 @@ class RootTree:
         self._dress(parent, name, info)
 
     def _write(self, parent: int, name: str, content: IO[bytes]) -> None:
+        """Write a regular file."""
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
         with os.fdopen(fd, "wb") as file:
             copy_content(content, file, self._check)
 
     def _link(self, parent: int, name: str, target: str) -> None:
+        """Create a hard link. Its target is relative to the root."""
         parts = tuple(part for part in target.split("/") if part not in ("", "."))
         if ".." in parts or not parts:
             raise ValueError(f"it is a link to {target!r}")
@@ -158,17 +173,18 @@ class RootTree:
             os.close(source)
 
     def _dress(self, parent: int, name: str, info: tarfile.TarInfo) -> None:
-        """Give it owner, mode, attributes and time. The owner first: with it, the kernel takes rights away."""
+        """Set owner, mode, attributes and time. The owner first: that clears set-user-id bits and capabilities."""
         if not info.islnk():
             os.chown(name, info.uid, info.gid, dir_fd=parent, follow_symlinks=False)
             if not info.issym():
-                # Nothing else writes here, so that what was made is no link.
+                # chmod follows links; this is none, since nothing else writes here.
                 os.chmod(name, info.mode & 0o7777, dir_fd=parent)
                 self._set_attributes(parent, name, info)
             os.utime(name, ns=(_time(info), _time(info)), dir_fd=parent, follow_symlinks=False)
         self._made.add(os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino)
 
     def _set_attributes(self, parent: int, name: str, info: tarfile.TarInfo) -> None:
+        """Set the extended attributes that are kept."""
         found = {key.removeprefix(_XATTR): value for key, value in info.pax_headers.items() if key.startswith(_XATTR)}
         kept = {key: value for key, value in found.items() if key.startswith(_KEPT_XATTRS)}
         if not kept or info.isfifo():
@@ -183,7 +199,7 @@ class RootTree:
     # --- whiteouts -----------------------------------------------------------------------------------
 
     def _white_out(self, parts: tuple[str, ...]) -> None:
-        """Take away what the layers below have; what this one has stays, in whichever order its members come."""
+        """Remove files of the layers below. Those of this layer stay, in whichever order its members come."""
         *above, name = parts
         try:
             parent = self._parent(tuple(above))
@@ -192,7 +208,7 @@ class RootTree:
         if name == _OPAQUE:
             self._empty(parent)
         elif not name.startswith(_WHITEOUT * 2):
-            # Others with the prefix twice are notes of the storage driver that gave the format its name.
+            # Other names with a double prefix are notes of aufs, the storage driver from which the format comes.
             hidden = name.removeprefix(_WHITEOUT)
             if hidden in ("", ".", ".."):
                 raise ValueError("it takes away what is no name")
@@ -200,6 +216,7 @@ class RootTree:
         self._forget()
 
     def _empty(self, directory: int, only: str | None = None) -> None:
+        """Remove what the layers below have in a directory, or its one name `only`."""
         for name in os.listdir(directory) if only is None else [only]:
             found = _status(directory, name)
             if found is None:
@@ -214,6 +231,7 @@ class RootTree:
                     os.close(below)
 
     def _remove(self, parent: int, name: str) -> None:
+        """Remove a file, or a directory with its content."""
         try:
             os.unlink(name, dir_fd=parent)
         except (IsADirectoryError, PermissionError):
@@ -222,7 +240,7 @@ class RootTree:
     # --- directories ---------------------------------------------------------------------------------
 
     def _parent(self, parts: tuple[str, ...], *, make: bool = False) -> int:
-        """Return the descriptor of a directory, which stays open until another one is asked for."""
+        """Return the descriptor of a directory. It stays open until another one is requested."""
         if not parts:
             return self._root
         if self._opened is not None and self._opened[0] == parts:
@@ -241,12 +259,14 @@ class RootTree:
         return fd
 
     def _forget(self) -> None:
+        """Close the directory that is held open."""
         if self._opened is not None:
             os.close(self._opened[1])
             self._opened = None
 
 
 def _status(parent: int, name: str) -> os.stat_result | None:
+    """Return the status of a name, without following links; None if there is nothing."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -254,7 +274,7 @@ def _status(parent: int, name: str) -> os.stat_result | None:
 
 
 def _time(info: tarfile.TarInfo) -> int:
-    """Return its time in nanoseconds. Of one that makes no sense, the beginning of time."""
+    """Return the time of a member in nanoseconds; 0 for an invalid one."""
     return int(info.mtime * 1_000_000_000) if 0 <= info.mtime < _MAX_TIME else 0
 
 

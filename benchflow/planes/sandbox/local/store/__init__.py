@@ -1,1 +1,1 @@
-"""The store: the file system of its own that layers and sandboxes lie on, so that a copy of one costs nothing."""
+"""The store: a filesystem of its own for layers and sandboxes, on which a copy of one costs nothing."""

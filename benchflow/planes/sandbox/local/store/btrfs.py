@@ -1,4 +1,4 @@
-"""Subvolumes of btrfs by the kernel's own calls: each is one step that is done or not done, also after a crash."""
+"""Subvolumes of btrfs, by ioctl: each operation is atomic, even in a crash."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SYNC = 0x9408
 
 
 def create(path: Path) -> None:
-    """A new, empty subvolume. Raises `FileExistsError`."""
+    """Create an empty subvolume. Raise `FileExistsError` if there is something."""
     _call(_CREATE, path)
 
 
 def snapshot(source: Path, target: Path) -> None:
-    """A new subvolume with the content that `source` has now; both may be written on. Raises `FileExistsError`."""
+    """Create a writable subvolume `target` with the present content of `source`. Raise `FileExistsError`."""
     fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _call(_SNAPSHOT, target, fd)
@@ -29,12 +29,12 @@ def snapshot(source: Path, target: Path) -> None:
 
 
 def destroy(path: Path) -> None:
-    """Remove a subvolume with all its files. Raises `FileNotFoundError`, and `OSError` where others lie in it."""
+    """Remove a subvolume with its files. Raise `FileNotFoundError`, or `OSError` if other subvolumes lie in it."""
     _call(_DESTROY, path)
 
 
 def reclaim(path: Path) -> None:
-    """Have the space of destroyed subvolumes given back soon, rather than within the usual half minute."""
+    """Have the space of destroyed subvolumes freed soon, rather than within the usual half minute."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.ioctl(fd, _SYNC)
@@ -43,6 +43,7 @@ def reclaim(path: Path) -> None:
 
 
 def _call(request: int, path: Path, fd: int = 0) -> None:
+    """Make an ioctl on the parent of a subvolume. Its argument has a descriptor and the subvolume's name."""
     argument = bytearray(_ARGUMENT_BYTES)
     argument[:_NAME_AT] = fd.to_bytes(_NAME_AT, "little")
     name = os.fsencode(path.name)

@@ -1,8 +1,8 @@
-"""The store's own filesystem: a sparse image file, made once and mounted through a loop device.
+"""The store's own filesystem: a sparse image file, created once and mounted through a loop device.
 
-It has to be a filesystem of its own, because the kernel takes no overlay whose layers lie inside one another, and
-`/` is one of them. Callers hold the store's lock, and every program started here inherits it: a mount that
-outlives its caller cannot race with the next one.
+It has to be a filesystem of its own, because the kernel accepts no overlay whose layers lie inside one another, and
+`/` is one of them. Callers hold the store's lock, and every program started here inherits it, so that a mount that
+outlives its caller can't race with the next one.
 """
 
 from __future__ import annotations
@@ -21,35 +21,42 @@ from benchflow.errors import SandboxUnavailableError
 from benchflow.planes.sandbox.local.store.mounts import mount_of
 
 SHARE_OF_FREE_SPACE = 0.9
-"""How much of the free space an image may come to take. It takes only what is in it."""
+"""Size of an image, as a share of the free space. It takes only as much of it as is written."""
 
 SMALLEST_BYTES = 1 << 30
+"""Minimum size of an image."""
 
 DETACH_SEC = 5.0
-"""How long the kernel may take to let go of a loop device that nothing uses."""
+"""Seconds in which the kernel releases an unused loop device."""
 
 _PROGRAM_SEC = 300.0
 _SYSTEM_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
 _NO_COPY_ON_WRITE = 0x00800000
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
 STOPPED = {errno.EROFS, errno.EIO, errno.ESHUTDOWN, errno.EUCLEAN}
-"""What a filesystem answers that gave up after an error of its disk."""
+"""Errnos of a filesystem that has shut down after an error of its disk."""
 
 OTHER_WAYS = (
     "or set BENCHFLOW_LOCAL_STORE to a directory on a filesystem of its own (a volume, a partition, a tmpfs), or use "
     "the Docker sandbox (--sandbox docker)"
 )
+"""Remedies for all errors here."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A filesystem for the image. magic: what is found at `offset` of one."""
+    """A filesystem for the image."""
 
     kind: str
+    """Type, as for mount(8)."""
     make: tuple[str, ...]
+    """Argv of the program that makes it, without the file."""
     options: str
+    """Mount options, with which freed blocks are returned to the disk."""
     offset: int
+    """Offset of its magic number in the image."""
     magic: bytes
+    """The magic number."""
 
 
 FORMATS = (
@@ -63,22 +70,33 @@ FORMATS = (
         b"\x53\xef",
     ),
 )
-"""Best first: the first has snapshots, the second shares blocks between files, the third copies them."""
+"""Formats, best first: the first has snapshots, the second shares blocks between files, the third copies them."""
 
 
 class Image:
-    """An image file and the directory it is mounted at."""
+    """An image file and its mount. `lock` is the descriptor of the store's lock.
+
+    Args:
+        file: Image file.
+        point: Directory to mount it at.
+    """
 
     def __init__(self, file: Path, point: Path) -> None:
+        """Make it."""
         self.file = file
         self.point = point
 
     @property
     def mounted(self) -> bool:
+        """Return whether the image is mounted."""
         return os.path.ismount(self.point)
 
     def attach(self, lock: int) -> None:
-        """Make it unless it is there, mount it unless it is, and once more where its filesystem has stopped."""
+        """Create and mount the image, as far as that is not done. Mount it again if its filesystem has stopped.
+
+        Raises:
+            SandboxUnavailableError: That failed, or the stopped filesystem is still in use.
+        """
         if self.mounted and not self._works():
             self.detach(lock)
         if not self.mounted:
@@ -93,20 +111,21 @@ class Image:
             )
 
     def detach(self, lock: int, patience: float = DETACH_SEC) -> bool:
-        """Unmount it. Return False, with it mounted as before, when something uses it for longer than that."""
+        """Unmount it. Return False, with it mounted as before, if it is in use for `patience` seconds."""
         if not self.mounted:
             return True
         backing = Path("/sys/block") / Path(mount_of(self.point).source).name / "loop" / "backing_file"
         file = _text(backing)
         if _run(["umount", str(self.point)], lock).returncode:
             return False
-        # An overlay keeps its layers' filesystem in use but not their mount.
+        # umount succeeds while an overlay still uses the filesystem; then the loop device stays attached.
         if _detached(backing, file, patience):
             return True
         self._mount(lock)
         return False
 
     def _works(self) -> bool:
+        """Return whether the mounted filesystem still accepts changes."""
         try:
             os.utime(self.point)
         except OSError as error:
@@ -114,7 +133,7 @@ class Image:
         return True
 
     def _make(self, lock: int) -> None:
-        """Under a temporary name, so that a file of the right name is a whole filesystem."""
+        """Create the image under a temporary name first, so that a file of the right name is a whole filesystem."""
         free = shutil.disk_usage(self.file.parent).free
         size = int(free * SHARE_OF_FREE_SPACE) >> 20 << 20
         if size < SMALLEST_BYTES:
@@ -144,10 +163,11 @@ class Image:
         draft.rename(self.file)
 
     def _mount(self, lock: int) -> None:
+        """Mount the image."""
         form = self._format()
         self.point.mkdir(mode=0o700, exist_ok=True)
         said = ""
-        # An older kernel may not know how to give freed blocks back.
+        # An older kernel may not know the option by which freed blocks are returned.
         for options in (f"loop,noatime,nosuid,nodev,{form.options}", "loop,noatime,nosuid,nodev"):
             done = _run(["mount", "-t", form.kind, "-o", options, str(self.file), str(self.point)], lock)
             if done.returncode == 0:
@@ -170,6 +190,7 @@ class Image:
         )
 
     def _format(self) -> Format:
+        """Return the format of the image, by its magic number."""
         with self.file.open("rb") as file:
             for form in FORMATS:
                 file.seek(form.offset)
@@ -183,7 +204,7 @@ class Image:
 
 
 def is_open(directory: Path) -> bool:
-    """Whether a process has a directory open, as far as this one sees them."""
+    """Return whether a process has a directory open, as far as this process can see."""
     wanted = os.path.realpath(directory)
     for handle in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207
         try:
@@ -195,7 +216,7 @@ def is_open(directory: Path) -> bool:
 
 
 def _best_format(lock: int) -> tuple[Format, str]:
-    """The first that this machine can both make and mount, and the path of the program that makes it."""
+    """Return the first format that this machine can make and mount, and the path of the program that makes it."""
     for form in FORMATS:
         program = _program(form.make[0])
         if program is not None and _kernel_knows(form.kind, lock):
@@ -208,6 +229,8 @@ def _best_format(lock: int) -> tuple[Format, str]:
 
 
 def _kernel_knows(kind: str, lock: int) -> bool:
+    """Return whether the kernel has this filesystem, or a module of it that can be loaded."""
+
     def known() -> bool:
         return any(line.split()[-1:] == [kind] for line in Path("/proc/filesystems").read_text().splitlines())
 
@@ -217,7 +240,10 @@ def _kernel_knows(kind: str, lock: int) -> bool:
 
 
 def _write_in_place(fd: int) -> None:
-    """On a disk that copies on write, spare the image a second copy of each block. Others don't know the flag."""
+    """Turn off copy-on-write for a new file, where the disk has it; else each block of the image would be copied twice.
+
+    Other filesystems do not know the flag.
+    """
     try:
         flags = bytearray(8)
         fcntl.ioctl(fd, _GET_FLAGS, flags)
@@ -227,7 +253,7 @@ def _write_in_place(fd: int) -> None:
 
 
 def _detached(backing: Path, file: str | None, patience: float) -> bool:
-    """Whether the kernel takes a file off a loop device, which it does once nothing uses its filesystem."""
+    """Wait until the kernel has released the loop device of a file, which it does once nothing uses its filesystem."""
     deadline = time.monotonic() + patience
     while file is not None and _text(backing) == file:
         if time.monotonic() > deadline:
@@ -237,6 +263,7 @@ def _detached(backing: Path, file: str | None, patience: float) -> bool:
 
 
 def _text(file: Path) -> str | None:
+    """Return the content of a file; None if it can't be read."""
     try:
         return file.read_text(errors="surrogateescape")
     except OSError:
@@ -244,11 +271,12 @@ def _text(file: Path) -> str | None:
 
 
 def _program(name: str) -> str | None:
-    """Where a program of the system is: not every root has the directories of root in its PATH."""
+    """Return the path of a system program: the PATH of root may lack root's own directories."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_PROGRAMS}")
 
 
 def _run(command: list[str], lock: int) -> subprocess.CompletedProcess[str]:
+    """Run a program that inherits the lock, with a timeout. Raise `SandboxUnavailableError` if it is missing."""
     program = _program(command[0])
     if program is None:
         raise SandboxUnavailableError(

@@ -1,7 +1,7 @@
-"""Where the local sandboxes' files lie: volumes on a filesystem of its own, cloned in one step where it can do that.
+"""The store of local sandboxes: volumes on a filesystem of its own, cloned in one step where the filesystem can do it.
 
-A volume has a name like `sandboxes/abc`; it is whole under that name or not there, whenever a process dies. Which
-volumes there are and what belongs to whom is the caller's business.
+A volume has a name like `sandboxes/abc`. Under that name it is complete or absent, whenever a process dies. The caller
+decides which volumes there are, and for what.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from benchflow.planes.sandbox.local.store.loop_image import DETACH_SEC, STOPPED,
 from benchflow.planes.sandbox.local.store.mounts import mount_of
 
 Kind = Literal["snapshot", "reflink", "copy"]
-"""How a clone is made: a snapshot of the whole, files that share their blocks, or copies of them."""
+"""Way of cloning: a snapshot of the whole, files that share their blocks, or copies."""
 
 VARIABLE = "BENCHFLOW_LOCAL_STORE"
+"""Environment variable with a directory that is used in place of the image file."""
 
 SCARCE = 0.1
-"""Below this share of free space, what is removed is given back at once, which costs everybody a commit."""
+"""Share of free space below which removed space is freed at once, which costs all processes a commit."""
 
 RECLAIM_SEC = 2.0
+"""Seconds to retry while removed space is being freed in the background."""
 
 _DRAFTS = ".partial"
 _KIND = ".kind"
@@ -47,19 +49,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Store:
     """The volumes of one state directory. Any number of processes and threads may use it at once.
 
-    home: a directory of the engine's own, for the image file and the mount; `$BENCHFLOW_LOCAL_STORE`, a directory
-    on another filesystem than `/`, takes the place of both. Methods raise `DiskFullError` when nothing more fits,
-    `StoreError` for other failures of the filesystem, and open the store where it is not open yet.
+    Methods open the store if it is not open. They raise `DiskFullError` if no space is left, and `StoreError` for other
+    errors of the filesystem.
+
+    Args:
+        home: Directory of the engine, for the image file and its mount. `$BENCHFLOW_LOCAL_STORE`, a directory on
+            another filesystem than `/`, replaces both.
     """
 
     def __init__(self, home: Path) -> None:
+        """Make it. Nothing is opened yet."""
         self.home = home
         given = os.environ.get(VARIABLE)
         self._given = Path(given).expanduser() if given else None
         if self._given is None:
             self.root = home / "store"
         else:
-            # Two state directories may be given one filesystem; neither may take the other's volumes for its own.
+            # Two state directories may share one filesystem, and must not share volumes.
             owner = hashlib.sha256(os.fsencode(home.absolute())).hexdigest()[:12]
             self.root = self._given / f"benchflow-{owner}"
         self._image = Image(home / "store.img", self.root)
@@ -69,16 +75,17 @@ class Store:
 
     @property
     def kind(self) -> Kind:
+        """Return the way in which volumes are cloned."""
         self.open()
         return cast(Kind, self._kind)
 
     @property
     def mounted(self) -> bool:
-        """Whether the store is there to be looked into, without making it so."""
+        """Return whether the store is mounted, without mounting it."""
         return (self.root / _DRAFTS).is_dir()
 
     def open(self) -> None:
-        """Make and mount the image unless that is done. Raises `SandboxUnavailableError`, with the remedy."""
+        """Create and mount the image, as far as that is not done. Raise `SandboxUnavailableError`, with the remedy."""
         if self._is_open():
             return
         if os.geteuid() != 0:
@@ -93,7 +100,7 @@ class Store:
                     self._image.attach(lock)
                 else:
                     _check_given(self._given)
-                # Programs that give their caller another user's rights lie in it; nobody of this host may reach them.
+                # It holds set-user-id programs of sandboxes, which no user of this host may reach.
                 self.root.mkdir(mode=0o700, exist_ok=True)
                 if stat.S_IMODE(self.root.stat().st_mode) != 0o700:
                     self.root.chmod(0o700)
@@ -103,13 +110,17 @@ class Store:
         self._sweep()
 
     def release(self) -> None:
-        """Let go of the store, so that others may unmount it. Using it again takes hold of it again."""
+        """Close the store in this process, so that others may unmount it. The next use opens it again."""
         self._release()
 
     def close(self, patience: float = DETACH_SEC) -> bool:
-        """Let go of it, and unmount it unless another process or a sandbox uses it: then False. May be opened again.
+        """Close the store, and unmount it unless another process or a sandbox uses it; return whether it is unmounted.
 
-        patience: seconds in which the kernel lets go of what nobody uses any more.
+        The next use opens it again. A directory from `$BENCHFLOW_LOCAL_STORE` is not unmounted, which counts as
+        success.
+
+        Args:
+            patience: Seconds in which the kernel must release the unused filesystem.
         """
         self._release()
         if self._given is not None or not self.home.exists():
@@ -118,7 +129,7 @@ class Store:
             return self._image.detach(lock, patience)
 
     def make(self, name: str) -> Path:
-        """A new, empty volume. Raises `FileExistsError`."""
+        """Create an empty volume and return its directory. Raise `FileExistsError`."""
         self.open()
         path = self._path(name)
         with self._failures(path):
@@ -131,9 +142,11 @@ class Store:
         return path
 
     def clone(self, source: str, target: str) -> None:
-        """A new volume with all that is in `source`, which nothing may change meanwhile except by a snapshot.
+        """Create a volume `target` with the content of `source`, which must not change meanwhile except with snapshots.
 
-        Raises `FileNotFoundError`, `FileExistsError`.
+        Raises:
+            FileNotFoundError: There is no `source`.
+            FileExistsError: There is a `target`.
         """
         self.open()
         old, new = self._path(source), self._path(target)
@@ -143,15 +156,20 @@ class Store:
                 return self._once_it_fits(lambda: btrfs.snapshot(old, new))
             with self._draft() as (draft, _):
                 trees.copy(old, draft / "volume", reflink=self._kind == "reflink")
-                # A name must not reach the disk before what it names.
+                # The content must reach the disk before the name, or a crash could leave the name with a part of it.
                 self.sync()
                 self._publish(draft / "volume", new)
 
     def fill(self, name: str, write: Callable[[Path, int], None]) -> None:
-        """A new volume with what `write` puts into it, whole or not there. Raises `FileExistsError`.
+        """Create a volume whose content `write` makes. If that fails, there is none.
 
-        write: gets its directory, and a descriptor: a program that has this one open keeps what it writes from being
-        taken for something that a dead process has left.
+        Args:
+            name: Name of the volume.
+            write: Callback with its directory and a lock's descriptor: while a program has that open, what it writes is
+                not removed as an orphan of a dead process.
+
+        Raises:
+            FileExistsError: There is a volume of this name.
         """
         self.open()
         target = self._path(name)
@@ -164,12 +182,12 @@ class Store:
                 volume.mkdir()
             volume.chmod(0o755)
             write(volume, lock)
-            # A name must not reach the disk before what it names.
+            # The content must reach the disk before the name, or a crash could leave the name with a part of it.
             self.sync()
             self._publish(volume, target)
 
     def delete(self, name: str) -> None:
-        """Remove a volume. Missing is success. Killed on the way, the rest goes when the store is next opened."""
+        """Remove a volume. Missing is success. If it is interrupted, the next opening of the store removes the rest."""
         self.open()
         path = self._path(name)
         with self._failures(path):
@@ -193,13 +211,13 @@ class Store:
             trees.remove(doomed)
 
     def sync(self) -> None:
-        """Bring to the disk all that was written before."""
+        """Flush all that was written so far to the disk."""
         self.open()
         with self._failures(self.root):
             _sync(self._fd)
 
     def names(self, directory: str) -> list[str]:
-        """The names of the volumes in a directory of the store, e.g. `sandboxes`; none when it is missing."""
+        """Return the names of the volumes in a directory of the store, such as `sandboxes`; none if it is missing."""
         self.open()
         path = self._path(directory)
         with self._failures(path):
@@ -209,7 +227,7 @@ class Store:
                 return []
 
     def _once_it_fits(self, step: Callable[[], None]) -> None:
-        """Try again for a moment when nothing fits: what was just destroyed is given back in the background."""
+        """Run a step, and retry while no space is left: destroyed volumes are freed in the background."""
         deadline = time.monotonic() + RECLAIM_SEC
         while True:
             try:
@@ -221,17 +239,19 @@ class Store:
             time.sleep(0.05)
 
     def _share_left(self) -> float:
+        """Return the share of free space."""
         status = os.statvfs(self.root)
         return status.f_bavail / status.f_blocks
 
     def _path(self, name: str) -> Path:
+        """Return the path of a volume. Raise `StoreError` for an invalid name."""
         parts = PurePosixPath(name).parts
         if not parts or any(part.startswith(".") or part == "/" for part in parts):
             raise StoreError(f"`{name}` cannot be the name of a volume", file=str(self.root))
         return self.root.joinpath(*parts)
 
     def _is_open(self) -> bool:
-        """Whether what this process holds is what lies at the path: an unmounted store shows another directory."""
+        """Return whether this process has open what lies at the path, which after an unmount is another directory."""
         if not self._release.alive or self._fd < 0:
             return False
         try:
@@ -240,14 +260,14 @@ class Store:
             return False
 
     def _hold(self) -> None:
-        """Keep the root open, so that no other process unmounts the store under this one."""
+        """Keep the root open, so that no other process unmounts the store meanwhile."""
         self._release()
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._release = weakref.finalize(self, functools.partial(os.close, self._fd))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """Alone among all processes and threads of this state directory."""
+        """Hold the store's lock against all processes and threads of this state directory; yield its descriptor."""
         with self._failures(self.home):
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = (self.home / "store.lock").open("a")
@@ -257,7 +277,7 @@ class Store:
 
     @contextlib.contextmanager
     def _failures(self, path: Path) -> Iterator[None]:
-        """Where the filesystem's errors become ours. That something exists or is missing stays as it is."""
+        """Translate errors of the filesystem, except those for what exists or is missing."""
         try:
             yield
         except (FileExistsError, FileNotFoundError):
@@ -270,13 +290,13 @@ class Store:
                     remedy=f"end some rollouts, free space on its disk, or give {VARIABLE} a larger filesystem",
                 ) from error
             if error.errno in STOPPED:
-                # The next use opens it anew, and mounts it once more if nothing else holds it.
+                # The next use opens it again, and mounts it anew if nothing else holds it.
                 self._release()
             raise StoreError(f"{error.filename or 'the sandbox store'}: {error.strerror}", file=str(path)) from error
 
     @contextlib.contextmanager
     def _draft(self) -> Iterator[tuple[Path, int]]:
-        """A directory for work in progress, locked by the descriptor while its maker lives, gone afterwards."""
+        """Yield a directory for work in progress and its lock's descriptor; remove it at the end."""
         while True:
             draft = self.root / _DRAFTS / uuid.uuid4().hex
             draft.mkdir(mode=0o700)
@@ -285,7 +305,7 @@ class Store:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 if draft.exists():
                     break
-                # Between the two steps a sweep may have taken it for a dead one.
+                # Between mkdir and flock, a sweep may have removed it as an orphan.
                 os.close(fd)
         try:
             yield draft, fd
@@ -294,7 +314,7 @@ class Store:
             os.close(fd)
 
     def _publish(self, volume: Path, target: Path) -> None:
-        """Give a finished volume its name. A rename would replace an empty directory."""
+        """Move a finished volume to its name. Raise `FileExistsError`: a rename would replace an empty directory."""
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
         try:
@@ -305,7 +325,7 @@ class Store:
             raise
 
     def _sweep(self) -> None:
-        """Remove what dead processes left half made or half removed."""
+        """Remove volumes that dead processes have left half created or half removed."""
         with self._failures(self.root):
             for draft in (self.root / _DRAFTS).iterdir():
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError, BlockingIOError):
@@ -317,7 +337,7 @@ class Store:
                         os.close(fd)
 
     def _find_kind(self) -> Kind:
-        """Tried out once and written down: a full filesystem could not be asked."""
+        """Return the way of cloning, from a record, else by a test: on a full filesystem a test would fail."""
         record = self.root / _KIND
         with contextlib.suppress(FileNotFoundError):
             known = record.read_text()
@@ -330,6 +350,7 @@ class Store:
         return kind
 
     def _try_out(self) -> Kind:
+        """Test how volumes can be cloned. Raise `SandboxUnavailableError` if they can't hold an overlay's layers."""
         with self._draft() as (draft, _):
             try:
                 os.setxattr(draft, "trusted.overlay.opaque", b"y")
@@ -356,6 +377,7 @@ class Store:
 
 
 def _check_given(directory: Path) -> None:
+    """Raise `SandboxUnavailableError` for a directory that can't be used as a store."""
     remedy = f"unset {VARIABLE}, and the store is made as an image file in the state directory"
     if not directory.is_absolute() or not directory.is_dir():
         raise SandboxUnavailableError(
@@ -374,10 +396,11 @@ def _check_given(directory: Path) -> None:
 
 
 def _nothing() -> None:
-    """What there is to let go of before anything is held."""
+    """Do nothing: the release of a store that is not open."""
 
 
 def _sync(fd: int) -> None:
+    """Call syncfs(2) on an open file."""
     if _libc.syncfs(fd) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"syncfs: {os.strerror(number)}")
