@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -486,26 +485,3 @@ class StateDiff(Model):
     def is_empty(self) -> bool:
         """Return whether the two states are the same."""
         return not self.databases
-
-
-class StateStore(Protocol):
-    """Captures and restores the files of a world's state in its sandbox, for an `Environment`."""
-
-    async def snapshot(self, name: str, paths: Sequence[str]) -> StateSnapshot:
-        """Capture files as of one moment, and return the snapshot; one of this name that exists is returned as it is.
-
-        Args:
-            name: Name of the snapshot.
-            paths: Absolute paths of the files in the sandbox.
-        """
-        ...
-
-    async def restore(self, snapshot: StateSnapshot, *, live: bool) -> None:
-        """Restore the files of a snapshot.
-
-        Args:
-            snapshot: The snapshot, taken in this sandbox or in one that it is a copy of.
-            live: Whether to write into files that processes have open, through the database's own backup interface.
-                Otherwise the files are replaced, and no process may have them open.
-        """
-        ...
