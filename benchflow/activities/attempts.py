@@ -1,9 +1,9 @@
-"""The work of activities, which outlasts the attempts that the server makes of them.
+"""The work of activities as asyncio tasks that outlive single attempts of the activity.
 
-While the server is away, or this worker was frozen, no heartbeat arrives, and the SDK ends the attempt by itself. The
-work goes on: an agent's requests are served, a verifier is waited for, and the next attempt in this process joins it.
-Work ends early for three reasons only: its workflow has cancelled it, the server says that its run is closed, or this
-worker stops, in which case the next one continues from what is on disk.
+While the server is away, or after this worker was frozen, no heartbeat arrives, and the SDK ends the attempt by itself.
+The task runs on: it serves an agent's requests or waits for a verifier, and the next attempt in this process joins it.
+A task ends early for three reasons only: its workflow has cancelled it, the server reports that its run is closed, or
+this worker stops, in which case the next worker continues from the state on disk.
 """
 
 from __future__ import annotations
@@ -35,27 +35,33 @@ _Key = tuple[str, str]
 
 @dataclass
 class _Work:
-    """The work of one activity.
-
-    limit: done when this process has run for as long as the newest attempt may take from start to close.
-    """
+    """The work of one activity."""
 
     info: activity.Info
+    """Of the newest attempt."""
     limit: asyncio.Task[None]
+    """Timer: done when this process has run for the start-to-close timeout of the newest attempt."""
     task: asyncio.Task[Any] = field(init=False)
+    """The work itself."""
     is_cancelled: bool = False
+    """Whether the workflow has cancelled it, or its run is closed: no later attempt continues it."""
     attempts: int = 0
     """Attempts of this process that wait for it."""
     watch: asyncio.Task[None] | None = None
+    """Polls the server while no attempt waits for it."""
 
 
 class OngoingWork:
     """The activities' work of one worker process.
 
-    identity: under which the server knows the process. poll_sec: between looks at work that no attempt waits for.
+    Args:
+        client: Connection to the Temporal server.
+        identity: Worker identity of this process on the server.
+        poll_sec: Seconds between two polls of the server about work that no attempt waits for.
     """
 
     def __init__(self, client: Client, identity: str, poll_sec: float) -> None:
+        """Make it."""
         self._client = client
         self._identity = identity
         self._poll_sec = poll_sec
@@ -63,11 +69,16 @@ class OngoingWork:
 
     @property
     def unattended(self) -> int:
-        """The number of works under way that no attempt waits for."""
+        """Number of unfinished tasks that no attempt waits for."""
         return sum(not work.attempts and not work.task.done() for work in self._works.values())
 
     async def attempt(self, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Make the running attempt of an activity: start its work, or join that of an earlier attempt."""
+        """Start the work of the running activity, or join that of an earlier attempt, and return its result.
+
+        Raises:
+            ApplicationError: The server lost contact with the attempt, or this worker stops. Both are retried.
+            asyncio.CancelledError: The workflow has cancelled the activity.
+        """
         info = activity.info()
         key = (info.workflow_run_id or "", info.activity_id)
         limit_sec = info.start_to_close_timeout.total_seconds() if info.start_to_close_timeout else None
@@ -91,7 +102,7 @@ class OngoingWork:
                 work.watch = asyncio.create_task(self._watch(key, work))
 
     async def _result(self, work: _Work) -> Any:
-        """Wait for the result of work. A cancellation ends the work, or only this attempt, depending on its cause."""
+        """Wait for the result of `work`. A cancellation ends the work, or only this attempt, depending on its cause."""
         while not work.task.done():
             try:
                 await asyncio.wait([work.task])
@@ -116,7 +127,7 @@ class OngoingWork:
         return work.task.result()
 
     async def _watch(self, key: _Key, work: _Work) -> None:
-        """Look after work that no attempt waits for, until one does or nobody will."""
+        """Poll the server about work that no attempt waits for, until one joins it; end the work if none can."""
         while not work.attempts:
             match await self._state(work):
                 case "closed":
@@ -125,7 +136,7 @@ class OngoingWork:
                 case "elsewhere":
                     break
                 case "unknown" if work.task.done():
-                    # An attempt that comes after all finds on disk what it needs.
+                    # A late attempt finds the state that it needs on disk.
                     break
             if work.limit.done():
                 break
@@ -134,7 +145,7 @@ class OngoingWork:
             return
         work.task.cancel()
         await asyncio.wait([work.task])
-        # Not before: an attempt that comes now must not begin beside it.
+        # Only now: an attempt that came earlier would have started the same work a second time, beside this one.
         if self._works.get(key) is work:
             del self._works[key]
             work.limit.cancel()
@@ -142,7 +153,12 @@ class OngoingWork:
             log.info("work that nobody waits for failed", activity=work.info.activity_type, error=str(error))
 
     async def _state(self, work: _Work) -> Literal["awaited", "closed", "elsewhere", "unknown"]:
-        """Ask the server who waits for work: its next attempt, nobody, or an attempt in another process."""
+        """Ask the server whether an attempt in this process may still join `work`.
+
+        Returns:
+            `awaited`: yes, or the server can't be asked. `closed`: the workflow run has ended. `elsewhere`: an attempt
+            runs in another process, or the activity is no longer pending. `unknown`: the server has no such run.
+        """
         info = work.info
         handle = self._client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         try:
@@ -159,7 +175,7 @@ class OngoingWork:
         return "elsewhere"
 
     async def close(self) -> None:
-        """Interrupt all work that is left: the next worker continues it."""
+        """Cancel all unfinished work: the next worker continues it."""
         works = self._works.values()
         tasks = [task for work in works for task in (work.task, work.limit, work.watch) if task is not None]
         for task in tasks:

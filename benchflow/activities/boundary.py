@@ -1,6 +1,6 @@
-"""What every activity has around it: a record on disk, a heartbeat, typed failures, a size limit.
+"""The interceptor around every activity: a record on disk, a heartbeat, typed failures, a size limit.
 
-The record lets the next worker process take over what this one leaves: see `handover`.
+The record lets another worker process hand over the activity if this one dies: see `handover`.
 """
 
 from __future__ import annotations
@@ -38,21 +38,29 @@ _PASSING = frozenset(
         RPCStatusCode.UNKNOWN,
     }
 )
-"""Answers of a server that is away, restarts, or has too much to do."""
+"""Status codes of a server that is unreachable, restarts, or is overloaded. They pass: the activity is retried."""
 
 MAX_RETRIED_TEXT = 800
-"""Bytes of the message of a failure that is retried, which the server has twice: as such, and with its details."""
+"""Bytes of the message of a retried failure. The server stores it twice: as the message, and in the details."""
 
 
 class BoundaryInterceptor(Interceptor):
-    """Puts `_Boundary` around every activity of a worker."""
+    """Interceptor that puts `_Boundary` around every activity of a worker.
+
+    Args:
+        records: Records on disk of the activities that run in this process.
+        work: Tasks of the activities, which outlive single attempts.
+        options: Heartbeat interval and `max_failures`.
+    """
 
     def __init__(self, records: RunningActivities, work: OngoingWork, options: WorkerOptions) -> None:
+        """Make it."""
         self.records = records
         self.work = work
         self.options = options
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Return `next` with the boundary around it."""
         return _Boundary(next, self.records, self.work, self.options)
 
 
@@ -77,21 +85,22 @@ class _Boundary(ActivityInboundInterceptor):
                 raise
             except Exception as error:
                 sent = self._as_application_error(error, failures)
-                # The causes of one that is retried are in the log: with their tracebacks no server keeps them.
+                # The causes of a retried failure are in the log only: with their tracebacks, it exceeds the size
+                # that the server stores (see `_short`).
                 raise sent from (error if sent.non_retryable else None)
 
     def _heartbeat_every(self) -> float:
-        """Return the seconds between heartbeats: the worker's option, but three within the timeout that the job set."""
+        """Return the seconds between heartbeats: the worker's option, at most a third of the heartbeat timeout."""
         timeout = activity.info().heartbeat_timeout
         every_sec = self.options.heartbeat_every_sec
         return min(every_sec, timeout.total_seconds() / 3) if timeout else every_sec
 
     def _as_application_error(self, error: Exception, failures: int) -> ApplicationError:
-        """Return the error for the server, which starts the activity again unless it is final.
+        """Return the error for the server, which retries the activity unless the error is non-retryable.
 
         Args:
-            error: What the activity raised.
-            failures: How many of its attempts before this one count towards `max_failures`.
+            error: The exception that the activity raised.
+            failures: Number of earlier attempts that count towards `max_failures`. Outages do not count.
         """
         if isinstance(error, RPCError) and error.status in _PASSING:
             error = ServerUnavailableError(f"the Temporal server did not do what it was asked: {error.message}")
@@ -100,11 +109,11 @@ class _Boundary(ActivityInboundInterceptor):
         if not is_final and not (isinstance(known, BenchFlowError) and known.is_outage):
             failures += 1
             is_final = failures >= self.options.max_failures
-            # Sent before the failure is, and given to the next attempt, whichever worker has it.
+            # Sent before the failure: the server gives the last heartbeat details to the next attempt, on any worker.
             activity.heartbeat(failures)
         name, attempt = activity.info().activity_type, activity.info().attempt
         if not isinstance(known, BenchFlowError):
-            # The traceback once: it is long, and the same again is the rule.
+            # Only once: the traceback is long, and mostly the same for every attempt.
             log.error("unexpected failure", activity=name, attempt=attempt, exc_info=error if failures == 1 else None)
         elif not is_final:
             log.info("an activity will be tried again", activity=name, attempt=attempt, error=known.message)
@@ -114,8 +123,10 @@ class _Boundary(ActivityInboundInterceptor):
 
 
 def _short(failure: Failure) -> Failure:
-    """Return a failure of a size that the server keeps while its activity is retried: in place of a larger one it shows
-    nothing but that it was too large (`limit.mutableStateActivityFailureSize.error`, 4 KiB with the traceback).
+    """Return the failure, cut to a size that the server stores while it retries the activity.
+
+    The server replaces a larger failure by a note that it was too large (`limit.mutableStateActivityFailureSize.error`,
+    4 KiB with the traceback).
     """
 
     def cut(text: str) -> str:
@@ -126,7 +137,7 @@ def _short(failure: Failure) -> Failure:
 
 
 def failures_before() -> int:
-    """Return how many earlier attempts of the running activity have failed, outages and lost workers not counted."""
+    """Return how many earlier attempts of the running activity have failed; outages and lost workers do not count."""
     details = activity.info().heartbeat_details
     return int(details[0]) if details else 0
 
@@ -143,7 +154,7 @@ def _check_size(result: Any) -> None:
 @asynccontextmanager
 async def _heartbeat(every_sec: float, failures: int) -> AsyncIterator[None]:
     async def beat() -> None:
-        # A heartbeat without details would take away those of the last.
+        # The server keeps the details of the last heartbeat only: one without details would erase the count.
         details = [failures] if failures else []
         is_logged = False
         while True:
@@ -151,7 +162,7 @@ async def _heartbeat(every_sec: float, failures: int) -> AsyncIterator[None]:
             try:
                 activity.heartbeat(*details)
             except Exception:
-                # Without heartbeats the attempt would be lost; the next one may get through.
+                # The loop must not end: without heartbeats the attempt times out. The next heartbeat may get through.
                 if not is_logged:
                     log.exception("a heartbeat failed", activity=activity.info().activity_type)
                 is_logged = True

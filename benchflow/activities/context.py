@@ -1,4 +1,4 @@
-"""What the activities of one worker process share: its host, and the server."""
+"""The context that the activities of one worker process share: its host, and its client of the server."""
 
 from __future__ import annotations
 
@@ -14,3 +14,4 @@ class WorkerContext(Host):
     """The host of a worker process, with its connection to the server."""
 
     client: Client
+    """Connection to the Temporal server."""

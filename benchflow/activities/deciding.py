@@ -1,6 +1,6 @@
-"""The activities that ask users' own code: a policy whether a rollout branches, an aggregate what a state is worth.
+"""The activities that call users' own code: branch policies, and aggregates of the returns of children.
 
-It runs in this process, in a thread of its own: what blocks there keeps nothing else from going on.
+The code runs in this process, in a thread of its own, so that a call that blocks does not block the worker.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from benchflow.trajectories.values import aggregated
 T = TypeVar("T")
 
 PATIENCE_SEC = 60.0
-"""How long a user's code may think."""
+"""Timeout of one call of a user's code."""
 
 
 class DecidingActivities:
+    """The activities that call users' branch policies and aggregates."""
+
     @activity.defn(name=names.DECIDE)
     async def decide(self, work: DecideInput) -> Decision:
-        """Ask a user's policy. Raises `ConfigError`, which ends the rollout, for what it does wrong."""
+        """Call a user's branch policy, and return the children that it wants.
+
+        Raises:
+            ConfigError: The policy fails, times out, or returns invalid children. It ends the rollout.
+        """
 
         def ask() -> Decision:
             policy = load_policy(work.policy)
@@ -43,18 +49,33 @@ class DecidingActivities:
 
     @activity.defn(name=names.AGGREGATE)
     async def aggregate(self, work: AggregateInput) -> Aggregated:
-        """Ask a user's aggregate. Raises `ConfigError` where it cannot be had, else `RewardFuncError`."""
+        """Call a user's aggregate, and return the value that it gives the returns of the children.
+
+        Raises:
+            ConfigError: The aggregate can't be loaded, or times out.
+            RewardFuncError: It fails, or returns an invalid value.
+        """
 
         def ask() -> Aggregated:
             own = load_aggregate(work.aggregate)
-            assert own is not None  # a built-in one is known to workflows
+            assert own is not None  # workflows compute built-in aggregates themselves
             return Aggregated(value=aggregated(work.aggregate, own, work.returns))
 
         return await asked(ask, work.aggregate, "branch.aggregate")
 
 
 async def asked(ask: Callable[[], T], name: str, key: str, patience: float = PATIENCE_SEC) -> T:
-    """What a function returns, or raises, in a thread of its own. Raises `ConfigError` when it takes too long."""
+    """Call a function in a thread of its own, and return its result or raise its exception.
+
+    Args:
+        ask: The function.
+        name: The function's import path, for errors.
+        key: The configuration key that holds it, for errors.
+        patience: Timeout in seconds; time in which this process was frozen does not count.
+
+    Raises:
+        ConfigError: The function has timed out, or raised `SystemExit` or the like.
+    """
     answer: Future[T] = Future()
     answer.set_running_or_notify_cancel()
 
@@ -63,10 +84,10 @@ async def asked(ask: Callable[[], T], name: str, key: str, patience: float = PAT
             answer.set_result(ask())
         except Exception as error:
             answer.set_exception(error)
-        except BaseException as error:  # such as `sys.exit()`, which is none of this process
+        except BaseException as error:  # such as `SystemExit`, which must not end the worker
             answer.set_exception(ConfigError(f"failed: {type(error).__name__}: {error}", file=name, key=key))
 
-    # A pool's threads are shared, and are waited for when the process ends.
+    # Not in a pool: a call that hangs would occupy a shared thread, and the process would wait for it at its end.
     threading.Thread(target=run, name=f"own {name}", daemon=True).start()
     try:
         async with awake_timeout(patience):

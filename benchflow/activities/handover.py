@@ -3,7 +3,8 @@
 A record holds the task token of a running activity. When a worker process is gone, another one on this host
 reads the records of the dead and reports their activities as failed, so that they run again at once instead of
 after a heartbeat timeout. A process can die before it has recorded what it was given, or after it has removed a
-record and before the server heard the result: so the server is also asked what it believes to run in the dead.
+record and before the server received the result: so the server is also asked which activities it believes to run in
+dead processes.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ log = structlog.get_logger("benchflow.activities")
 
 
 NEXT_WORKER = timedelta(milliseconds=50)
-"""Delay before the next attempt of an activity that did not fail: its worker ended, or the server lost sight of it."""
+"""Delay before the next attempt of an activity that did not fail: its worker ended, or the server lost its contact."""
 
 OPEN_WORKFLOWS = 1000
-"""Most open workflows that are asked what they wait for when a worker process is found dead."""
+"""Maximum of open workflows whose pending activities are listed when a worker process is found dead."""
 
 _RECORD_SEC = 60.0
-"""Seconds that handing over one activity may take."""
+"""Timeout, in seconds, of handing over one activity, or those of one workflow."""
 
 _RUNNING = (
     PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
@@ -47,12 +48,15 @@ _RUNNING = (
 
 
 class RunningActivities:
-    """The records of this process: `<running>/<pid>-<start time>/<number>.token`.
+    """The records of this process's running activities: `<root>/<pid>-<start time>/<number>.token`.
 
-    host: the id of this host; with it the directory's name makes the identity under which the server knows us.
+    Args:
+        root: Directory of the records of all worker processes of this host.
+        host: Id of this host. The worker identity on the server is `<pid>-<start time>@<host>`.
     """
 
     def __init__(self, root: Path, host: str) -> None:
+        """Make it. `open` creates the directory."""
         self.root = root
         self.host = host
         self.directory = root / f"{os.getpid()}-{start_time(os.getpid())}"
@@ -60,23 +64,28 @@ class RunningActivities:
 
     @property
     def identity(self) -> str:
+        """Worker identity of this process on the server."""
         return self._identity_of(self.directory)
 
     def _identity_of(self, directory: Path) -> str:
         return f"{directory.name}@{self.host}"
 
     def open(self) -> None:
+        """Create the directory of this process's records."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def mark_ready(self) -> None:
-        """Say that this worker asks for work."""
+        """Write the file `ready`, which tells other processes that this worker polls for tasks."""
         (self.directory / "ready").touch()
 
     @contextmanager
     def record(self, token: bytes) -> Iterator[None]:
-        """Keep the record of a running activity for the block.
+        """Hold a record of a running activity on disk for the block.
 
-        On a full disk there is none: if this worker dies, the activity is tried again after its heartbeat timeout.
+        On a full disk there is none: if this worker dies, the activity is retried after its heartbeat timeout.
+
+        Args:
+            token: The activity's task token.
         """
         self._count += 1
         record = self.directory / f"{self._count}.token"
@@ -91,12 +100,13 @@ class RunningActivities:
         try:
             yield
         finally:
-            # One that can't be removed must not fail the activity: handing it over, the server says that it is over.
+            # An error here must not fail the activity. A record that stays does no harm: the server reports the
+            # activity as ended when it is handed over.
             with suppress(OSError):
                 record.unlink()
 
     def of_the_dead(self) -> list[Path]:
-        """The directories of worker processes that are gone."""
+        """Return the directories of worker processes that are gone."""
         dead = []
         for directory in self.root.iterdir() if self.root.is_dir() else ():
             pid, _, started = directory.name.partition("-")
@@ -105,10 +115,14 @@ class RunningActivities:
         return dead
 
     async def hand_over(self, client: Client, failures: Failures) -> int:
-        """Report the activities of dead worker processes as failed, retryably: one round. Returns how many there were.
+        """Report the activities of dead worker processes as failed and retryable, and return their number.
 
-        The records of a process stay until all that it ran has been handed over. One that cannot be is tried again, and
-        keeps no other from its turn.
+        The records of a process stay until all of its activities have been handed over. An activity that can't be
+        handed over now is retried in the next round, and does not hold up the others.
+
+        Args:
+            client: Connection to the server.
+            failures: Receives the errors of single activities: they are not raised.
         """
         failures.begin_round()
         count = 0
@@ -129,7 +143,11 @@ class RunningActivities:
         return count
 
     async def _hand_over_unrecorded(self, client: Client, identities: set[str], failures: Failures) -> int:
-        """Hand over what the server believes to run in the dead. Raises `ServerUnavailableError` if any is left."""
+        """Hand over the activities that the server believes to run in dead processes, and return their number.
+
+        Raises:
+            ServerUnavailableError: Some of the open workflows could not be asked.
+        """
         count = left = 0
         async for workflow in client.list_workflows('ExecutionStatus="Running"', limit=OPEN_WORKFLOWS):
             left += 1
@@ -149,7 +167,7 @@ class RunningActivities:
 
 
 async def _pending_activities(handle: WorkflowHandle[Any, Any]) -> Sequence[PendingActivityInfo]:
-    """Return the activities that a workflow waits for; none of one that has ended meanwhile."""
+    """Return the pending activities of a workflow; none if the server does not know it any more."""
     try:
         return (await handle.describe()).raw_description.pending_activities
     except RPCError as error:
@@ -161,20 +179,20 @@ async def _fail_recorded(client: Client, record: Path) -> int:
     try:
         token = record.read_bytes()
     except FileNotFoundError:
-        # Another worker was faster.
+        # Another worker has handed it over.
         return 0
     try:
         return await _fail(client.get_async_activity_handle(task_token=token))
     except RPCError as error:
         if error.status != RPCStatusCode.INVALID_ARGUMENT:
             raise
-        # Cut off, or not written before a power cut: the server is asked instead what runs in the dead.
+        # Truncated by a full disk or a power cut: the activity is found by asking the server for those of the dead.
         log.warning("a record of a running activity is no token", record=record.name)
         return 0
 
 
 async def _fail(activity_: AsyncActivityHandle) -> int:
-    """Report an activity of a dead process; 0 for one that the server knows to have ended."""
+    """Report an activity of a dead process as failed; return 1, or 0 if it had ended already."""
     try:
         await activity_.fail(ApplicationError("the worker died", type="WorkerDied", next_retry_delay=NEXT_WORKER))
     except RPCError as error:

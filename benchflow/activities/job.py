@@ -1,4 +1,4 @@
-"""The activities of a job: naming its rollouts, asking after them, finishing."""
+"""The activities of a job: specify its rollouts, poll their states, finish the job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from benchflow.results.summary import write_summary
 log = structlog.get_logger("benchflow.activities")
 
 BATCH_BYTES = 48 * 1024
-"""Of rollouts that are named at once; a payload takes a third more."""
+"""Maximum size of the rollout specifications in one response; as base64, a payload takes a third more."""
 
 
 _STATES = {
@@ -54,12 +54,22 @@ _STATES = {
 
 
 class JobActivities:
+    """The activities of a job's workflow.
+
+    Args:
+        context: Host and client of this worker process.
+    """
+
     def __init__(self, context: WorkerContext) -> None:
+        """Make it."""
         self.context = context
 
     @activity.defn(name=names.NAME_ROLLOUTS)
     async def name_rollouts(self, batch: BatchInput) -> Batch:
-        """The first of them that fit into one answer, at least one: what agents and worlds bring may be long."""
+        """Return the specifications of the first of a batch's rollouts, as many as `BATCH_BYTES` holds, at least one.
+
+        The caller asks again for the rest: specifications of agents and worlds may be long.
+        """
         spec = await self.context.job(batch.spec)
         indices = [index for first, end in batch.indices for index in range(first, end)]
         named: list[RolloutSpec] = []
@@ -74,7 +84,7 @@ class JobActivities:
 
     @activity.defn(name=names.ROLLOUT_STATES)
     async def rollout_states(self, asked: OpenRollouts) -> RolloutStates:
-        """Ask the server about rollouts that have not reported, and end those that are stuck after their report."""
+        """Return the states of rollouts that have not reported; end attempts that are stuck after their report."""
         for awaited in await asyncio.gather(*(self._known_state(id, asked) for id in asked.awaited)):
             if awaited.status == "stuck":
                 log.error("ending an attempt that is stuck", id=awaited.id, reason=awaited.reason)
@@ -82,7 +92,7 @@ class JobActivities:
         return RolloutStates(states=list(await asyncio.gather(*(self._known_state(id, asked) for id in asked.ids))))
 
     async def _known_state(self, workflow_id: str, asked: OpenRollouts) -> RolloutState:
-        """Return the state of one: `running` where what it left is not in the store, so that it holds up no other."""
+        """Return the state of a rollout; `running` if its outcome can't be read now; it is polled again."""
         try:
             return await self._state(workflow_id, asked)
         except StoreError as error:
@@ -106,7 +116,7 @@ class JobActivities:
                     if failing.workflow_id == workflow_id:
                         status, reason = "stuck", why
                     else:
-                        # Its parent, which waits for it, goes on with a child that failed.
+                        # A child of it: the parent, which waits for it, continues with a child that failed.
                         log.error("ending a child that is stuck", id=failing.workflow_id, reason=why)
                         await end_stuck(self.context.client, failing.workflow_id)
         except WorkflowFailureError:
@@ -119,14 +129,14 @@ class JobActivities:
 
     @activity.defn(name=names.HOST_STATUS)
     async def host_status(self, query: HostQuery) -> HostStatus:
-        """Return when the workers of a host's queue last asked for work."""
+        """Return when the workers of a host's task queue last polled; both fields are None if no poll is known."""
         last = await last_poll(self.context.client, query.queue)
         return HostStatus(last_poll_sec=time.time() - last if last is not None else None, last_poll=last)
 
     @activity.defn(name=names.FINISH_JOB)
     async def finish_job(self, finish: FinishJob) -> None:
-        """Remove the job's secrets and the sandbox of its own; write the rows that are missing, and the summary."""
-        # First, since nothing of the job needs them any more, whatever becomes of the rest.
+        """Remove the job's secrets and shared sandbox; on the submitting host, write missing rows and the summary."""
+        # First: nothing of the job needs them any more, and the rest may fail.
         secrets.remove(self.context.paths, finish.job_id)
         spec = await read_job_spec(self.context, finish.spec, finish.origin)
         if spec is not None:
@@ -144,7 +154,7 @@ class JobActivities:
         await asyncio.to_thread(write_summary, paths, finish.job_name, total, spec)
 
     async def _remove_sandbox(self, spec: JobSpec, finish: FinishJob) -> None:
-        """The sandbox that the rollouts have shared, if it is on this host; on another, its reaper does it."""
+        """Remove the sandbox that the rollouts have shared, if this host has it; else the reaper of its host does."""
         name = shared_sandbox(self.context.stack, finish.run_id, spec.tasks[0])
         if not spec.is_persistent or name not in self.context.slots.taken():
             return

@@ -1,4 +1,4 @@
-"""Removes the secrets of jobs that ended without removing them: terminated, or forgotten by the server."""
+"""Removal of the secrets of jobs that ended without removing them: terminated, or forgotten by the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger("benchflow.secrets")
 
 
 async def remove_secrets_of_ended_jobs(context: WorkerContext) -> None:
-    """Remove the secrets of jobs that are over. One that can't be asked after keeps them until the next round."""
+    """Remove the secrets of jobs that have ended. On an error, log it and leave the job's secrets to the next round."""
     for job, left_at in await asyncio.to_thread(lambda: list(secrets.left(context.paths))):
         try:
             if await _is_over(context, job, left_at):
@@ -29,9 +29,15 @@ async def remove_secrets_of_ended_jobs(context: WorkerContext) -> None:
 
 
 async def _is_over(context: WorkerContext, job: str, left_at: float) -> bool:
-    """Tell whether a job, with all of its rollouts, has ended since its secrets were left.
+    """Return whether a job, with all of its rollouts, has ended since its secrets were written.
 
-    A submit leaves them before it starts the job. The rollouts of a job that was terminated go on, and need them.
+    A submit writes them before it starts the job, so that an earlier job of the same id may have ended before. The
+    rollouts of a terminated job run on, and need them.
+
+    Args:
+        context: Host and client of this worker process.
+        job: Workflow id of the job.
+        left_at: When its secrets were written, as a timestamp.
     """
     is_old = time.time() - left_at > context.options.unknown_grace_sec
     try:

@@ -1,8 +1,8 @@
-"""Removes what jobs leave on a host after they are over, and what only saved time: by age, and slowly.
+"""Removal, by age, of files that jobs leave on a host, and of caches.
 
 These are results that went to the store, unpacked tasks, trials of worlds, retained checkpoints of rollouts that have
-ended, and the bulk of messages. Nothing says of them that they are needed, so nothing goes that was written or used
-since the oldest open workflow began, or within the time of retention.
+ended, and the large contents of messages. No reference count tells whether they are still needed, so nothing is removed
+that has changed since the retention time before the oldest open workflow started.
 """
 
 from __future__ import annotations
@@ -31,17 +31,28 @@ log = structlog.get_logger("benchflow.leftovers")
 
 
 class Leftovers:
-    """Removes leftovers of one host. One of a worker."""
+    """Removes the leftovers of one host; each worker has one.
+
+    Args:
+        context: Host and client of this worker process.
+    """
 
     def __init__(self, context: WorkerContext) -> None:
+        """Make it."""
         self.context = context
         self._failures = Failures("leftovers")
 
     async def remove(self) -> int:
-        """Remove what is old enough: one round. Returns how many directories and files went."""
+        """Remove all leftovers that are old enough, and return the number of directories and files removed.
+
+        An entry that can't be removed is logged, and retried in the next round.
+
+        Raises:
+            RPCError: The server can't be asked for its open workflows.
+        """
         self._failures.begin_round()
         began = await oldest_begin(self.context.client)
-        # Both, as this host's clock may have been set, and may differ from the server's.
+        # The minimum, since this host's clock may have been set, and may differ from the server's.
         newest = min(began, time.time()) - self.context.options.leftovers_retain_days * 86_400
         paths, backend = self.context.paths, self.context.store.backend
         removed = 0
@@ -60,7 +71,7 @@ class Leftovers:
         return removed
 
     async def _remove_ended(self, file: Path, newest: float) -> bool:
-        """Remove a retained checkpoint, or the state of a rollout that has ended, in which nothing is newer."""
+        """Remove a retained checkpoint, or the state of an ended rollout; False if it is newer or the reaper's."""
         if file.lstat().st_ctime > newest:
             return False
         if file.parent == self.context.paths.ended:
@@ -68,17 +79,20 @@ class Leftovers:
             return True
         kept = await asyncio.to_thread(read_kept, file)
         if kept is None or not kept.is_retained:
-            # The reaper's.
+            # The reaper removes it, when its rollout has ended.
             return False
         await remove_kept(file, self.context.store)
         return True
 
 
 async def oldest_begin(client: Client) -> float:
-    """Return when the oldest open workflow began, as a timestamp; now, if none is open.
+    """Return when the oldest open workflow started, as a timestamp; now, if none is open.
 
-    Of one that continued as new the first run counts, of which it may have taken something along. One whose beginning
-    the server has forgotten may have begun at any time, and 0 is returned.
+    After continue-as-new the first run counts, whose files the workflow may still use. If the server has forgotten the
+    first run, it may have started at any time, and 0 is returned.
+
+    Raises:
+        RPCError: The server can't be asked.
     """
     oldest = time.time()
     async for workflow in client.list_workflows('ExecutionStatus="Running"'):
@@ -103,20 +117,24 @@ def _entries(root: Path) -> list[Path]:
 
 
 def _remove_directory(directory: Path, newest: float) -> bool:
-    """Remove a directory in which nothing is newer. Those whose names begin with a dot are somebody's who works now."""
+    """Remove a directory in which nothing has changed since `newest`; return whether it was removed.
+
+    Hidden directories are skipped, since a process works in them now; but those that an interrupted removal has renamed
+    (`.<name>.old`) are removed.
+    """
     if not stat.S_ISDIR(directory.lstat().st_mode):
         return False
     if not (directory.name.startswith(".") and directory.suffix == _GOING):
         if directory.name.startswith(".") or any(changed > newest for changed in _changes(directory)):
             return False
-        # Nobody finds half of it.
+        # Renamed first, so that no process finds a half-removed directory.
         directory = directory.rename(directory.with_name(f".{directory.name}{_GOING}"))
     trees.remove(directory)
     return True
 
 
 def _changes(directory: Path) -> Iterator[float]:
-    """Yield when a directory and all in it was last changed, by the kernel: of a modification, anybody says when."""
+    """Yield the ctimes of a directory and of all entries below it. Unlike an mtime, a program can't set a ctime."""
     yield directory.lstat().st_ctime
     for place, directories, files in os.walk(directory):
         for name in (*directories, *files):

@@ -1,4 +1,4 @@
-"""The activity that gives a row to rollouts that can't report: never started, terminated, or stuck."""
+"""The activity that writes the result rows of rollouts that can't report: never started, terminated, or stuck."""
 
 from __future__ import annotations
 
@@ -46,6 +46,11 @@ log = structlog.get_logger("benchflow.lost")
 async def read_job_spec(context: WorkerContext, ref: ArtifactRef, origin: Origin) -> JobSpec | None:
     """Return a job's specification: from the store, else from the job's directory; None if neither can be read.
 
+    Args:
+        context: Host and client of this worker process.
+        ref: The specification in the store.
+        origin: Host and directory of the submit; the directory is read on that host only.
+
     Raises:
         StoreError: The store can't be read now, and may be later.
     """
@@ -63,12 +68,23 @@ async def read_job_spec(context: WorkerContext, ref: ArtifactRef, origin: Origin
 
 
 class LostActivities:
+    """The activity for rollouts that can't report.
+
+    Args:
+        context: Host and client of this worker process.
+    """
+
     def __init__(self, context: WorkerContext) -> None:
+        """Make it."""
         self.context = context
 
     @activity.defn(name=names.REPORT_LOST)
     async def report_lost(self, given: LostInput) -> LostOutcomes:
-        """Write the rows of lost rollouts. A result that the rollout wrote itself is never replaced."""
+        """Write the rows of lost rollouts, and return their outcomes.
+
+        A result that the rollout wrote itself is never replaced: its outcome is returned. On a host other than the
+        submitting one, nothing is written.
+        """
         spec = await read_job_spec(self.context, given.spec, given.origin)
         return LostOutcomes(outcomes=[await self._outcome(given, spec, lost) for lost in given.rollouts])
 
@@ -118,7 +134,7 @@ class LostActivities:
         )
 
     async def _write_all(self, spec: RolloutSpec, paths: RolloutPaths, given: LostInput, lost: LostRollout) -> bool:
-        """Write the row of a rollout that was started, with the trajectory up to its end. False if that can't be."""
+        """Write the row and the trajectory of a rollout that was started. Return False if that is not possible."""
         if not lost.run_id:
             return False
         await asyncio.to_thread(begin_row, paths, spec, lost)
@@ -141,7 +157,7 @@ class LostActivities:
             if isinstance(known, BenchFlowError) and known.retryable:
                 raise
             log.warning("a lost rollout has a row only", rollout=spec.id, error=str(error))
-            # Nobody can tell any more whether there are secrets in it.
+            # They may hold secrets, since the redaction has not completed.
             for directory in collected(paths):
                 await asyncio.to_thread(trees.remove, directory)
             return False

@@ -1,4 +1,4 @@
-"""The activity that asks a job's models for one token each."""
+"""The activity that checks a job's models with a request for one token each."""
 
 from __future__ import annotations
 
@@ -21,17 +21,24 @@ REMEDY = "check that the endpoint runs, and --base-url"
 
 
 class PreflightActivities:
+    """The activity that checks a job's models before its rollouts start.
+
+    Args:
+        context: Host and client of this worker process.
+    """
+
     def __init__(self, context: WorkerContext) -> None:
+        """Make it."""
         self._context = context
 
     @activity.defn(name=names.PREFLIGHT)
     async def preflight(self, wanted: PreflightInput) -> Preflight:
-        """Return the models that serve no call."""
+        """Request one token from each agent's model, and return the problems found."""
         found = await asyncio.gather(*(self._check(wanted.job_id, agent) for agent in wanted.agents))
         return Preflight(problems=[problem for problem in found if problem is not None])
 
     async def _check(self, job_id: str, agent: AgentSpec) -> ModelProblem | None:
-        """Ask an agent's model for one token. Return what was wrong; None if nothing was."""
+        """Request one token from an agent's model. Return the problem; None if there is none, or no model."""
         endpoint, model = endpoint_of(record_for(agent), agent.model, agent.base_url)
         if endpoint is None or model is None:
             return None

@@ -1,7 +1,8 @@
 """The reaper: removes the sandboxes of this stack, on this host, whose workflow is over.
 
-A terminated workflow runs no code, and a killed worker cleans nothing up; so every worker looks, when it starts and
-from time to time. It touches only what carries the label of its own stack, or of a process of this host that is gone.
+A terminated workflow runs no code, and a killed worker does no cleanup; so every worker looks for orphans, when it
+starts and from time to time. It removes only sandboxes with the label of its own stack, or of a process of this host
+that is gone.
 """
 
 from __future__ import annotations
@@ -29,16 +30,21 @@ log = structlog.get_logger("benchflow.reaper")
 
 
 ITEM_SEC = 300.0
-"""Seconds after which a provider, a sandbox or a checkpoint is given up for this round: the others have theirs."""
+"""Timeout of one provider, sandbox or other item in a round, so that one that hangs does not hold up the others."""
 
 WATCHED_SEC = 600.0
-"""Seconds for which something must have looked too old before it is removed: the wall clock may have been set."""
+"""Seconds for which an item must have looked too old before it is removed, since the wall clock may have been set."""
 
 
 class Reaper:
-    """Removes what workflows that are over have left on this host. One of a worker."""
+    """Removes what ended workflows have left on this host; each worker has one.
+
+    Args:
+        context: Host and client of this worker process.
+    """
 
     def __init__(self, context: WorkerContext) -> None:
+        """Make it."""
         self.context = context
         self.options = context.options
         self._failures = Failures("reaper")
@@ -46,7 +52,10 @@ class Reaper:
         self._watched_before = self._watched
 
     async def reap(self) -> int:
-        """One round over all providers of this host. Returns the number of sandboxes removed."""
+        """Remove orphans of all kinds in one round, and return the number of sandboxes removed.
+
+        An item that fails is logged, and retried in the next round.
+        """
         self._failures.begin_round()
         self._watched_before, self._watched = self._watched, {}
         removed = 0
@@ -59,14 +68,14 @@ class Reaper:
                 try:
                     owned = [*await provider.owned(self.context.stack), *await provider.owned(OF_A_PROCESS)]
                 except BenchFlowError as error:
-                    # A provider that cannot be asked (no daemon) has nothing that could be removed now.
+                    # Without its daemon, nothing of a provider can be removed now.
                     log.debug("cannot reap", provider=name, error=error.message)
             if owned is None:
                 complete = False
                 continue
             living |= {sandbox.name for sandbox in owned}
             for sandbox in owned:
-                # One that can't be removed now keeps its place, and holds up no other.
+                # One that can't be removed now keeps its slot, and does not hold up the others.
                 async with self._failures.item(f"sandbox {sandbox.name}", ITEM_SEC):
                     if await self._is_over(sandbox):
                         await provider.remove(sandbox.name)
@@ -88,10 +97,10 @@ class Reaper:
         return removed
 
     async def _free_slots(self, living: set[str], *, is_complete: bool) -> None:
-        """Free slots without a sandbox: at once if their workflow is over, else if they are abandoned.
+        """Free slots without a sandbox: at once if their workflow has ended, else once they are abandoned.
 
         Args:
-            living: Names of the sandboxes that there are.
+            living: Names of the existing sandboxes.
             is_complete: Whether every provider could be asked. If not, a slot is freed only because its workflow has
                 ended.
         """
@@ -107,7 +116,7 @@ class Reaper:
                     log.info("freed a slot that has no sandbox", slot=name)
 
     async def _forget_models(self) -> None:
-        """A rollout that is over has no call to make; one that was terminated has not said so."""
+        """Have the gateway forget rollouts that have ended: a terminated one could not do so itself."""
         if not any(self.context.paths.gateway.rollouts.glob("*.json")):
             return
         from benchflow.gateway.client import GatewayClient
@@ -116,7 +125,7 @@ class Reaper:
         try:
             statuses = await client.statuses()
         except GatewayError as error:
-            # It is started again by whoever keeps it.
+            # The process that supervises it restarts it.
             log.debug("cannot ask the gateway", error=error.message)
             return
         for status in statuses:
@@ -125,7 +134,7 @@ class Reaper:
                     await client.forget(status.id)
 
     async def _remove_checkpoints(self) -> None:
-        """A state is kept for as long as the root of its tree runs."""
+        """Remove the checkpoints whose root workflow has ended, unless they are retained."""
         for file in await asyncio.to_thread(lambda: sorted(self.context.paths.checkpoints.glob("*.json"))):
             async with self._failures.item(f"checkpoint {file.stem}", ITEM_SEC):
                 kept = await asyncio.to_thread(read_kept, file)
@@ -134,7 +143,12 @@ class Reaper:
                     log.info("removed a checkpoint whose rollout is over", checkpoint=file.stem)
 
     async def _has_ended(self, workflow: str, run: str | None = None) -> bool:
-        """run: the first of the workflow's, if it matters which of them it was."""
+        """Return whether a workflow has ended; False if the server can't tell.
+
+        Args:
+            workflow: Its id.
+            run: Its first run. If the id belongs to another first run by now, this one has ended.
+        """
         try:
             description = await self.context.client.get_workflow_handle(workflow).describe()
         except RPCError:
@@ -143,7 +157,7 @@ class Reaper:
         return run not in (None, first_run) or description.status != WorkflowExecutionStatus.RUNNING
 
     def _remove_sessions(self, living: set[str]) -> None:
-        """The files of agents whose sandbox is gone: of a provision that runs now, they are young."""
+        """Remove the session files of sandboxes that are gone, after the grace: a provision writes them first."""
         root = self.context.paths.sessions
         for directory in root.iterdir() if root.is_dir() else ():
             with suppress(FileNotFoundError):
@@ -152,10 +166,14 @@ class Reaper:
                     remove_sessions(directory)
 
     def _is_abandoned(self, name: str, changed: float, is_in_use: bool) -> bool:
-        """Tell whether something without a sandbox is older than the grace, by a clock that nobody sets.
+        """Return whether an unused item is older than the grace by the monotonic clock, which can't be set.
 
-        changed: when, by the wall clock. That alone decides nothing: a step of it would make what is in use look old,
-        or what is abandoned look new for years.
+        The wall clock alone decides nothing: if it is set, an item in use may look old, or an orphan new for years.
+
+        Args:
+            name: Name of the item.
+            changed: When it changed, by the wall clock.
+            is_in_use: Whether it is still in use, and so not abandoned.
         """
         if is_in_use:
             return False

@@ -55,6 +55,7 @@ class HostedAgent:
     """The agent of a rollout, in the sandbox that the rollout is attached to."""
 
     def __init__(self, rollout: Hosted) -> None:
+        """Make it."""
         self._rollout = rollout
 
     @cached_property

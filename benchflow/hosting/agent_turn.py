@@ -54,6 +54,7 @@ class SessionTurn:
     """One turn of an agent that has a session."""
 
     def __init__(self, rollout: Hosted, work: StepInput, prompt: str) -> None:
+        """Make it."""
         self._rollout = rollout
         self._work = work
         self._prompt = prompt

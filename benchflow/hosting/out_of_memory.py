@@ -114,6 +114,7 @@ class TurnMemory:
     """The kernel's kills in one turn, and the verdict that follows from them."""
 
     def __init__(self, rollout: Hosted, work: StepInput, writer: NodeWriter) -> None:
+        """Make it."""
         self._rollout = rollout
         self._sandbox = rollout.sandbox
         self._writer = writer

@@ -65,11 +65,19 @@ class _StepNote(Model):
 
 
 class RescoredRolloutWork:
-    """One rollout of a tree on its way to its new score. paths: where that is written."""
+    """The scoring of one stored rollout of a tree.
+
+    Args:
+        basis: The tasks and the rubric to score by.
+        stored: The rollout.
+        paths: Where the new score is written.
+        before: New scores of the parent's steps, for a child.
+    """
 
     def __init__(
         self, basis: ScoringBasis, stored: StoredRollout, paths: RolloutPaths, before: list[StepScore]
     ) -> None:
+        """Make it."""
         self._basis, self._stored, self._paths = basis, stored, paths
         self._settings = JudgeSettings.model_validate(basis.spec.run.judge.model_dump() | basis.scoring.judge)
         self._judge = CountingJudge()

@@ -51,6 +51,7 @@ class StoredScoring:
     """The scoring of one stored rollout, with the children that it has, for one run of its workflow."""
 
     def __init__(self, basis: ScoringBasis) -> None:
+        """Make it."""
         self._basis = basis
         self._spec = basis.spec
 

@@ -23,6 +23,7 @@ class RoomTrial:
     """
 
     def __init__(self, evidence: Path, task: tuple[str, str, str | None]) -> None:
+        """Make it."""
         self._evidence = evidence
         self._task = task
 

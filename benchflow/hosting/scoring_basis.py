@@ -20,6 +20,7 @@ class ScoringBasis:
     """What scores one stored rollout on this host, for one run of its workflow."""
 
     def __init__(self, host: Host, spec: RolloutSpec, scoring: Scoring, run_id: str) -> None:
+        """Make it."""
         self.host = host
         self.spec = spec
         self.scoring = scoring

@@ -30,10 +30,12 @@ class CountingJudge:
     """A `Judge` that counts the answers of another one, `inner`."""
 
     def __init__(self) -> None:
+        """Make it."""
         self.inner: Judge | None = None
         self.use: JudgeUse | None = None
 
     async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
+        """Return the answer of `inner`, and count it. Raises `JudgeError` if there is no `inner`."""
         if self.inner is None:
             raise JudgeError("there is nobody to ask")
         answer = await self.inner.ask(question)

@@ -46,6 +46,7 @@ class HostedTurn:
     """One turn of a rollout's agent, of whichever kind."""
 
     def __init__(self, rollout: Hosted, work: StepInput) -> None:
+        """Make it."""
         self._rollout = rollout
         self._work = work
         self._step = work.step

@@ -1,1 +1,1 @@
-"""The workflows: they decide, and never do I/O."""
+"""Temporal workflows of jobs and rollouts: they decide, and leave all I/O to activities."""

@@ -1,4 +1,4 @@
-"""What a job has still to start: indices that wait, rollouts that are named, and retries."""
+"""The rollouts that a job has still to start: pending indices, named rollouts (with a specification), and retries."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchflow.contracts.job import Retry, RolloutSpec
 
 Range = tuple[int, int]
-"""Half-open, of indices of rollouts."""
+"""Half-open range of rollout indices: first, end."""
 
 
 class Spans:
-    """Indices as ranges, taken from the front: a job may have 10^5 of them."""
+    """Queue of rollout indices, stored as ranges: a job may have 10^5 of them."""
 
     def __init__(self, spans: Iterable[Range]) -> None:
+        """Make it from ranges; empty ones are dropped."""
         self._spans = [(first, end) for first, end in spans if first < end]
 
     def __len__(self) -> int:
+        """Return the number of indices."""
         return sum(end - first for first, end in self._spans)
 
     def __iter__(self) -> Iterator[Range]:
+        """Yield the ranges, not the indices."""
         return iter(self._spans)
 
     def first(self, count: int) -> list[Range]:
@@ -49,33 +52,54 @@ class Spans:
 
 
 class Backlog:
-    """The rollouts of a job that are to be started, now or later."""
+    """The rollouts of a job that are still to be started: pending, named, or waiting for a retry."""
 
     def __init__(self, pending: Iterable[Range], retries: Iterable[Retry]) -> None:
+        """Make it, with no rollout named.
+
+        Args:
+            pending: Indices of the rollouts that had no attempt yet.
+            retries: Attempts that are due at or after a time.
+        """
         self.pending = Spans(pending)
         self.named: deque[RolloutSpec] = deque()
         self.retries = list(retries)
 
     def __len__(self) -> int:
+        """Return how many rollouts are still to be started, retries included."""
         return self.n_unstarted + len(self.retries)
 
     @property
     def n_unstarted(self) -> int:
-        """Rollouts that had no attempt yet, and those that are named."""
+        """Number of rollouts that are pending or named, retries not included unless they are named."""
         return len(self.named) + len(self.pending)
 
     def has(self, index: int) -> bool:
-        """Tell whether a rollout is still to be started."""
+        """Return whether a rollout is still to be started."""
         indices = [*(spec.index for spec in self.named), *(retry.index for retry in self.retries)]
         return index in indices or any(first <= index < end for first, end in self.pending)
 
     def next(self, now: float, count: int, batch: int) -> tuple[list[Retry], list[Range]]:
-        """Return what to name next: at most `count` retries that are due, else `batch` pending ones; and its ranges."""
+        """Return the rollouts to name next: the retries that are due, or if none is, pending rollouts. Remove nothing.
+
+        Args:
+            now: Workflow time.
+            count: Maximum number of retries.
+            batch: Maximum number of pending rollouts.
+
+        Returns:
+            The due retries, empty for pending rollouts, and the index ranges of the rollouts in either case.
+        """
         due = [retry for retry in self.retries if retry.not_before <= now][:count]
         return due, [(retry.index, retry.index + 1) for retry in due] or self.pending.first(batch)
 
     def add_named(self, due: Sequence[Retry], specs: Sequence[RolloutSpec]) -> None:
-        """Take what `next` returned as named, as far as there are specifications."""
+        """Move rollouts that `next` returned to the named ones.
+
+        Args:
+            due: The retries that `next` returned.
+            specs: Specifications of the rollouts, in order; may be fewer than `next` returned, the rest then stays.
+        """
         attempts = {retry.index: retry.attempt for retry in due}
         self.named.extend(spec.model_copy(update={"attempt": attempts.get(spec.index, 1)}) for spec in specs)
         if due:
@@ -84,13 +108,13 @@ class Backlog:
             self.pending.drop(len(specs))
 
     def add_retry(self, index: int, attempt: int, not_before: float) -> Retry:
-        """Have a rollout run again from a time on."""
+        """Schedule an attempt of a rollout, not to start before `not_before` (workflow time), and return the retry."""
         retry = Retry(index=index, attempt=attempt, not_before=not_before)
         self.retries.append(retry)
         return retry
 
     def unname(self, now: float) -> None:
-        """Return what is named and not started to the pending ones and the retries."""
+        """Move the named rollouts back: first attempts to the front of the pending ones, others to the due retries."""
         for spec in reversed(self.named):
             if spec.attempt > 1:
                 self.add_retry(spec.index, spec.attempt, now)
@@ -99,14 +123,25 @@ class Backlog:
         self.named.clear()
 
     def drop(self, due: Sequence[Retry], pending: Sequence[Range]) -> tuple[int, list[Range]]:
-        """Remove retries, and ranges at the front. Returns how many rollouts these are, and which had no attempt."""
+        """Remove retries, and pending rollouts from the front.
+
+        Args:
+            due: The retries.
+            pending: Ranges of the first pending rollouts, as `next` returns them.
+
+        Returns:
+            The number of rollouts removed, and the ranges of those that had no attempt yet.
+        """
         self._drop_retries({retry.index for retry in due})
         count = sum(end - first for first, end in pending)
         self.pending.drop(count)
         return len(due) + count, [*pending, *((one.index, one.index + 1) for one in due if one.attempt == 1)]
 
     def drop_attempted(self, now: float) -> int:
-        """Remove the retries of rollouts that had an attempt, and return how many: that attempt's row is theirs."""
+        """Remove the retries of rollouts that had an attempt, and return their number.
+
+        These rollouts have a row already, that of their last attempt. All others become pending.
+        """
         self.unname(now)
         number, never = self.drop(self.retries, [])
         for first, end in never:

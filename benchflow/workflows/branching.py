@@ -1,7 +1,7 @@
 """A rollout branches: children start from a checkpoint, their returns make the node's value, and it may then continue.
 
-The children are workflows of their own, which their parent awaits. What becomes of one is data; when the parent ends
-early, they are cancelled, and tear down.
+The children are child workflows, which their parent awaits. The failure of one is data in its outcome; when the parent
+ends early, they are cancelled, and tear down their sandboxes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.turns import Turns
 
 MAX_STARTS = 64
-"""Most children that one workflow task starts: its completion, a message to the server, may have 4 MiB."""
+"""Maximum number of children that one workflow task starts: its completion, a message to the server, may have 4 MiB."""
 
 
 class Branching:
@@ -50,6 +50,7 @@ class Branching:
     def __init__(
         self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox, checkpoints: Checkpoints, turns: Turns
     ) -> None:
+        """Make it from the modules of one rollout, which all work on `state`."""
         self._state = state
         self._phases = phases
         self._sandbox = sandbox
@@ -57,13 +58,13 @@ class Branching:
         self._turns = turns
         self._counting = asyncio.Lock()
         self._unaggregated: dict[tuple[float, ...], ActivityError] = {}
-        """How a user's own aggregate failed, by the returns that it was given."""
+        """Errors of the user's own aggregate, by the returns that it was called with."""
 
     # --- where it branches ----------------------------------------------------------------------------------
 
     @property
     def watches_questions(self) -> bool:
-        """Return whether children may answer a question of the agent, from a checkpoint of before the turn."""
+        """Return whether children may answer the agent's questions, so that a checkpoint is needed before each turn."""
         config = self._state.config
         return config is not None and isinstance(config.policy, OnAskUser) and self._capacity() > 0
 
@@ -78,7 +79,12 @@ class Branching:
         return self._state.branch_origin is not None and config is not None and isinstance(config.policy, TreeGrpo)
 
     def retains(self, steps_done: int, *, branches: bool = False) -> bool:
-        """Return whether the checkpoint of a node is retained. branches: it has one anyway, for children."""
+        """Return whether the checkpoint of a node is retained, by `checkpoint` in the branch configuration.
+
+        Args:
+            steps_done: Number of steps that led to the node.
+            branches: Whether children start at the node, which therefore has a checkpoint anyway.
+        """
         state, config = self._state, self._state.config
         if config is None or (state.branch_origin is not None and steps_done == state.origin_steps):
             # A child's base checkpoint is its parent's.
@@ -92,7 +98,7 @@ class Branching:
                 return wanted == "per_turn"
 
     def _capacity(self) -> int:
-        """Return how many children may start at the next node; none where the tree may grow no deeper."""
+        """Return how many children may still start; 0 if the tree has reached its maximum depth."""
         config, origin = self._state.config, self._state.branch_origin
         assert config is not None
         if (origin.depth if origin is not None else 0) >= config.max_depth:
@@ -100,17 +106,17 @@ class Branching:
         return (origin.budget if origin is not None else config.max_children) - self._state.n_children
 
     async def due(self, question: Question | None = None) -> tuple[ChildSpec, ...]:
-        """Return the children that start at the present node; none where the tree may grow no deeper, or no larger.
+        """Return the children that start at the present node; none if the tree would grow too deep or too large.
 
         Args:
-            question: What the agent asks in the turn after that node.
+            question: The question that the agent asks in the turn after that node; None between turns.
         """
         state, config = self._state, self._state.config
         done = len(state.steps)
         if config is None or isinstance(config.policy, Unbranched):
             return ()
         if state.continues_itself and state.node(done) in {start_of(outcome.chain) for outcome in state.outcomes}:
-            # It continues from here, where its children have started before.
+            # Its children have started at this node before: it now continues from there.
             return ()
         origin_steps = state.origin_steps if state.branch_origin is not None else None
         if isinstance(config.policy, CustomPolicy):
@@ -124,7 +130,7 @@ class Branching:
         return wanted if len(wanted) <= self._capacity() else ()
 
     async def _decide(self, policy: CustomPolicy, steps_left: int, max_children: int) -> tuple[ChildSpec, ...]:
-        """Return the children that a user's policy starts at the present node. It is asked once: it may do anything."""
+        """Run the user's own policy in an activity, and return the children that it starts at the present node."""
         state = self._state
         request = DecideInput(
             policy=policy,
@@ -142,24 +148,28 @@ class Branching:
     # --- the step that branches -----------------------------------------------------------------------------
 
     async def branch_at(self, before: Checkpoint | None, question: Question) -> bool:
-        """Have children answer a question of the agent, each in its own way. Return whether there were any.
+        """Run children that each answer the agent's question differently. Return whether there were any.
 
         Args:
-            before: The checkpoint of before the turn; None where users answer.
-            question: What the agent asks.
+            before: The checkpoint from before the turn; None if users answer.
+            question: The question.
         """
         if before is None or not (children := await self.due(question)):
             return False
         self._state.asked = asked_in(self._state.spec.chain, len(self._state.steps))
-        # Its checkpoint is from before the turn, which needed the slot.
+        # The checkpoint is from before the turn, so it lent no slot: the turn needed it.
         await self._sandbox.lend_slot()
         await self.branch(before, children)
         return True
 
     async def branch(self, checkpoint: Checkpoint, children: tuple[ChildSpec, ...]) -> bool:
-        """Run children from a checkpoint. Return whether the rollout then continues, by itself or from one of them."""
+        """Run children from a checkpoint to their ends, and set the node's value.
+
+        Returns:
+            Whether the rollout has more to run: by itself, or from the end of one of the children.
+        """
         state = self._state
-        # The checkpoint may have been taken although it was cancelled.
+        # The activity that took the checkpoint may have succeeded although it was cancelled.
         state.check_stop()
         slots.current().lend()
         if self._phases.phase != "branch":
@@ -174,7 +184,7 @@ class Branching:
             if state.continues_itself:
                 # The node's value is no value of this rollout, however it ends.
                 state.value = None
-            # What it is about to write is older than what is written from now on. It may end well although cancelled.
+            # A pending write of the tree would overwrite newer ones. The task may end well although cancelled.
             grown.set()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
@@ -190,11 +200,11 @@ class Branching:
         return chosen is not None and chosen.checkpoint is not None
 
     def _choose(self, value: StateValue) -> ChildOutcome | None:
-        """Return the child from which the rollout continues; None where it stops, or none can be continued from."""
+        """Return the child from which the rollout continues; None if it stops, or if that child has no return."""
         config = self._state.config
         assert config is not None
         if config.then == "stop" or self._state.asked is not None:
-            # Children that have answered a question have done all the rest, too.
+            # Children that answer a question run to the end of the task.
             return None
         then, _, number = config.then.partition(":")
         ended = {outcome.chain: outcome for outcome in self._state.outcomes}
@@ -208,9 +218,9 @@ class Branching:
         return ended[best]
 
     async def _continue_from(self, child: ChildOutcome) -> None:
-        """Continue where a child has ended: with its steps, and in its world, if more is to be done."""
+        """Adopt the steps of a child, and provision a sandbox at its last checkpoint, if steps are left to run."""
         state = self._state
-        # What the child was worth is where the rollout continues, and no value of its own.
+        # The value of the node chose the child. The reward of the rollout comes from its further steps.
         state.value = None
         own = [node for node in child.nodes if chain_of(node.id) == child.chain]
         state.adopted |= {node.step: node.id for node in own if node.step is not None}
@@ -246,12 +256,12 @@ class Branching:
         return state.value
 
     def _drawn_origins(self, policy: TreeGrpo, root: Checkpoint) -> list[BranchOrigin]:
-        """Return where the next round of Tree-GRPO starts new branch paths: at drawn nodes of the trees so far."""
+        """Return the origins of the next round of Tree-GRPO: new branch paths at nodes drawn from the trees so far."""
         state = self._state
         retained = {one.node: one for one in state.retained_below} | {root.node: root}
         trees: dict[str, list[Node]] = {}
         for outcome in sorted(state.outcomes, key=lambda outcome: outcome.chain):
-            # A branch path that was begun and reached nothing has none.
+            # A child that failed before its first node has no nodes.
             if outcome.tree is not None and outcome.nodes:
                 trees.setdefault(outcome.tree, [Node(id=root.node)]).extend(outcome.nodes)
         origins: list[BranchOrigin] = []
@@ -267,7 +277,7 @@ class Branching:
         return origins
 
     async def _run_all(self, origins: Sequence[BranchOrigin], node: str) -> None:
-        """Run children to their ends, as many at a time as may be. node: whose value is made of their returns."""
+        """Run children to their ends, `concurrency` at a time, and update the value of `node` as each ends."""
         state, config = self._state, self._state.config
         assert config is not None
         state.pending = [origin.chain for origin in origins]
@@ -285,7 +295,7 @@ class Branching:
                 n_left -= 1
                 slots.current().give_back(child, is_last=n_left == 0)
             outcome = outcome.model_copy(update={"tree": origin.tree, "before": origin.before})
-            # One after another, so that the value of its start counts each that has ended.
+            # One after another, so that each value counts all children that have ended before.
             async with self._counting:
                 if is_own(config.aggregate):
                     await self._ask_aggregate(state.value_of(start_of(outcome.chain) or "", outcome))
@@ -304,7 +314,10 @@ class Branching:
             raise
 
     async def _ask_aggregate(self, value: StateValue) -> None:
-        """Ask a user's own aggregate once for the returns of a value. Its failure counts once they are all there."""
+        """Run the user's own aggregate in an activity, once for each tuple of returns, and store its result.
+
+        An error is stored as well. `_grow` raises it if these are the final returns.
+        """
         config, returns = self._state.config, tuple(value.returns.values())
         assert config is not None
         if not returns or returns in self._state.aggregated:
@@ -324,23 +337,23 @@ class Branching:
     # --- the tree as it grows -------------------------------------------------------------------------------
 
     async def _write_growth(self, grown: asyncio.Event) -> None:
-        """Write the tree whenever it has grown, until it has grown to the end."""
+        """Write the tree now, and after each child that ends, until `grown` is set."""
         while not grown.is_set():
             n_ended = len(self._state.outcomes)
             try:
                 await self.write_tree()
             except HostLost:
-                # What is done next on that host will tell.
+                # The next activity on that host raises it where it can be handled.
                 return
             await workflow.wait_condition(lambda n=n_ended: grown.is_set() or len(self._state.outcomes) > n)  # type: ignore[misc]
 
     async def write_tree(self) -> None:
-        """Write the tree as it has grown so far, for whoever looks at a rollout that runs."""
+        """Write the tree as it is so far to the results, to be read while the rollout runs. A failure is logged."""
         work = TreeInput(spec=self._state.spec, tree=self._state.tree())
         try:
             await self._sandbox.run(names.WRITE_TREE, work, None)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            # What the report writes in the end is complete.
+            # The report writes the complete tree in the end.
             workflow.logger.warning("the tree could not be written: %s", error.cause)

@@ -15,25 +15,29 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda: None) -> T:
-    """Await `work` to its end. A cancellation that arrives meanwhile calls `on_cancel`, and is dropped."""
+    """Await `work` to its end, and return its result or raise its error.
+
+    A cancellation that arrives meanwhile calls `on_cancel`, and is dropped.
+    """
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            # Ours, or the work's own: the loop, or `result` below, tells them apart.
+            # Ours or the work's own: `done` is true only of the latter, which `result` raises below.
             if not task.done():
                 on_cancel()
         except Exception:
-            # The work's own, which `result` raises below. Any other one is no reason to leave the work alone.
+            # The work's own error, which `result` raises below. Any other one is no reason to abandon the work.
             continue
     return task.result()
 
 
 async def result_of(activity: workflow.ActivityHandle[Any]) -> Any:
-    """Await an activity, which hears of a cancellation. A result that arrives together with one is returned.
+    """Await an activity and return its result. A cancellation of the caller is passed on to the activity.
 
-    The SDK drops such a result, and what it tells of, a sandbox for example, would be nobody's.
+    A result that arrives together with a cancellation is returned. The SDK would drop it, and whatever the activity
+    has made, a sandbox for example, would be an orphan.
     """
     while True:
         try:
@@ -51,13 +55,13 @@ class Cancellations:
     def __init__(
         self, requested: Sequence[str], open_: Mapping[int, OpenRollout], is_of_all: Callable[[], bool], at_a_time: int
     ) -> None:
-        """Begin or resume.
+        """Make it, empty or with the requests of the workflow's last run.
 
         Args:
-            requested: Workflow ids of rollouts, of those that have not started as well.
+            requested: Workflow ids of the rollouts to cancel, some of which may not have started yet.
             open_: The open rollouts of the job, by index.
             is_of_all: Returns whether the job itself is cancelled.
-            at_a_time: How many are sent in one workflow task.
+            at_a_time: Maximum number of cancellations sent in one workflow task.
         """
         self._requested = dict.fromkeys(requested)
         self._open = open_
@@ -75,7 +79,12 @@ class Cancellations:
         return id_ in self._requested
 
     def request(self, id_: str, *, limit: int) -> None:
-        """Cancel a rollout that runs, or as soon as it does. limit: most requests that are remembered."""
+        """Request the cancellation of a rollout, whether it runs or has yet to start. `send` carries it out.
+
+        Args:
+            id_: Workflow id of the rollout.
+            limit: Maximum number of requests to retain; beyond it, the request is dropped.
+        """
         if len(self._requested) < limit:
             self._requested[id_] = None
 
@@ -97,9 +106,11 @@ class Cancellations:
 
 
 async def cancel_workflows(ids: Sequence[str], at_a_time: int) -> None:
-    """Cancel other workflows. One that can't be, because it is over, is logged.
+    """Cancel other workflows. A failure, e.g. because the workflow is over, is logged.
 
-    at_a_time: how many, since the commands of one workflow task are one message.
+    Args:
+        ids: Workflow ids.
+        at_a_time: Maximum number per workflow task, whose commands are one message to the server.
     """
     for start in range(0, len(ids), at_a_time):
         await asyncio.gather(*map(_cancel, ids[start : start + at_a_time]))

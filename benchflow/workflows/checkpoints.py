@@ -1,7 +1,7 @@
 """The checkpoints of a rollout: taken, retained and released; and the rollout's restore to one of them.
 
-A restore reverts what came after the checkpoint: those steps, nodes and rewards are the rollout's no more, while what
-models have used for them has been used. Somebody asks for it (a roll-back), or the host of the sandbox is lost.
+A restore reverts everything after the checkpoint: the rollout no longer has those steps, nodes and rewards, while their
+model usage still counts. A user requests it (a roll-back), or the host of the sandbox is lost.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.state import RolloutState
 
 NOT_RESTORABLE = "NotRestorable"
-"""The type of the errors that say why a rollout cannot be restored."""
+"""Type of the `ApplicationError` with the reason why a rollout cannot be restored."""
 
 
 async def release(
     checkpoints: Iterable[Checkpoint], *, before: Callable[[], None] = lambda: None, lost: Collection[str] = ()
 ) -> None:
-    """Release checkpoints on their hosts, and those of a lost host in the store.
+    """Release checkpoints on their hosts, and portable ones of a lost host in the store. A failure is logged.
 
     Args:
-        checkpoints: Checkpoints that nobody needs any more.
+        checkpoints: Checkpoints that are no longer needed.
         before: As in `on_host`.
-        lost: Queues of lost hosts. The reapers of those hosts remove what lies there, once the root is over.
+        lost: Queues of lost hosts. The reapers of those hosts remove their local data once the root is over.
     """
     by_queue: dict[str, list[Checkpoint]] = {}
     for checkpoint in checkpoints:
@@ -66,7 +66,12 @@ async def release(
 
 
 async def retain(state: RolloutState, *, lost: Collection[str] = ()) -> None:
-    """Have the checkpoints of a rollout that ends outlive it, each on its host. Those of its children are released."""
+    """Retain the checkpoints of an ending rollout beyond its end, each on its host, and release its children's.
+
+    Args:
+        state: State of the rollout; each host also stores the part of it that a later roll-back needs.
+        lost: Queues of lost hosts, whose checkpoints are not retained.
+    """
     await release([*state.release_at_end, *state.retained_below], lost=lost)
     kept = [*state.retained, *state.session_checkpoints]
     for queue in dict.fromkeys(one.queue for one in kept if one.queue not in lost):
@@ -79,6 +84,7 @@ class Checkpoints:
     """Takes, retains and releases the checkpoints of a rollout."""
 
     def __init__(self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox) -> None:
+        """Make it from the modules of one rollout, which all work on `state`."""
         self._state = state
         self._phases = phases
         self._sandbox = sandbox
@@ -87,9 +93,9 @@ class Checkpoints:
         """Take a checkpoint of the present node.
 
         Args:
-            freezes: Whether the sandbox then stands still, while children run.
-            steps_done: Steps that led to it, where one more was run than there are outcomes.
-            name: What is added to the name of the node.
+            freezes: Whether the sandbox stays frozen afterwards, while children run.
+            steps_done: Number of steps that led to the node; by default, that of the outcomes so far.
+            name: Suffix to the name of the node.
         """
         state, origin = self._state, self._state.branch_origin
         if freezes:
@@ -110,13 +116,13 @@ class Checkpoints:
         return checkpoint
 
     def start_from(self, checkpoint: Checkpoint | None) -> None:
-        """Note from which checkpoint the next sandbox is started. The one of a child's origin is its parent's."""
+        """Set `base_checkpoint` for the next sandbox; to None if it is the child's origin, which its parent owns."""
         origin = self._state.branch_origin
         is_parents = origin is not None and checkpoint == origin.checkpoint
         self._state.base_checkpoint = None if is_parents else checkpoint
 
     async def take_session_begin(self) -> Checkpoint:
-        """Take a checkpoint of where a session begins, from which it may be replayed."""
+        """Take a checkpoint at the origin of a session, from which children may replay it."""
         checkpoint = await self.take(name="-session")
         self._state.session_checkpoints.append(checkpoint)
         return checkpoint
@@ -139,12 +145,12 @@ class Checkpoints:
         used = [one for one in (*state.retained, *state.retained_below, state.base_checkpoint) if one is not None]
         ids = {one.id for one in used}
         unneeded = [one for one in checkpoints if one is not None and one.id not in ids]
-        # What other hosts have may lie below what they have since: it is released together, in the end.
+        # A portable checkpoint may be the base of a later one: all are released together, in the end.
         state.release_at_end += [one for one in unneeded if one.is_portable]
         await release([one for one in unneeded if not one.is_portable], before=state.check_stop)
 
     async def release_after_work(self, *, is_resumable: bool) -> None:
-        """Release what the work needed, once it has ended.
+        """Release the checkpoints that only the work needed, once it has ended: the base, and those of session origins.
 
         Args:
             is_resumable: Whether other rollouts may yet resume the sessions of this one.
@@ -163,13 +169,14 @@ class RestorePoint:
     """None for a root's start, from the task's image."""
 
     revert: UndoInput | None = None
-    """What is still to be reverted, in the results that another host has."""
+    """Revert to run in the new sandbox, on the results of a host before it; None if nothing is left to revert."""
 
 
 class Restores:
-    """Restores a rollout to a checkpoint: when somebody asks for it, and when its host is lost."""
+    """Restores a rollout to a checkpoint, when a user requests it or its host is lost."""
 
     def __init__(self, state: RolloutState, sandbox: RolloutSandbox) -> None:
+        """Make it from the rollout's state and sandbox."""
         self._state = state
         self._sandbox = sandbox
         self._n_losses = 0
@@ -177,7 +184,16 @@ class Restores:
         """Queues of the hosts that were lost."""
 
     def check(self, node: str, *, is_over: bool, has_started: bool) -> None:
-        """Raise `ApplicationError` if the rollout cannot be restored to a node now."""
+        """Check that the rollout can be restored to a node now.
+
+        Args:
+            node: The node.
+            is_over: Whether the rollout has ended.
+            has_started: Whether it runs in a sandbox, with nothing left to revert there.
+
+        Raises:
+            ApplicationError: It can't be; the message has the reason.
+        """
         state = self._state
         if not has_started:
             _refuse("it has not begun yet: ask again in a moment")
@@ -194,7 +210,7 @@ class Restores:
         _refuse(f"it has not come by {node}; {have}")
 
     def request(self, node: str) -> int:
-        """Have the work stop for a roll-back to a node. Return the number of this roll-back."""
+        """Request a roll-back to a node, for which the work stops. Return the number of this roll-back, from 1 on."""
         self._state.restore_to = self._state.restorable[node]
         return len(self._state.rollbacks) + 1
 
@@ -203,19 +219,25 @@ class Restores:
         return len(self._state.rollbacks) >= number and self._state.sandbox is not None
 
     def note_undone(self, undone: Undone) -> None:
-        """Note that what had to be undone before the rollout starts again is, and where it lies."""
+        """Record that a pending revert was carried out, and in which directory the reverted files are."""
         state = self._state
         if state.is_restarting:
             state.rollbacks[-1] = state.rollbacks[-1].model_copy(update={"directory": undone.directory})
         state.is_restarting = False
 
     def result(self, number: int) -> Restored:
-        """Return what a roll-back that was carried out has reverted."""
+        """Return the result of a completed roll-back: its node, and the nodes that it has reverted."""
         done = self._state.rollbacks[number - 1]
         return Restored(rollout=self._state.spec.id, node=done.node, undone=done.undone)
 
     async def roll_back(self) -> RestorePoint:
-        """Revert what came after the checkpoint that was asked for, and remove the sandbox, in which nothing runs."""
+        """Carry out the requested roll-back: revert results and state to its checkpoint, and remove the sandbox.
+
+        Nothing runs in the sandbox by then.
+
+        Returns:
+            The point from which to start again.
+        """
         state = self._state
         checkpoint, sandbox = state.restore_to, state.sandbox
         assert checkpoint is not None
@@ -237,13 +259,22 @@ class Restores:
         unneeded = self._rewind(checkpoint, gone)
         state.reverted_usage += usage
         state.release_at_end += [one for one in unneeded if one.is_portable]
-        # Nobody asks for another roll-back before the end of this one.
+        # `check` refuses another roll-back until this one is done.
         await release(one for one in unneeded if not one.is_portable)
         state.restore_to = None
         return RestorePoint(checkpoint)
 
     async def after_end(self, restart: Restart) -> RestorePoint:
-        """Return where the rollout starts again that had ended. Until its sandbox is restored, it stays as it ended."""
+        """Restore the state of a rollout that had ended, rewound to a node, and return where it starts again.
+
+        Its results stay as they are until its sandbox is restored.
+
+        Args:
+            restart: The node, and the queue of the host that retains its checkpoints.
+
+        Raises:
+            ApplicationError: It cannot be restored to that node, or the host is lost.
+        """
         state, node = self._state, restart.node
         try:
             state.recall(await on_host(restart.queue, names.RECALL, state.spec.id, EndedState))
@@ -261,7 +292,7 @@ class Restores:
         update = {"sandbox": None, "interrupted": None, "session": None}
         revert = self._revert_input(checkpoint, gone, label).model_copy(update=update)
         usage = self._reverted_usage(checkpoint, gone)
-        # No step is under way: one after the last has left at most a question.
+        # No step is running: after the last step there is at most the node of a question.
         undone = [one for one in revert.undone if one in state.path()]
         undone += [one.id for outcome in gone for one in outcome.nodes]
         done = Rollback(node=node, undone=undone, used=total(usage), directory=f"rollbacks/{label}")
@@ -271,29 +302,32 @@ class Restores:
         return RestorePoint(checkpoint, revert)
 
     def after_loss(self) -> RestorePoint:
-        """Return where the rollout starts again whose host is lost: at its last checkpoint that other hosts have."""
+        """Rewind a rollout whose host is lost, and return where it starts again.
+
+        That is its last portable checkpoint of its own, else its start, where it has no results yet.
+        """
         state, origin = self._state, self._state.branch_origin
         assert state.sandbox is not None
         self.lost_queues.add(state.sandbox.queue)
         portable = [checkpoint for checkpoint in state.restorable.values() if checkpoint.is_portable]
         checkpoint, revert = portable[-1] if portable else None, None
         if checkpoint is None or (origin is not None and checkpoint == origin.checkpoint):
-            # From its start, with results of their own.
+            # From its start, with new results.
             checkpoint, gone, state.reverted_usage = None, list(state.outcomes), []
         else:
-            # Nobody asked for this: children stay that began at the checkpoint of a rollout that continues by itself.
+            # No user requested this: if the rollout continues by itself, children that began at the checkpoint stay.
             gone = state.children_beside(state.path(checkpoint.steps_done - (not state.continues_itself)))
             self._n_losses += 1
             revert = self._revert_input(checkpoint, gone, f"lost-{self._n_losses}").model_copy(update={"sandbox": None})
             state.reverted_usage += self._reverted_usage(checkpoint, gone)
         unneeded = [*self._rewind(checkpoint, gone), *state.session_checkpoints]
         state.session_checkpoints = []
-        # What else lies on the lost host its reaper removes.
+        # The reaper of the lost host removes the others.
         state.release_at_end += [one for one in unneeded if one.is_portable]
         return RestorePoint(checkpoint or (origin.checkpoint if origin is not None else None), revert)
 
     def _revert_input(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome], label: str) -> UndoInput:
-        """Return the input of the activity that puts aside what was written after a checkpoint."""
+        """Return the input of the activity that moves results after a checkpoint to the directory of the roll-back."""
         state, steps, done = self._state, self._state.plan.steps, checkpoint.steps_done
         last = min(len(state.steps) + 1, len(steps))
         return UndoInput(
@@ -311,18 +345,23 @@ class Restores:
         )
 
     def _reverted_usage(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome]) -> list[Usage]:
-        """Return what models have used after a checkpoint, in its own steps and for children."""
+        """Return the model usage after a checkpoint, of the rollout's own steps and of the children that are gone."""
         adopted, after = self._state.adopted, self._state.steps[checkpoint.steps_done :]
         own = [outcome.turn.usage for outcome in after if outcome.step.index not in adopted]
         return [usage for usage in (*own, *(outcome.used for outcome in gone)) if usage is not None]
 
     def _rewind(self, checkpoint: Checkpoint | None, gone: Sequence[ChildOutcome]) -> list[Checkpoint]:
-        """Put the state back to a checkpoint, None: to the rollout's start. Return the checkpoints no longer needed."""
+        """Rewind the state and forget the sandbox. Return the checkpoints that are no longer needed.
+
+        Args:
+            checkpoint: The checkpoint to rewind to; None for the rollout's start.
+            gone: Children that the rollout no longer has.
+        """
         state = self._state
         gone_below = [one for outcome in gone for one in (*outcome.kept, outcome.checkpoint)]
         known = {one.id: one for one in (*gone_below, *state.retained, state.base_checkpoint) if one is not None}
         session = checkpoint.session.session if checkpoint is not None and checkpoint.session is not None else None
-        # The session of the checkpoint is opened again.
+        # The session of the checkpoint is not among those that stay: it is opened again.
         state.rewind(
             checkpoint.steps_done if checkpoint is not None else state.origin_steps,
             session.index if session is not None else 0,
@@ -337,7 +376,7 @@ class Restores:
 
 
 def lost_checkpoints(queue: str) -> ApplicationError:
-    """Return the error of a rollout that has ended, and whose checkpoints are on a host that is lost."""
+    """Return the error for a roll-back of an ended rollout whose checkpoints are on a lost host."""
     message = f"the host of its checkpoints does not answer: {queue}"
     return ApplicationError(message, Failure(type="HostLostError", category="sandbox_lost", message=message))
 

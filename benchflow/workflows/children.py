@@ -1,4 +1,4 @@
-"""A child of a rollout: where it starts, what it runs, its workflow, and what it hands to its parent."""
+"""A child of a rollout: its origin, its specification, its workflow, and the outcome that it returns to its parent."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def origin_of(
     before: Sequence[StepOutcome],
     siblings: int,
 ) -> BranchOrigin:
-    """Return what makes a rollout a child of another.
+    """Return the origin of a child: its place in the tree, its checkpoint, and its difference from its siblings.
 
     Args:
-        parent: The other one.
-        checkpoint: The world in which it starts.
-        node: The parent's node where its branch path begins.
+        parent: The rollout that branches.
+        checkpoint: The checkpoint from which the child's sandbox starts.
+        node: The node at which its branch path begins.
         number: Its number among the children of that node.
-        child: In what it differs from its siblings.
+        child: Its difference from its siblings: seed, model, answer, role.
         before: Outcomes of the steps that led to the node.
-        siblings: How many start with it.
+        siblings: Number of children that start together, itself included, and share the budget.
     """
     config, above = parent.run.branch, parent.branch
     assert config is not None
@@ -68,7 +68,7 @@ def origin_of(
 
 
 def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
-    """Return what a child runs: what its parent runs, but for its own seed and model."""
+    """Return a child's specification: its parent's, with the id, origin, seed and model of the child."""
     child, run, agent = origin.child, parent.run, parent.agent
     if child.seed is not None:
         run = run.model_copy(update={"sampling": run.sampling.model_copy(update={"seed": child.seed})})
@@ -89,13 +89,13 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
     """Run a child to its end and return its outcome, also where it has failed.
 
     Args:
-        parent: The rollout that awaits it.
-        origin: What makes it a child.
-        starts: Held until the server has started it.
+        parent: Specification of the rollout that awaits it.
+        origin: Its origin.
+        starts: Semaphore that is held until the server has started the child's workflow.
     """
     try:
         spec = child_spec(parent, origin)
-        # It has a deadline of its own.
+        # The parent's clock stands still: a child has a deadline of its own.
         with waiting("children"):
             async with starts:
                 child = await _start(spec, origin)
@@ -110,8 +110,8 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
 
 
 async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkflowHandle[Any, ChildOutcome]:
-    """Start a child. One of an earlier run of its tree, which is about to be over, is waited for."""
-    # Times that it was waited, and not time: in an outage, the earlier run can't end either. It may report four times.
+    """Start a child. If its workflow of an earlier run of the tree still runs, wait for that to end, and retry."""
+    # A number of tries, and no time limit: in an outage, the earlier run can't end either. It may report four times.
     tries = math.ceil(4 * spec.options.report_total_sec / EARLIER_RUN_SEC)
     while True:
         try:
@@ -126,14 +126,20 @@ async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkf
                 static_summary=f"{spec.name} {origin.chain}",
             )
         except WorkflowAlreadyStartedError:
-            # It was cancelled when its parent ended: it reports, and is torn down.
+            # The earlier run was cancelled when its parent ended: it still reports and tears down.
             if (tries := tries - 1) < 0:
                 raise
             await workflow.sleep(EARLIER_RUN_SEC)
 
 
 def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, retained: list[Checkpoint]) -> ChildOutcome:
-    """Return how a child has ended, of which no more is known. retained: checkpoints that the root releases."""
+    """Return the outcome of a child without its nodes and steps, for an end in which these could not be computed.
+
+    Args:
+        origin: The child's origin.
+        outcome: Its outcome as a rollout.
+        retained: Checkpoints that the root releases.
+    """
     return ChildOutcome(
         chain=origin.chain,
         number=origin.number,
@@ -148,14 +154,14 @@ def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, retained: list[C
 def child_outcome(
     origin: BranchOrigin, state: RolloutState, outcome: RolloutOutcome, retained: list[Checkpoint], *, has_steps: bool
 ) -> ChildOutcome:
-    """Return what a child hands to its parent.
+    """Return the outcome that a child returns to its parent, with its nodes, checkpoints and usage.
 
     Args:
-        origin: What makes it a child.
-        state: The child's.
-        outcome: How it has ended.
+        origin: The child's origin.
+        state: The child's state.
+        outcome: Its outcome as a rollout.
         retained: Its own checkpoints that the root releases.
-        has_steps: Whether other rollouts may continue from its nodes.
+        has_steps: Whether to include its steps, because other rollouts may continue from its nodes.
     """
     nodes = state.own_nodes()[1:]
     return bare_outcome(origin, outcome, [*retained, *state.retained_below]).model_copy(
@@ -174,7 +180,7 @@ def child_outcome(
 
 
 def no_return(outcomes: Sequence[ChildOutcome]) -> Failure:
-    """Return why a node has no value, none of its children having a return, with the remedy for the first one."""
+    """Return the failure of a node of whose children none has a return, with the first child's failure in it."""
     message = f"none of {len(outcomes)} children could be measured"
     first = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
     if first is None:

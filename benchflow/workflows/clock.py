@@ -1,4 +1,4 @@
-"""Where a rollout is in its life: its phase, and the clock of its deadline, which counts work and no waiting."""
+"""The phase of a rollout, and the clock of its deadline, which counts work and no waiting."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout import Phase
 
 SLICE_SEC = 300.0
-"""Longest timer of the clock: what an outage of the server or of all workers costs at most, however long it is."""
+"""Maximum length of a timer: an outage of the server or all workers, however long, costs the deadline no more."""
 
 LATE_SEC = 1.0
-"""Delay of a timer from which on it shows an outage."""
+"""Delay of a timer, in seconds, beyond which it indicates an outage."""
 
 _PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
 _REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
@@ -30,9 +30,10 @@ class Deadline:
     """Counts the seconds of a rollout's work, up to a limit."""
 
     def __init__(self, limit_sec: float) -> None:
+        """Start the clock, with a limit in seconds of work."""
         self.limit_sec = limit_sec
         self.waited_sec = 0.0
-        """Seconds of the past that were waited for a slot, a person, or children."""
+        """Seconds so far that the rollout has waited for a slot, a person, or children."""
         self._worked_sec = 0.0
         self._counted_to: datetime = workflow.now()
         self._timer_due: float | None = None
@@ -40,12 +41,17 @@ class Deadline:
 
     @property
     def waits_for(self) -> str | None:
-        """Return the latest of the things for which the rollout waits now; None while it works."""
+        """Return the reason of the latest wait that is still open; None while the rollout works."""
         return self._waits[-1] if self._waits else None
 
     @contextmanager
     def waiting(self, thing: str, on_change: Callable[[], None]) -> Iterator[None]:
-        """Have the clock stand still for the block."""
+        """Stop the clock for the block. Blocks may overlap.
+
+        Args:
+            thing: What the rollout waits for, for display.
+            on_change: Called at the begin and at the end of the block.
+        """
         self.count()
         self._waits.append(thing)
         on_change()
@@ -57,7 +63,7 @@ class Deadline:
             on_change()
 
     def count(self) -> None:
-        """Count the time since it was last counted, as work or as waiting."""
+        """Add the time since the last call to the work or to the waiting."""
         now = workflow.now()
         passed = (now - self._counted_to).total_seconds()
         self._counted_to = now
@@ -65,11 +71,11 @@ class Deadline:
             self.waited_sec += passed
             return
         late = now.timestamp() - self._timer_due if self._timer_due is not None else 0.0
-        # While a timer is late, nobody has worked on this rollout: its server or all workers were away.
+        # While a timer was late, nothing has worked on this rollout: the server or all workers were down.
         self._worked_sec += passed - min(late, passed) if late > LATE_SEC else passed
 
     async def wait_for(self, work: asyncio.Task[Any]) -> bool:
-        """Wait for the end of `work`. Return False where the rollout has worked for its limit before."""
+        """Wait for `work` to end. Return False if the rollout reaches its limit first; `work` then still runs."""
         while not work.done():
             if self._waits:
                 # No timer: a rollout may wait for a person for weeks.
@@ -88,21 +94,21 @@ class Deadline:
 
 
 def waiting(thing: str) -> AbstractContextManager[None]:
-    """Have the deadline's clock of the running rollout stand still for the block, in which it waits for `thing`."""
+    """Stop the deadline's clock of the running rollout for the block, in which it waits for `thing`."""
     stopped: AbstractContextManager[None] = workflow.instance().waiting(thing)
     return stopped
 
 
 class Phases:
-    """The phase of a rollout, and how long each has taken."""
+    """The present phase of a rollout, and the seconds of work in each phase."""
 
     def __init__(self, deadline: Deadline, *, check_stop: Callable[[], None], on_update: Callable[[], None]) -> None:
         """Begin with the phase `plan`.
 
         Args:
-            deadline: The rollout's, which knows how long it waited.
+            deadline: The rollout's deadline, whose waiting does not count as work of a phase.
             check_stop: Raises `CancelledError` if the work is to stop.
-            on_update: Called whenever there is more for an operator to see.
+            on_update: Called after each change that an operator sees in the Web UI.
         """
         self._deadline = deadline
         self._check_stop = check_stop
@@ -111,16 +117,25 @@ class Phases:
         self.phase: Phase = "plan"
         self.since: datetime = workflow.now()
         self.timing: dict[str, float] = {}
-        """Seconds of work by phase, of those that were left; `wait`: seconds in which it waited."""
+        """Seconds of work by phase, of the phases before the present one; `wait`: seconds of waiting in all of them."""
 
     def begin(self, phase: Phase) -> None:
-        """Enter a phase of the work, unless it is to stop: an activity may end well although it was cancelled."""
+        """Enter a phase of the work, and call `on_update`.
+
+        Raises:
+            CancelledError: The work is to stop. An activity before it may have succeeded although it was cancelled.
+        """
         self._check_stop()
         self.enter(phase)
         self.on_update()
 
     def enter(self, phase: Phase, rewards: dict[str, float] | None = None) -> None:
-        """Leave the phase for another one, and have the workflow found by it, and by its reward once there is one."""
+        """Record the time of the present phase, enter another one, and update the search attributes of the workflow.
+
+        Args:
+            phase: The phase to enter.
+            rewards: Rewards whose scalar becomes a search attribute, if they have one.
+        """
         now = workflow.now()
         self._deadline.count()
         waited = self._deadline.waited_sec

@@ -1,4 +1,4 @@
-"""The end of a job: its summary is written, and its last rollouts close."""
+"""The end of a job: its summary is written, and the workflows of its last rollouts close."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ with workflow.unsafe.imports_passed_through():
 async def finish_job(
     job: JobInput, lost: list[LostGroup], patience: Patience, children: Collection[asyncio.Task[Any]]
 ) -> None:
-    """Write the summary of a job and the rows that are missing.
+    """Write the summary of a job and the missing rows, and wait a moment for the last rollouts to close.
 
     Args:
         job: The job.
         lost: Its rollouts that still need a row.
-        patience: How long failures to write are tried again.
-        children: Rollouts whose workflows this run has started and not seen close.
+        patience: Limit of the retries of a failed write.
+        children: Handles of the rollout workflows that this run has started and not seen close.
+
+    Raises:
+        ActivityError: The summary could not be written.
     """
     finish = FinishJob(
         job_id=job.id,

@@ -35,6 +35,7 @@ class Ending:
     """
 
     def __init__(self, state: RolloutState, phases: Phases) -> None:
+        """Make it from the modules of one rollout, which all work on `state`."""
         self._state = state
         self._phases = phases
         self._started = workflow.now()

@@ -42,6 +42,7 @@ class RolloutSandbox:
     """The sandbox of a rollout: provisioned at a checkpoint, or from the task's image, and replaced by another one."""
 
     def __init__(self, state: RolloutState, phases: Phases) -> None:
+        """Make it from the modules of one rollout, which all work on `state`."""
         self._state = state
         self._phases = phases
         self._generations = itertools.count()

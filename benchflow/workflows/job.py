@@ -1,11 +1,8 @@
 """JobWorkflow: a sliding window over the rollouts of a job, of bounded history, whatever their number.
 
-Rollouts are abandoned children that tell the job when they are done; the job continues as new and still hears
-them, because they signal its workflow id. One that stays silent is asked after by a slow sweep.
-All state that survives continue-as-new is in `JobInput`.
-
-The workflow never fails, and ends with a row for each rollout: what is raised in it, by whatever, is logged and tried
-again, and what can't be started within `start_total_sec` gets an errored row.
+Rollouts are abandoned children that signal their end to the job's workflow id, which continue-as-new does not change.
+A slow sweep polls the silent ones. All state that survives continue-as-new is in `JobInput`. The workflow never fails,
+and ends with a row for each rollout: errors are logged and retried; one not started in `start_total_sec` is errored.
 """
 
 from __future__ import annotations
@@ -54,8 +51,11 @@ RECENT = 20
 
 @workflow.defn(name=names.JOB_WORKFLOW)
 class JobWorkflow:
+    """Workflow of a job: starts its rollouts within a window, retries them, and writes the job's summary."""
+
     @workflow.init
     def __init__(self, job: JobInput) -> None:
+        """Make it from its specification, or from the state that the last run has carried over."""
         self._job = job
         self.options = job.options
         self._backlog = Backlog(job.pending, job.retries)
@@ -90,6 +90,7 @@ class JobWorkflow:
 
     @workflow.run
     async def run(self, job: JobInput) -> JobOutcome:
+        """Run the job until all rollouts have ended and its summary is written, and return its counts."""
         self._beside = asyncio.gather(self._sweep.run(), self._slots.run(), return_exceptions=True)
         try:
             # A cancellation is not passed on: what an activity or a child's start does with one is theirs to decide,
@@ -150,11 +151,13 @@ class JobWorkflow:
 
     @workflow.signal(name=names.RESUME)
     def resume(self) -> None:
+        """Start rollouts again after a pause."""
         self._paused = False
         self._wake += 1
 
     @workflow.signal(name=names.SET_CONCURRENCY)
     def set_concurrency(self, wanted: SetConcurrency) -> None:
+        """Set how many rollouts may run at a time."""
         self._concurrency = wanted.concurrency
         self._wake += 1
 
@@ -172,6 +175,7 @@ class JobWorkflow:
 
     @workflow.query(name=names.PROGRESS)
     def progress(self) -> JobProgress:
+        """Return the job's counts, open rollouts and settings."""
         return JobProgress(
             id=self._job.id,
             name=self._job.name,
@@ -345,10 +349,7 @@ class JobWorkflow:
         return self._job.retry.wait(outcome.attempt)
 
     def _lose(self, failure: Failure, retries: list[Retry], spans: list[tuple[int, int]]) -> None:
-        """Count rollouts as errored that can't be started. Their rows are written when the job ends.
-
-        One that had an attempt has a row: that attempt's, with what was wrong with it.
-        """
+        """Count unstartable rollouts as errored; rows follow at the job's end, but not after an attempt."""
         number, never = self._backlog.drop(retries, spans)
         if never:
             self._lost = merged(self._lost, LostGroup(failure=failure, unstarted=never))
@@ -368,7 +369,7 @@ class JobWorkflow:
         return info.is_continue_as_new_suggested() or info.get_current_history_length() > self.options.history_limit
 
     def _has_to_act(self) -> bool:
-        """Tell whether there is more to do than to try again what fails."""
+        """Return whether there is more to do than to try again what fails."""
         return self._cancelled or bool(self._cancellations.unsent()) or self._must_continue_as_new()
 
     def _carry(self) -> JobInput:

@@ -112,7 +112,7 @@ class Patience:
 
 
 def _is_final(error: Exception) -> bool:
-    """Tell whether an activity has failed with an error that a further try would meet again.
+    """Return whether an activity has failed with an error that a further try would meet again.
 
     One that may pass is not, also where the worker has ended its attempts.
     """

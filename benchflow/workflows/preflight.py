@@ -20,6 +20,7 @@ class PreflightWorkflow:
 
     @workflow.init
     def __init__(self, wanted: PreflightInput) -> None:
+        """Take the options, which `options.current` reads."""
         self.options = wanted.options
 
     @workflow.run

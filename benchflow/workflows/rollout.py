@@ -58,8 +58,11 @@ def _as_update_failure() -> Iterator[None]:
 
 @workflow.defn(name=names.ROLLOUT_WORKFLOW)
 class RolloutWorkflow:
+    """Workflow of one rollout, a root or a branch child."""
+
     @workflow.init
     def __init__(self, spec: RolloutSpec) -> None:
+        """Make its state and the modules that work on it."""
         self.options = spec.options
         self.slots = Slots(spec)
         self._state = state = RolloutState(spec, run_id=workflow.info().first_execution_run_id)
@@ -80,6 +83,7 @@ class RolloutWorkflow:
 
     @workflow.run
     async def run(self, spec: RolloutSpec) -> RolloutOutcome | ChildOutcome:
+        """Run the rollout, report it and tear it down. Return its outcome; raise `CancelledError` if cancelled."""
         state = self._state
         try:
             await self._work_in_time()

@@ -133,7 +133,7 @@ class SlotPool:
         return [account for account in self._accounts.values() if account.index in self._open]
 
     def _is_over(self, account: SlotAccount) -> bool:
-        """Tell whether the root of an account's tree has ended for good."""
+        """Return whether the root of an account's tree has ended for good."""
         return account.index not in self._open and not self._is_to_come(account.index)
 
     def _has_news(self) -> bool:

@@ -34,6 +34,7 @@ class Slots:
     """The account of a rollout with its job. Until it branches, it has none."""
 
     def __init__(self, spec: RolloutSpec) -> None:
+        """Make an empty account."""
         self._job_id = spec.job_id
         depth = spec.branch.depth if spec.branch is not None else 0
         self._account = SlotAccount(id=spec.id, index=spec.index, depth=depth + 1)

@@ -147,6 +147,7 @@ class RolloutState:
     """Values by a user's own aggregate, by the children's returns."""
 
     def __post_init__(self) -> None:
+        """Set the origin, and the steps before it, from the specification."""
         self.origin, self.origin_steps = self.spec.begins_at
         self.is_restarting = self.spec.restart is not None
         if self.spec.branch is not None:

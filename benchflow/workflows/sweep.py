@@ -21,7 +21,7 @@ ANY_ATTEMPT = 0
 
 
 def is_of(outcome: RolloutOutcome, rollout: OpenRollout) -> bool:
-    """Tell whether an outcome is of this attempt of a rollout."""
+    """Return whether an outcome is of this attempt of a rollout."""
     return rollout.attempt in (ANY_ATTEMPT, outcome.attempt)
 
 
@@ -121,7 +121,7 @@ class Sweep:
         return unknown
 
     def is_open(self, rollout: OpenRollout) -> bool:
-        """Tell whether this attempt of a rollout has not reported yet."""
+        """Return whether this attempt of a rollout has not reported yet."""
         known = self._open.get(rollout.index)
         return known is not None and known.attempt == rollout.attempt
 

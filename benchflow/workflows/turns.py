@@ -39,6 +39,7 @@ class Answers:
     """The answers of users. A question's first valid one counts; those that can't be one are counted, and ignored."""
 
     def __init__(self) -> None:
+        """Make it without answers."""
         self._given: dict[str, Answer] = {}
         self._ignored = 0
 
@@ -53,7 +54,7 @@ class Answers:
             self.has(asked)
 
     def has(self, question: Question) -> bool:
-        """Tell whether the question has an answer. One that names none of its options is dropped."""
+        """Return whether the question has an answer. One that names none of its options is dropped."""
         given = self._given.get(question.id)
         if given is not None and given.option is not None and given.option not in {one.id for one in question.options}:
             del self._given[question.id]
@@ -80,6 +81,7 @@ class Turns:
     """Opens, resumes and drives the sessions of a rollout's agent."""
 
     def __init__(self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox, checkpoints: Checkpoints) -> None:
+        """Make it from the modules of one rollout, which all work on `state`."""
         self._state = state
         self._phases = phases
         self._sandbox = sandbox
