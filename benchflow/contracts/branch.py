@@ -311,7 +311,10 @@ class ChildOutcome(Model):
     """Outcomes of the steps that led from the root to its start. Its parent adds them."""
 
     steps: list[StepOutcome] = []
-    """Outcomes of the steps that it ran itself; empty unless other rollouts may continue from its nodes."""
+    """Outcomes of the steps after its start; empty unless other rollouts may continue from its nodes."""
+
+    adopted: dict[int, str] = {}
+    """Nodes of those `steps` that children of its own ran, from which it continued, by the index of the step."""
 
     nodes: list[Node] = []
     """Nodes of its own branch path, and of all branch paths below it."""

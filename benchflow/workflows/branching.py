@@ -223,7 +223,7 @@ class Branching:
         # The value of the node chose the child. The reward of the rollout comes from its further steps.
         state.value = None
         own = [node for node in child.nodes if chain_of(node.id) == child.chain]
-        state.adopted |= {node.step: node.id for node in own if node.step is not None}
+        state.adopted |= child.adopted | {node.step: node.id for node in own if node.step is not None}
         state.steps += child.steps
         state.agent_failure = state.agent_failure or first_failure(child.steps)
         if child.checkpoint is not None:

@@ -172,6 +172,7 @@ def child_outcome(
             "nodes": state.nodes_below_origin(),
             "checkpoint": state.leaf,
             "steps": state.own_steps if has_steps else [],
+            "adopted": state.adopted,
             "children": state.n_children,
             "used": total([*state.own_usage, *state.usage_below]),
             "warnings": state.differences,

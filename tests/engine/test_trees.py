@@ -63,6 +63,17 @@ def left_by(theatre: Theatre, result: RolloutResult, chain: str = "") -> tuple[f
     return theatre.hall.drawn[result.sandbox["name"]]
 
 
+def count_turns(theatre: Theatre) -> None:
+    """Have each turn use ten tokens, half a dollar and two tool calls."""
+    act = HostedTurn._act
+
+    async def using(hosted: HostedTurn, writer: NodeWriter) -> TurnResult:
+        usage = Usage(input_tokens=10, output_tokens=1, cost=0.5, currency="USD")
+        return (await act(hosted, writer)).model_copy(update={"usage": usage, "n_tool_calls": 2})
+
+    theatre.patch.setattr(HostedTurn, "_act", using)
+
+
 async def test_children_go_on_from_one_state_and_its_value_is_their_mean(theatre: Theatre) -> None:
     result = await grown(theatre, {"kind": "after_steps", "steps": [1], "n": 3})
     nodes = nodes_of(result)
@@ -202,13 +213,7 @@ async def test_a_trajectory_that_an_agents_failure_has_cut_short_says_so_whereve
 
 
 async def test_a_parent_goes_on_from_the_best_of_its_children(theatre: Theatre) -> None:
-    act = HostedTurn._act
-
-    async def using(hosted: HostedTurn, writer: NodeWriter) -> TurnResult:
-        usage = Usage(input_tokens=10, output_tokens=1, cost=0.5, currency="USD")
-        return (await act(hosted, writer)).model_copy(update={"usage": usage, "n_tool_calls": 2})
-
-    theatre.patch.setattr(HostedTurn, "_act", using)
+    count_turns(theatre)
     policy = {"kind": "after_steps", "steps": [1], "n": 3}
     result = await grown(theatre, policy, horizon=1, then="best")
     nodes = nodes_of(result)
@@ -222,6 +227,18 @@ async def test_a_parent_goes_on_from_the_best_of_its_children(theatre: Theatre) 
     assert [step.step.name for step in result.steps] == ["s0", "s1", "s2"]
     # The turn of the child from which the rollout continues is counted once, as that of the others.
     assert (result.n_input_tokens, result.cost_usd, result.n_tool_calls) == (50, 2.5, 10)
+
+
+async def test_a_parent_goes_on_from_a_child_that_has_gone_on_from_one_of_its_own(theatre: Theatre) -> None:
+    count_turns(theatre)
+    policy = {"kind": "after_steps", "steps": [1, 2], "n": 2}
+    result = await grown(theatre, policy, max_depth=2, then="best")
+    nodes = nodes_of(result)
+    below = [f"n1.{child}/n2.{number}/n3" for child in range(2) for number in range(2)]
+    assert set(nodes) == {"n0", "n1", "n1.0/n2", "n1.1/n2", *below}
+    assert [step.step.name for step in result.steps] == ["s0", "s1", "s2"]
+    # Each of the seven turns once.
+    assert (result.n_input_tokens, result.cost_usd, result.n_tool_calls) == (70, 3.5, 14)
 
 
 @pytest.mark.long
