@@ -222,7 +222,9 @@ def _judge_repository(path: str, before: Survey, now: Survey, workspace: str, re
     kept, was = now.files.get(path), before.files.get(path)
     if kept is None:
         # It was not read: it is a link, or larger than any such file that git writes.
-        if path not in before.git:
+        if was is not None:
+            result.restore[path] = (BUILD, was)
+        elif path not in before.git:
             result.remove[path] = BUILD
     elif was is not None and kept.content == was.content:
         return

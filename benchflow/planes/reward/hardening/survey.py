@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.errors import VerifierError
+from benchflow.errors import SandboxError, SandboxLostError, VerifierError
 from benchflow.planes.reward.hardening.archives import PATTERNS as ARCHIVES
 from benchflow.planes.reward.hardening.build_files import included, targets_without_files
 from benchflow.planes.reward.hardening.contents import FILES, LISTS, PASS, PASSES, READ
@@ -279,6 +279,16 @@ async def take_survey(
         raise VerifierError(
             "the list of what is in the sandbox was gone before it could be read",
             remedy="see what the agent has left running in it",
+        ) from error
+    except SandboxLostError:
+        raise
+    except SandboxError as error:
+        if error.retryable:
+            raise
+        # It is larger than may be read, or no file. Another attempt would be the agent's reward for that.
+        raise VerifierError(
+            f"the list of what is in the sandbox could not be read: {error.message}",
+            remedy="see what the agent has left in it: very many files, or very long names",
         ) from error
     return _read(packed)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.accelerators import ProcessOutput
-from benchflow.contracts.driver import Process, ProcessStatus, ScriptResult
+from benchflow.contracts.driver import SCRIPT_ENVIRONMENT, Process, ProcessStatus, ScriptResult
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import ExecChunk
 from benchflow.errors import SandboxError, SandboxLostError
@@ -215,7 +215,9 @@ class Processes:
         parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         takes = {"stdout": sink or parts["stdout"].append, "stderr": parts["stderr"].append}
         code: int | None = None
-        process = Process(id=f"s-{secrets.token_hex(8)}", argv=(_SHELL, "-c", script), is_limited=False)
+        # The image's own PATH may name a directory that the agent can write, and this runs as root.
+        env = dict(SCRIPT_ENVIRONMENT)
+        process = Process(id=f"s-{secrets.token_hex(8)}", argv=(_SHELL, "-c", script), env=env, is_limited=False)
         try:
             async with awake_timeout(timeout), contextlib.aclosing(self.stream(process)) as chunks:
                 async for chunk in chunks:

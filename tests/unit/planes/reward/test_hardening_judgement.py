@@ -134,6 +134,14 @@ def test_a_repository_keeps_its_settings_and_does_not_lead_elsewhere() -> None:
     assert judged.restore["/app/.git/config"][1].content == REPOSITORY + "[diff]\n"
 
 
+def test_settings_of_a_repository_that_a_link_has_replaced_are_restored() -> None:
+    """Within `.git`, where no link leads out of the workspace, to settings that name a program."""
+    config = "/app/.git/config"
+    before, now = Survey(files={config: kept(REPOSITORY)}, git=[config]), Survey(git=[config])
+    judged = judge(before, now, HardeningConfig(), "/app")
+    assert judged.restore[config][1].content == REPOSITORY and not judged.remove
+
+
 # --- modules -------------------------------------------------------------------------------------------
 
 

@@ -6,15 +6,19 @@ import pytest
 from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.errors import VerifierError
+from benchflow.errors import SandboxError, VerifierError
 from benchflow.planes.reward.hardening.survey import ARCHIVE, Survey, take_survey
 
 
 class _Watched(IdleSandbox):
-    """A sandbox in which a process removes the archive as soon as it is written."""
+    """A sandbox in which a process does something to the archive as soon as it is written."""
+
+    def __init__(self, ref: SandboxRef, found: Exception) -> None:
+        super().__init__(ref)
+        self._found = found
 
     async def read_bytes(self, path: str) -> bytes:
-        raise FileNotFoundError(path)
+        raise self._found
 
 
 def ref() -> SandboxRef:
@@ -23,7 +27,15 @@ def ref() -> SandboxRef:
 
 async def test_an_archive_that_is_gone_is_an_error() -> None:
     with pytest.raises(VerifierError, match="gone before it could be read"):
-        await take_survey(_Watched(ref()), home="/root", path="/bin")
+        await take_survey(_Watched(ref(), FileNotFoundError(ARCHIVE)), home="/root", path="/bin")
+
+
+async def test_an_archive_that_is_too_large_is_the_verifiers_error_and_not_the_sandboxs() -> None:
+    """With that of a sandbox the rollout would be run again: another attempt for whoever knows that it has failed."""
+    found = SandboxError(f"{ARCHIVE} is larger than 64 MiB")
+    with pytest.raises(VerifierError, match=r"could not be read: .* is larger") as raised:
+        await take_survey(_Watched(ref(), found), home="/root", path="/bin")
+    assert not raised.value.retryable
 
 
 async def test_a_provider_that_runs_no_scripts_has_an_empty_one() -> None:
