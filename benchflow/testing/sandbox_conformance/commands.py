@@ -160,6 +160,13 @@ class Control(Fixtures):
     async def test_a_script_is_roots_and_has_no_input(self, sandbox: Sandbox) -> None:
         assert (await sandbox.control("id -u; cat", timeout=PATIENCE)).stdout == "0\n"
 
+    async def test_a_script_of_the_engine_runs_no_program_of_the_images_own_path(self, start: Start) -> None:
+        sandbox = await start(env={"PATH": "/planted:/usr/bin:/bin", "LD_LIBRARY_PATH": "/planted"})
+        await sandbox.write_file("/planted/find", "#!/bin/sh\necho planted\n", mode=0o755)
+        assert (await sandbox.exec(["find"])).stdout == "planted\n"
+        said = (await sandbox.control('command -v find; echo "[$LD_LIBRARY_PATH]"')).stdout.split()
+        assert said[0].startswith(("/usr/", "/bin/")) and said[1] == "[]"
+
     async def test_a_script_that_takes_too_long_is_a_result_that_says_so(self, sandbox: Sandbox) -> None:
         result = await sandbox.control("sleep 30", timeout=0.5)
         assert result.timed_out and result.return_code == 124
