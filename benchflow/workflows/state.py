@@ -295,10 +295,8 @@ class RolloutState:
         """Return the nodes of its branch path, from its origin, with what was measured there."""
         ids = {checkpoint.node: checkpoint.id for checkpoint in self.retained}
         nodes = [Node(id=self.origin, checkpoint=ids.get(self.origin))]
-        for outcome in self.own_steps:
+        for outcome in self.turns:
             index = outcome.step.index
-            if index in self.adopted:
-                continue
             nodes.append(
                 Node(
                     id=self.node(index + 1),
