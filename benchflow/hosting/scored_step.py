@@ -46,6 +46,7 @@ from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, harden
+from benchflow.planes.reward.hardening.processes import explaining_survivors
 from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import HARDEN_SEC
@@ -168,7 +169,8 @@ class ScoredStep:
         strangers = [process for process in await sandbox.strangers() if not process.is_altered]
         left = [process.command for process in strangers if process.parent == 1]
         if work.session is not None:
-            await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
+            with explaining_survivors():
+                await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
         record = await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
         notes += await self.verifier(evidence).settle(sandbox, self.logs)

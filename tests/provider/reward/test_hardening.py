@@ -14,7 +14,8 @@ from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline, verifier_env
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN
 from benchflow.planes.reward.hardening.record import HardeningRecord
-from benchflow.testing.sandbox_conformance.fixtures import leave, nap, napping
+from benchflow.planes.reward.hardening.survey import take_survey
+from benchflow.testing.sandbox_conformance.fixtures import Start, leave, nap, napping
 
 NOTHING = HardeningConfig.model_validate(dict.fromkeys(HardeningConfig.model_fields, False))
 
@@ -345,6 +346,13 @@ class Hardening(HardeningInBrief):
         assert await napping(own, length) != []
         assert (tmp_path / "logs/agents.txt").read_text() == "mine\n"
         assert (tmp_path / "logs/test-stdout.txt").read_text() == "61000\n"
+
+    async def test_a_file_system_below_the_workspace_is_looked_through(self, start: Start) -> None:
+        own = await start(workdir="/dev")
+        await sh(own, "mkdir /dev/shm/pkg; echo >/dev/shm/pkg/conftest.py; ln -s /tests/answer /dev/shm/answer")
+        survey = await take_survey(own, home="/root", path="/usr/bin:/bin")
+        assert "/dev/shm/pkg/conftest.py" in survey.found
+        assert survey.links["/dev/shm/answer"] == "/tests/answer"
 
     async def test_a_planted_log_directory_is_made_anew(self, own: Sandbox) -> None:
         await own.mark_baseline()

@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 
 from benchflow.contracts.base import Model
+from benchflow.contracts.driver import SCRIPT_ENVIRONMENT
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.reward.hardening.devices import list_devices
 from benchflow.planes.reward.hardening.git_state import overlooked_paths, replaced_histories, repositories_of
-from benchflow.planes.reward.hardening.names import SHADOWED, STANDARD, VERIFIERS
+from benchflow.planes.reward.hardening.names import SCHEDULERS, SHADOWED, STANDARD, VERIFIERS
 from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
 from benchflow.planes.reward.hardening.tools import ToolSet, take_tools
 from benchflow.store import storage_errors, write_atomic
@@ -25,8 +26,9 @@ _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", 
 
 # $1: the agent's user. $2: the workspace. Prints PATH, PYTHONPATH and HOME; then the directories of PATH, with `!` if
 # the agent may write there; with `^`, programs of the workspace's `node_modules`; with `~`, the directories of
-# LD_LIBRARY_PATH; with `+`, `~/.local/bin`, which verifiers put on PATH, if the agent may write there; then an empty
-# line, entry points of pytest plugins, and with `=`, the directories of their packages.
+# LD_LIBRARY_PATH; with `+`, `~/.local/bin`, which verifiers put on PATH, if the agent may write there; `@` if a daemon
+# that starts scheduled jobs runs; then an empty line, entry points of pytest plugins, and with `=`, the directories of
+# their packages.
 _ASK = r"""
 printf '%s\n%s\n%s\n' "$PATH" "$PYTHONPATH" "$HOME"
 open() { find "$@" -maxdepth 0 \( -user "$agent" -o -perm -002 \) 2>/dev/null; }
@@ -43,6 +45,10 @@ set -- "$2"/node_modules/.bin/*
 for d in $LD_LIBRARY_PATH; do case $d in /*) echo "~$d";; esac; done
 w=$(open "$HOME" "$HOME/.local" "$HOME/.local/bin")
 [ -z "$w" ] || echo "+$HOME/.local/bin"
+for p in /proc/[0-9]*; do
+  c=; { read -r c <$p/comm; } 2>/dev/null
+  case $c in SCHEDULERS) echo "@"; break;; esac
+done
 echo
 unset IFS
 for d in $(IFS=:; for p in $PATH; do printf '%s\n' "${p%/*}/lib/python3*"; done | sort -u); do
@@ -51,7 +57,7 @@ for d in $(IFS=:; for p in $PATH; do printf '%s\n' "${p%/*}/lib/python3*"; done 
   done
   for s in "$d"/site-packages "$d"/dist-packages; do [ ! -d "$s" ] || echo "=$s"; done
 done
-"""
+""".replace("SCHEDULERS", "|".join(SCHEDULERS))
 
 
 # $1: the agent's user, who may have no account yet. $2: another user. Succeeds if that one exists and is not the agent.
@@ -105,6 +111,9 @@ class HardeningBaseline(Model):
     devices: list[str] = []
     """Lines of `list_devices`; empty if the agent can't change devices."""
 
+    has_schedulers: bool = False
+    """Whether a daemon that starts scheduled jobs (cron, at) runs in the world."""
+
     user: str | None = None
     """User of a verifier for which the task names none; None for root."""
 
@@ -144,7 +153,7 @@ async def take_baseline(
     lines = asked.stdout.split("\n") + [""] * 3
     path, modules, home = lines[0], lines[1], lines[2] or "/root"
     end = lines.index("", 3)
-    directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith(("+", "~", "^"))]
+    directories = [line.removeprefix("!") for line in lines[3:end] if not line.startswith(("+", "~", "^", "@"))]
     open_to_agent = [line[1:] for line in lines[3:end] if line.startswith(("!", "+"))]
     survey = await take_survey(sandbox, home=home, path=path, modules=modules)
     if others := [file for file in (*survey.includes, *survey.targets) if file not in survey.files]:
@@ -156,7 +165,9 @@ async def take_baseline(
     packaged = [line[1:] for line in lines[3:end] if line.startswith("^")]
     loaded_from = [line[1:] for line in lines[3:end] if line.startswith("~")]
     if is_root or open_to_agent or loaded_from or packaged:
-        looked = [path, *open_to_agent] if is_root or loaded_from else open_to_agent
+        # The engine's own scripts search other directories than the verifier.
+        searched = dict.fromkeys([*path.split(":"), *SCRIPT_ENVIRONMENT["PATH"].split(":")])
+        looked = [*searched, *open_to_agent] if is_root or loaded_from else open_to_agent
         tools = await take_tools(sandbox, ":".join(looked), is_whole=is_root)
         starts = [f"{venv}/{name}" for venv in venvs for name in _OF_ENVIRONMENTS]
         tools = tools.model_copy(update={"files": [*starts, *packaged], "loaded_from": loaded_from})
@@ -174,6 +185,7 @@ async def take_baseline(
         named=sorted({match for match in _MODULE_FILE.findall(instruction) if match in STANDARD | SHADOWED}),
         changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None or is_listed else None,
         devices=await list_devices(sandbox) if is_root else [],
+        has_schedulers="@" in lines[3:end],
         user=default,
     )
 

@@ -50,16 +50,16 @@ PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
     -name '-*' -fprint0 dashed"""
 """Expressions for `find` that make these lists in one pass through the workspace."""
 
-PASSES = rf"""find "$ws" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
-    find "$ws" -xdev {_SMALL} {_BROUGHT} -print0 >brought
-    find "$ws" -xdev {_LARGE} -print0 >large
-    find "$ws" -xdev {_NODE} -print0 >node
-    find "$ws" -xdev {_POINTS} -print0 >points
-    find "$ws" -xdev {_HOOKS} -print0 >hooks
-    find "$ws" -xdev {_JOURNALS} -print0 >journals
-    find "$ws" -xdev -name '-*' -print0 >dashed"""
-"""Commands that make these lists with a `find` that has no `-newerct`. They list all files; the comparison of both
-surveys shows which are new.
+PASSES = rf"""find "$@" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
+    find "$@" -xdev {_SMALL} {_BROUGHT} -print0 >brought
+    find "$@" -xdev {_LARGE} -print0 >large
+    find "$@" -xdev {_NODE} -print0 >node
+    find "$@" -xdev {_POINTS} -print0 >points
+    find "$@" -xdev {_HOOKS} -print0 >hooks
+    find "$@" -xdev {_JOURNALS} -print0 >journals
+    find "$@" -xdev -name '-*' -print0 >dashed"""
+"""Commands that make these lists, of the directories in `$@`, with a `find` that has no `-newerct`. They list all
+files; the comparison of both surveys shows which are new.
 """
 
 # Starting a process takes a millisecond, so none is started if there is nothing to read.

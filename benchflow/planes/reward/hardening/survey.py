@@ -98,17 +98,23 @@ above() {{
   done
 }}
 if [ -n "$ws" ]; then
+  set -- "$ws"
+  # A volume in the workspace is a file system of its own.
+  while read -r a b c d m rest; do
+    case $m in "$ws"/*) ;; *) continue;; esac
+    case $rest in *" - proc "*|*" - sysfs "*|*" - cgroup"*) ;; *) [ ! -d "$m" ] || set -- "$@" "$m";; esac
+  done </proc/self/mountinfo
   # One pass where `find` can do it.
-  find "$ws" -xdev -type l -fprintf links '%p\0%l\0' , \( {_NAMES} \) -fprint0 found , \
+  find "$@" -xdev -type l -fprintf links '%p\0%l\0' , \( {_NAMES} \) -fprint0 found , \
     {_MODULES} -fprint0 modules , \
     -type f \( {_PACKED} \) -newerct "@${{since:-0}}" -fprint0 packed , \
     -type f -path '*/__pycache__/*' -newerct "@${{since:-0}}" -fprint0 fresh , \
     {PASS} 2>/dev/null || {{
-    find "$ws" -xdev \( {_NAMES} \) -print0 >found
-    find "$ws" -xdev -type l -exec sh -c 'for l; do printf "%s\0%s\0" "$l" "$(readlink "$l")"; done' sh {{}} + >links
-    find "$ws" -xdev -type f -path '*/__pycache__/*' -print0 >fresh
-    find "$ws" -xdev {_MODULES} -print0 >modules
-    find "$ws" -xdev -type f \( {_PACKED} \) -print0 >packed
+    find "$@" -xdev \( {_NAMES} \) -print0 >found
+    find "$@" -xdev -type l -exec sh -c 'for l; do printf "%s\0%s\0" "$l" "$(readlink "$l")"; done' sh {{}} + >links
+    find "$@" -xdev -type f -path '*/__pycache__/*' -print0 >fresh
+    find "$@" -xdev {_MODULES} -print0 >modules
+    find "$@" -xdev -type f \( {_PACKED} \) -print0 >packed
     {PASSES}
   }}
   {{ above "$ws"; above "$(cd -P "$ws" 2>/dev/null && pwd)"; }} >>found
@@ -328,8 +334,9 @@ def _read(packed: bytes) -> Survey:
             if content is None:
                 continue
             contents[name] = content
-            if name in ("now", *_OWN_LISTS, *LISTS):
-                lists[name] = [os.fsdecode(each) for each in content.split(b"\0") if each]
+            if name == "now" or name in (*_OWN_LISTS, *LISTS):
+                # What follows the last NUL was cut off. An empty text is part of a pair.
+                lists[name] = [os.fsdecode(each) for each in content.split(b"\0")[: None if name == "now" else -1]]
                 continue
             files[f"/{name}"] = KeptFile(
                 content=content.decode("latin-1"), mode=info.mode & 0o7777, uid=info.uid, gid=info.gid

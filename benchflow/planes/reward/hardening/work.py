@@ -32,7 +32,16 @@ from benchflow.planes.reward.hardening.judgement import (
     judge,
     weight_of,
 )
-from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOADER_CACHE, LOGS, SCHEDULERS
+from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOADER_CACHE, LOGS
+from benchflow.planes.reward.hardening.processes import (
+    ALTERED,
+    altered_processes,
+    kill_strangers,
+    signal_schedulers,
+    told_altered,
+    told_running,
+    without_memory_kills,
+)
 from benchflow.planes.reward.hardening.record import HardeningRecord, extend_report
 from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
 from benchflow.planes.reward.hardening.work_notes import note_work
@@ -40,7 +49,8 @@ from benchflow.planes.reward.hardening.work_notes import note_work
 _ROUNDS = 4
 """Maximum number of comparisons, after which tools that keep changing are an error."""
 
-_ALTERED = "code was put into a process of the world"
+_PASSES = 2
+"""Maximum number of times that a sandbox is surveyed, where services go on to start processes that are killed."""
 
 _MAX_MEMBER = 300
 """Maximum number of characters of an archive member's name in a finding."""
@@ -134,20 +144,28 @@ async def harden(
     found = record.findings
     action = "killed" if config.kill_processes and not trusted else "found"
     found += [HardeningFinding(item=PROCESSES, action=action, detail=command) for command in left]
+    for _ in range(_PASSES):
+        if not trusted:
+            await _secure(sandbox, baseline, config, record)
+            if config.verify_tools and baseline.devices:
+                replaced = replaced_devices(baseline.devices, await list_devices(sandbox), TOOLS_ITEM)
+                found += [finding for finding in replaced if finding not in found]
+                record.unsafe = record.unsafe or next((f"{one.path} {one.detail}" for one in replaced), "")
+        async with without_memory_kills(sandbox):
+            judged = await _judge(sandbox, baseline, config, plugins)
+            # The restored cache lacks the libraries that the agent has installed, so it is rebuilt.
+            is_old = any(finding.path == LOADER_CACHE for finding in found)
+            acted = await _act(sandbox, judged, config, verifier, trusted, is_old)
+            found += [finding for finding in acted if finding not in found]
+        # What a service has started since the last kill may have changed what was compared before.
+        if trusted or not config.kill_processes or not await kill_strangers(sandbox, found):
+            break
+    is_planted = any(finding.path.startswith(CRON_PLACES) for finding in found)
     if not trusted:
-        await _secure(sandbox, baseline, config, record)
-        if config.verify_tools and baseline.devices:
-            replaced = replaced_devices(baseline.devices, await list_devices(sandbox), TOOLS_ITEM)
-            found += replaced
-            record.unsafe = record.unsafe or next((f"{one.path} {one.detail}" for one in replaced), "")
-    judged = await _judge(sandbox, baseline, config, plugins)
-    lines = []
-    if config.kill_processes and not trusted and any(finding.path.startswith(CRON_PLACES) for finding in judged.found):
-        lines.append(signal_schedulers("STOP"))
-    if any(finding.path == LOADER_CACHE for finding in found):
-        # The restored cache lacks the libraries that the agent has installed, so it is rebuilt.
-        lines.append("ldconfig 2>/dev/null || :")
-    found += await _act(sandbox, judged, config, verifier, trusted, lines)
+        if config.kill_processes and (is_planted or baseline.has_schedulers):
+            await sandbox.control(signal_schedulers("STOP" if is_planted else "CONT"))
+        running = [process for process in await sandbox.strangers() if not process.is_altered]
+        found += [told_running(process) for process in running if process.command not in left]
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
     seconds = round(time.monotonic() - began, 4)
     report = HardeningReport(disabled=disabled, seconds=seconds, unsafe=record.unsafe)
@@ -165,7 +183,8 @@ async def _secure(
     tools = baseline.tools if config.verify_tools else None
     found = record.findings
     altered: dict[tuple[int, int], RunningProcess] = {}
-    for _ in range(_ROUNDS):
+    stops = baseline.has_schedulers and config.kill_processes
+    for turn in range(_ROUNDS):
         repairs = Repairs()
         try:
             if tools is not None and baseline.changes is not None:
@@ -187,32 +206,22 @@ async def _secure(
         if repairs.put:
             await sandbox.put_outside(repairs.put)
         if config.kill_processes:
-            altered |= await _altered(sandbox)
-        killed = await sandbox.kill_processes() if config.kill_processes else 0
-        if killed:
-            what = "a process" if killed == 1 else f"{killed} processes"
-            found.append(HardeningFinding(item=PROCESSES, action="killed", detail=what))
+            altered |= await altered_processes(sandbox)
+        killed = await kill_strangers(sandbox, found) if config.kill_processes else 0
         found += await _finish_repairs(sandbox, repairs)
-        if not (killed or repairs.is_any):
-            left = await _altered(sandbox) if config.kill_processes else {}
-            found += [_told_altered(process, key in left) for key, process in (altered | left).items()]
-            record.unsafe = next((f"{_ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
+        if stops:
+            # A job that is due would be started after the last kill. The shell that stops them is the image's own now.
+            # To kill may have resumed them.
+            await sandbox.control(signal_schedulers("STOP"))
+        if not (killed or repairs.is_any or (stops and turn == 0)):
+            left = await altered_processes(sandbox) if config.kill_processes else {}
+            found += [told_altered(process, key in left) for key, process in (altered | left).items()]
+            record.unsafe = next((f"{ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
             return
     raise VerifierError(
         f"{found[-1].path or 'what the agent left running'} of the sandbox is changed again and again",
         remedy='verify in a sandbox of its own: sandbox_mode "separate"',
     )
-
-
-async def _altered(sandbox: Sandbox) -> dict[tuple[int, int], RunningProcess]:
-    """Return the world's processes whose code another process has changed in memory, by their identities."""
-    return {process.identity: process for process in await sandbox.strangers() if process.is_altered}
-
-
-def _told_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:
-    """Return the finding about a process whose code was changed, and which was killed or `is_left`."""
-    detail = f"{_ALTERED}: {process.command}"
-    return HardeningFinding(item=PROCESSES, action="found" if is_left else "killed", detail=detail, weight="tampering")
 
 
 async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningFinding]:
@@ -266,7 +275,7 @@ async def _act(
     config: HardeningConfig,
     verifier: str | int | None,
     trusted: bool,
-    more: Sequence[str],
+    rebuilds: bool,
 ) -> list[HardeningFinding]:
     """Carry out a judgement by one script, and return the findings.
 
@@ -276,7 +285,7 @@ async def _act(
         config: Items that are on.
         verifier: User of the verifier, who is to own the workspace.
         trusted: Whether the oracle has acted.
-        more: Last lines of the script.
+        rebuilds: Whether to make the loader's cache anew.
     """
     lines = [f"ws={_word(workspace_of(sandbox))}", _BEGIN, _LOGS if config.fresh_logs else ""]
     links = list(judged.links)
@@ -296,7 +305,9 @@ async def _act(
     if config.own_workspace and workspace and not trusted:
         user = "0" if verifier in (None, "root") else str(verifier)
         lines.append(_OWN.format(workspace=_word(workspace), user=_word(user)))
-    script = "\n".join([*lines, *more])
+    if rebuilds:
+        lines.append("ldconfig 2>/dev/null || :")
+    script = "\n".join(lines)
     if len(script) > MOST_SAID:
         await sandbox.write_file(_ACT, script, mode=0o600)
         script = f". {_ACT}"
@@ -360,14 +371,6 @@ async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> di
         if len(content) <= MAX_BYTES and (member := await asyncio.to_thread(leads_out, content)) is not None:
             found[path] = member[:_MAX_MEMBER]
     return found
-
-
-def signal_schedulers(name: str) -> str:
-    """Return a script that sends a signal (`STOP`, `CONT`) to the daemons that start scheduled jobs."""
-    return (
-        "for p in /proc/[0-9]*; do c=; { read -r c <$p/comm; } 2>/dev/null; "
-        f"case $c in {'|'.join(SCHEDULERS)}) kill -{name} ${{p#/proc/}};; esac; done"
-    )
 
 
 def _shown(path: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+
 import pytest
 from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.errors import SandboxError, VerifierError
-from benchflow.planes.reward.hardening.survey import ARCHIVE, Survey, take_survey
+from benchflow.planes.reward.hardening.survey import ARCHIVE, Survey, empty_archive, take_survey
 
 
 class _Watched(IdleSandbox):
@@ -41,3 +44,31 @@ async def test_an_archive_that_is_too_large_is_the_verifiers_error_and_not_the_s
 async def test_a_provider_that_runs_no_scripts_has_an_empty_one() -> None:
     assert ARCHIVE.startswith("/run/benchflow/")
     assert await take_survey(IdleSandbox(ref()), home="/root", path="/bin") == Survey()
+
+
+class _Filled(IdleSandbox):
+    """A sandbox in which a survey finds lists with this content."""
+
+    def __init__(self, ref: SandboxRef, **lists: bytes) -> None:
+        super().__init__(ref)
+        self._lists = lists
+
+    async def read_bytes(self, path: str) -> bytes:
+        with io.BytesIO(empty_archive()) as packed:
+            with tarfile.open(fileobj=packed, mode="a") as archive:
+                for name, content in self._lists.items():
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+            return packed.getvalue()
+
+
+async def test_a_link_without_a_target_does_not_shift_the_pairs_after_it() -> None:
+    links = b"/app/one\0\0/app/two\0/tests/answer\0"
+    survey = await take_survey(_Filled(ref(), links=links), home="/root", path="/bin")
+    assert survey.links == {"/app/one": "", "/app/two": "/tests/answer"}
+
+
+async def test_a_name_that_was_cut_off_is_none() -> None:
+    survey = await take_survey(_Filled(ref(), temporary=b"/tmp/a\0/tmp/cut"), home="/root", path="/bin")
+    assert survey.temporary == ["/tmp/a"]

@@ -1,0 +1,84 @@
+"""End the processes that an agent has left, stop the daemons that start jobs, and describe what still runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from benchflow.contracts.process_table import RunningProcess
+from benchflow.contracts.reward import HardeningFinding
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import SandboxError, SandboxLostError, VerifierError, VerifierMemoryError
+from benchflow.planes.reward.hardening.judgement import PROCESSES
+from benchflow.planes.reward.hardening.names import SCHEDULERS
+
+ALTERED = "code was put into a process of the world"
+"""Text of a finding about a process whose code another process has changed."""
+
+
+async def kill_strangers(sandbox: Sandbox, found: list[HardeningFinding]) -> int:
+    """Kill what the agent left running, add the finding about it to `found`, and return the number of processes.
+
+    Raises:
+        VerifierError: They can't be killed, or multiply faster than they are killed.
+    """
+    with explaining_survivors():
+        killed = await sandbox.kill_processes()
+    if killed:
+        what = "a process" if killed == 1 else f"{killed} processes"
+        found.append(HardeningFinding(item=PROCESSES, action="killed", detail=what))
+    return killed
+
+
+@contextmanager
+def explaining_survivors() -> Iterator[None]:
+    """Raise `VerifierError` for processes of an agent that can't be killed.
+
+    A `SandboxError` would be another attempt in a fresh sandbox, and so the agent's reward for a fork bomb.
+    """
+    try:
+        yield
+    except SandboxLostError:
+        raise
+    except SandboxError as error:
+        if error.retryable:
+            raise
+        raise VerifierError(error.message, remedy="see what the agent has left running") from error
+
+
+def told_running(process: RunningProcess) -> HardeningFinding:
+    """Return the finding about a process that is not the world's, and runs while the verifier does."""
+    return HardeningFinding(item=PROCESSES, action="found", detail=f"runs beside the verifier: {process.command}")
+
+
+async def altered_processes(sandbox: Sandbox) -> dict[tuple[int, int], RunningProcess]:
+    """Return the world's processes whose code another process has changed in memory, by their identities."""
+    return {process.identity: process for process in await sandbox.strangers() if process.is_altered}
+
+
+def told_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:
+    """Return the finding about a process whose code was changed, and which was killed or `is_left`."""
+    detail = f"{ALTERED}: {process.command}"
+    return HardeningFinding(item=PROCESSES, action="found" if is_left else "killed", detail=detail, weight="tampering")
+
+
+@asynccontextmanager
+async def without_memory_kills(sandbox: Sandbox) -> AsyncIterator[None]:
+    """Raise `VerifierMemoryError` if the kernel kills for want of memory meanwhile: a survey may then be incomplete."""
+    before = await sandbox.memory_use()
+    yield
+    now = await sandbox.memory_use()
+    if now is not None and (kills := now.kills_since(before.kills if before is not None else 0)):
+        raise VerifierMemoryError(
+            f"{now.explanation(kills)} while it was made ready for the verifier",
+            key="memory_mb",
+            remedy=now.remedy("memory_mb"),
+        )
+
+
+def signal_schedulers(name: str) -> str:
+    """Return a script that sends a signal (`STOP`, `CONT`) to the daemons that start scheduled jobs."""
+    return (
+        "for p in /proc/[0-9]*; do c=; { read -r c <$p/comm; } 2>/dev/null; "
+        f"case $c in {'|'.join(SCHEDULERS)}) kill -{name} ${{p#/proc/}};; esac; done"
+    )
