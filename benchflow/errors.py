@@ -508,7 +508,7 @@ class VerifierTimeoutError(VerifierError, builtins.TimeoutError):
 
 
 class VerifierMemoryError(VerifierError):
-    """The kernel killed the verifier for want of memory."""
+    """The kernel killed the verifier, or a program that prepares for it, for want of memory."""
 
     category = "verifier_memory"
 
