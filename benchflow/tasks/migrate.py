@@ -18,7 +18,7 @@ from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.base import Model
 from benchflow.contracts.images import user_of
 from benchflow.contracts.task import Task
-from benchflow.errors import StoreError, TaskError, TaskParseError, TaskValueError
+from benchflow.errors import StoreError, TaskParseError, TaskValueError
 from benchflow.tasks.layout import ORACLE_DIRS, VERIFIER_DIRS
 from benchflow.tasks.load import load_task
 from benchflow.tasks.normalise import Spelling, normalise_tables
@@ -58,13 +58,10 @@ def migrate_task(path: Path) -> MigrationReport:
     moves = list(_moves(path))
     _refuse_conflicts(path, moves)
     text, kept = _document(path, before)
-    _carry_out(path, text, moves, before)
-    sources = [("task.toml", "task.md")]
-    if (path / "instruction.md").exists():
-        sources.append(("instruction.md", "task.md"))
-    for name, _ in sources:
-        (path / name).unlink()
-    return MigrationReport(path=str(path), moved=sources + moves, kept=kept, warnings=_warnings(path, moves, before))
+    sources = [name for name in ("task.toml", "instruction.md") if (path / name).exists()]
+    warnings = _carry_out(path, text, moves, sources, before)
+    moved = [(name, "task.md") for name in sources] + moves
+    return MigrationReport(path=str(path), moved=moved, kept=kept, warnings=warnings)
 
 
 def _moves(root: Path) -> Iterator[tuple[str, str]]:
@@ -155,10 +152,21 @@ def _comments(file: Path) -> list[str]:
     return [comment.rstrip() for comment in found if comment]
 
 
-def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], before: Task) -> None:
-    """Write task.md and move the directories. Revert both and raise if that fails, or changes the task's meaning."""
+def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], sources: list[str], before: Task) -> list[str]:
+    """Write task.md, move the directories, remove the source files, and return the warnings.
+
+    All of it is reverted, and the error raised, if a step fails or is interrupted, or if the task's meaning changes.
+
+    Args:
+        root: Directory of the task.
+        text: Content of task.md.
+        moves: Old and new path of each directory.
+        sources: Names of the files that task.md replaces.
+        before: The task before.
+    """
     done: list[tuple[Path, Path]] = []
     document = root / "task.md"
+    removed: dict[Path, bytes] = {}
     try:
         document.write_text(text, encoding="utf-8")
         for old, new in moves:
@@ -166,7 +174,14 @@ def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], before: Task
             done.append((root / old, root / new))
         if _meaning(load_task(root)) != _meaning(before):
             raise TaskParseError("can't be written as a task.md that means the same", file=str(root / "task.toml"))
-    except (OSError, TaskError) as error:
+        warnings = _warnings(root, moves, before)
+        for name in sources:
+            removed[root / name] = (root / name).read_bytes()
+            (root / name).unlink()
+        return warnings
+    except BaseException as error:
+        for path, content in removed.items():
+            path.write_bytes(content)
         for old_path, new_path in reversed(done):
             new_path.rename(old_path)
         document.unlink(missing_ok=True)
@@ -196,13 +211,17 @@ _USER = re.compile(r"^\s*USER\s+(\S+)", re.M | re.I)
 def _warnings(root: Path, moves: list[tuple[str, str]], before: Task) -> list[str]:
     """Return warnings about possible changes of meaning: directory and user of scripts, mentions of /solution."""
     found = []
-    named = _WORKDIR.search(read_text(root / before.dockerfile)) if before.dockerfile else None
+    dockerfile = ""
+    if before.dockerfile:
+        # Images are built of it by tools that read other encodings, too.
+        dockerfile = read_regular(root / before.dockerfile, MAX_TEXT, is_cut=True).decode(errors="replace")
+    named = _WORKDIR.search(dockerfile)
     if before.sandbox.workdir is None and named is None:
         found.append(
             "neither the task nor its Dockerfile names a workspace; if its image does not either, test.sh and solve.sh "
             "started in /, and start in /app or /root now: name one, or begin them with `cd /`"
         )
-    users = _USER.findall(read_text(root / before.dockerfile)) if before.dockerfile else []
+    users = _USER.findall(dockerfile)
     if users and (user := user_of(users[-1])) and before.verifier.user is None:
         found.append(
             f"the Dockerfile's USER {user} ran test.sh and solve.sh, and root does now: name it in verifier.user"

@@ -190,7 +190,6 @@ HOST_FUNCTIONS: dict[str, str] = {
     "secrets.py::left": _STATE,
     "secrets.py::remove": _STATE,
     "tasks/layout.py::read_steps": "the names of the steps' directories",
-    "tasks/migrate.py::migrate_task": "a task directory of the user's own, changed in place at their word",
     "tasks/migrate.py::_moves": "a task directory of the user's own, changed in place at their word",
     "tasks/migrate.py::_carry_out": "a task directory of the user's own, changed in place at their word",
     "tasks/migrate.py::_warnings": "a task directory of the user's own, changed in place at their word",

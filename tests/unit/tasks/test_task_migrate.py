@@ -243,3 +243,11 @@ def test_it_is_told_where_scripts_may_start_elsewhere_now(
     report = migrate_task(split(toml, {"environment/": "", "environment/Dockerfile": dockerfile}))
     assert [note for note in report.warnings if "test.sh and solve.sh" in note] == report.warnings[: int(warns)]
     assert bool(report.warnings) == warns
+
+
+def test_a_dockerfile_in_another_encoding_is_read_for_the_warnings(split: Builder) -> None:
+    root = split("", {"environment/": "", "environment/Dockerfile": "FROM debian\n"})
+    (root / "environment/Dockerfile").write_bytes("FROM debian\n# Größe\nUSER ada\nWORKDIR /app\n".encode("latin-1"))
+    report = migrate_task(root)
+    assert [note for note in report.warnings if "USER ada" in note] == report.warnings
+    assert not (root / "task.toml").exists()

@@ -10,15 +10,26 @@ from typing import Annotated
 
 from pydantic import AfterValidator, StringConstraints
 
+_KERNELS = ("/proc", "/sys", "/dev")
+"""Directories whose files the kernel makes as they are read."""
+
 _WILD = re.compile(r"[*?\[]")
 
 
 def _narrow(path: str) -> str:
-    """Return a path as it is. Raise `ValueError` if it is `/` or `..`, or contains a NUL."""
+    """Return a path as it is.
+
+    Raises:
+        ValueError: It contains a NUL or `..`, or lies in a directory of the kernel, or matches may lie anywhere in `/`.
+    """
     if "\0" in path:
         raise ValueError("must be a path")
-    if posixpath.normpath(path).strip("/") in ("", ".."):
-        raise ValueError("is too wide: name the directories that hold skills or memory")
+    if ".." in path.split("/"):
+        raise ValueError("must not contain `..`: name the directory as it is")
+    if path.startswith("/"):
+        fixed = posixpath.normpath(fixed_part(path)).replace("//", "/")
+        if fixed == "/" or is_below(fixed, _KERNELS):
+            raise ValueError("is too wide: name the directories that hold skills or memory")
     return path
 
 

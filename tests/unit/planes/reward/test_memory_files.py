@@ -239,3 +239,28 @@ def test_the_published_key_stands_for_a_row() -> None:
     assert memory_rows(task(row, expected=["a"])) == [row.model_copy(update={"name": "expected-skills"})]
     assert memory_rows(task(expected=["steps"]), "one") == []
     assert memory_rows(task(expected=["steps"]), "two")[0].options == {"expected": ["steps"]}
+
+
+@pytest.mark.parametrize(
+    ("directory", "complaint"),
+    [
+        ("/", "too wide"),
+        ("//", "too wide"),
+        ("/**/notes.md", "too wide"),
+        ("/*", "too wide"),
+        ("/proc", "too wide"),
+        ("/proc/1/root", "too wide"),
+        ("..", "must not contain"),
+        ("../..", "must not contain"),
+        ("~/..", "must not contain"),
+        ("notes/../../etc", "must not contain"),
+    ],
+)
+def test_directories_that_would_be_captured_too_widely_are_refused(directory: str, complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        MemoryFiles(absent=("x",), directories=(directory,))
+
+
+@pytest.mark.parametrize("directory", ["notes", ".", "~/notes", "/srv/notes/**", "/procedures", "{workspace}/..notes"])
+def test_directories_of_every_other_form_are_taken(directory: str) -> None:
+    assert MemoryFiles(absent=("x",), directories=(directory,)).directories == (directory,)
