@@ -127,6 +127,12 @@ def _artifact_service(task: Task) -> str | None:
     return None
 
 
+def _step_users(task: Task) -> list[str]:
+    """Return the keys of the steps' agent users that differ from the task's."""
+    users = ((index, step.agent.user) for index, step in enumerate(task.steps))
+    return [f"steps[{index}].agent.user" for index, user in users if user not in (None, task.agent.user)]
+
+
 def _role_settings(task: Task) -> str | None:
     """Return the first setting of a scene or an acting role that is not supported: all but the role's agent."""
     for scene in task.scenes:
@@ -157,6 +163,11 @@ FEATURES: tuple[Feature, ...] = (
         "roles with settings of their own",
         _role_settings,
         "leave the role's agent alone, and set the rest by the job's options",
+    ),
+    Feature(
+        "an agent user of a step's own",
+        lambda task: next(iter(_step_users(task)), None) if task.layout == "native" else None,
+        "name the user in `agent.user`, for all steps",
     ),
     Feature(
         "scenes in a task of several steps",
@@ -344,6 +355,9 @@ def _unenforced(task: Task, capabilities: Capabilities) -> list[str]:
 def _without_effect(task: Task) -> list[str]:
     """Return warnings about settings of the task that have no effect."""
     found = []
+    if task.layout == "split":
+        # Published tasks are taken as they are: their scripts run as this user.
+        found += [f"{key} has no effect on the agent, only on solve.sh and setup.sh" for key in _step_users(task)]
     if task.roles and not task.scenes:
         found.append("agents.roles has no effect, because no scene uses the roles")
     if task.verifier.judge is not None and task.verifier.type == "test-script":

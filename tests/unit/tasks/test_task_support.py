@@ -128,6 +128,14 @@ def test_a_feature_of_a_task_md_is_refused_by_name(native: Builder, key: str, fr
     assert (caught.value.key, caught.value.file) == (key, "native-task/task.md")
 
 
+def test_a_step_of_a_task_md_has_no_user_of_its_own(native: Builder) -> None:
+    text = "agent: {user: ada}\nsteps: [{name: a, agent: {user: ada}}, {name: b, agent: {user: ben}}]\n"
+    files = {f"steps/{step}/{name}": "x\n" for step in "ab" for name in ("instruction.md", "verifier/test.sh")}
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        require_supported(load_task(native(text, files=files)), EVERYTHING)
+    assert caught.value.key == "steps[1].agent.user"
+
+
 def test_a_persona_alone_is_a_user(native: Builder) -> None:
     with pytest.raises(UnsupportedFeatureError, match="simulated user"):
         require_supported(load_task(native("", "Base.\n\n## user-persona\n\nSomeone.\n")), EVERYTHING)
@@ -217,6 +225,13 @@ def test_declarations_without_effect_are_recorded(native: Builder) -> None:
         "sandbox.gpu_types",
         "of",
     ]
+
+
+def test_a_steps_own_user_acts_in_its_scripts_alone_where_the_layout_is_split(split: Builder) -> None:
+    text = 'agent.user = "ada"\nsteps = [{name = "a", agent.user = "ada"}, {name = "b", agent.user = "ben"}]\n'
+    files = {f"steps/{step}/{name}": "#!/bin/sh\n" for step in "ab" for name in ("instruction.md", "tests/test.sh")}
+    warnings = require_supported(load_task(split(text, files)), EVERYTHING)
+    assert warnings == ["steps[1].agent.user has no effect on the agent, only on solve.sh and setup.sh"]
 
 
 @pytest.mark.parametrize(
