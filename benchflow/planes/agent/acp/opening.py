@@ -7,7 +7,7 @@ it is consumed and belongs to no turn, whichever worker reads the journal and ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from acp.schema import (
     AgentCapabilities,
@@ -35,10 +35,8 @@ from benchflow.contracts.sandbox_config import McpServer
 from benchflow.contracts.session import Limits
 from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.planes.agent.acp.dialogue import Dialogue
+from benchflow.planes.agent.acp.start import Start
 from benchflow.planes.agent.notes import Message
-
-if TYPE_CHECKING:
-    from benchflow.planes.agent.acp.connect import Start
 
 M = TypeVar("M", bound=BaseModel)
 
