@@ -71,7 +71,9 @@ class LocalDriver(SandboxDriver):
         from benchflow.planes.sandbox.local.build.builder import Builder
         from benchflow.planes.sandbox.local.build.workshop import LocalWorkshop
 
-        return Builder(LocalWorkshop(self._machine))
+        machine = self._machine
+        # Bare, because the builder applies the environment and user of the layers below itself.
+        return Builder(LocalWorkshop(machine, lambda: LocalDriver(machine, is_bare=True)))
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of local sandboxes."""

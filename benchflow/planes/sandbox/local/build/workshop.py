@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
-from benchflow.contracts.driver import StartedSandbox
+from benchflow.contracts.driver import SandboxDriver, StartedSandbox
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.planes.sandbox.driven.provider import DrivenProvider
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
-from benchflow.planes.sandbox.local.driver import LocalDriver
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.images import BARE, PREFIX, WHOLE, Image, read_image
 from benchflow.planes.sandbox.local.machine import Machine
@@ -24,11 +24,13 @@ class LocalWorkshop:
 
     Args:
         machine: The machine.
+        driver: Returns a driver for the steps' sandboxes: of this machine, without environments and users of layers.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, driver: Callable[[], SandboxDriver]) -> None:
         """Make it."""
         self._machine = machine
+        self._driver = driver
 
     def fingerprint(self) -> str:
         """Return the host's fingerprint, with the version of the mask through which sandboxes see it."""
@@ -67,9 +69,8 @@ class LocalWorkshop:
         image = known or ImageRef(reference=BARE)
         spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=owned_by_this_process())
         running = await self._machine.start(spec, copy=True)
-        # Bare, because the builder applies the environment and user of the layers below itself.
         started = StartedSandbox(handle=running.handle, warnings=running.warnings, workdir=running.workdir)
-        return DrivenProvider(LocalDriver(self._machine, is_bare=True)).adopt(spec, started)
+        return DrivenProvider(self._driver()).adopt(spec, started)
 
     async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
         """Capture a sandbox's files as the layer `key`, with this configuration, and return its reference."""
