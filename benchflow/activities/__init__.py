@@ -1,1 +1,1 @@
-"""The activities: thin; they decode, call a plane, translate errors, and heartbeat."""
+"""Temporal activities: thin wrappers that call the engine on this host, translate errors, and heartbeat."""

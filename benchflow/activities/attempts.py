@@ -35,24 +35,24 @@ _Key = tuple[str, str]
 
 @dataclass
 class _Work:
-    """The work of one activity."""
+    """The work of one activity, which all its attempts in this process share."""
 
     info: activity.Info
-    """Of the newest attempt."""
+    """Info of the newest attempt."""
     limit: asyncio.Task[None]
     """Timer: done when this process has run for the start-to-close timeout of the newest attempt."""
     task: asyncio.Task[Any] = field(init=False)
-    """The work itself."""
+    """Task that runs the work."""
     is_cancelled: bool = False
     """Whether the workflow has cancelled it, or its run is closed: no later attempt continues it."""
     attempts: int = 0
-    """Attempts of this process that wait for it."""
+    """Number of attempts of this process that wait for the work."""
     watch: asyncio.Task[None] | None = None
-    """Polls the server while no attempt waits for it."""
+    """Task that polls the server while no attempt waits for the work; None before the first."""
 
 
 class OngoingWork:
-    """The activities' work of one worker process.
+    """The work of all activities of one worker process, by activity.
 
     Args:
         client: Connection to the Temporal server.
@@ -69,11 +69,14 @@ class OngoingWork:
 
     @property
     def unattended(self) -> int:
-        """Number of unfinished tasks that no attempt waits for."""
+        """Return the number of unfinished tasks that no attempt waits for."""
         return sum(not work.attempts and not work.task.done() for work in self._works.values())
 
     async def attempt(self, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Start the work of the running activity, or join that of an earlier attempt, and return its result.
+
+        Args:
+            run: Starts the work. Not called if an earlier attempt of this process has started it.
 
         Raises:
             ApplicationError: The server lost contact with the attempt, or this worker stops. Both are retried.
@@ -109,7 +112,7 @@ class OngoingWork:
             except asyncio.CancelledError:
                 details = activity.cancellation_details()
                 if work.is_cancelled:
-                    # It is ending already: a second cancellation would interrupt its cleanup.
+                    # The work is ending already: a second cancellation would interrupt its cleanup.
                     continue
                 if details is not None and details.cancel_requested:
                     work.is_cancelled = True
@@ -184,5 +187,6 @@ class OngoingWork:
 
 
 async def _run(work: _Work, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run the work, in which `interruption.is_cancelled` returns whether it is cancelled for good."""
     answer_with(lambda: work.is_cancelled)
     return await run()

@@ -65,6 +65,8 @@ class BoundaryInterceptor(Interceptor):
 
 
 class _Boundary(ActivityInboundInterceptor):
+    """Interceptor of one activity. Arguments as in `BoundaryInterceptor`; `next` is the interceptor inside of it."""
+
     def __init__(
         self, next: ActivityInboundInterceptor, records: RunningActivities, work: OngoingWork, options: WorkerOptions
     ) -> None:
@@ -74,6 +76,7 @@ class _Boundary(ActivityInboundInterceptor):
         self.options = options
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        """Execute the activity, and return its result. Any error becomes an `ApplicationError` with a `Failure`."""
         failures = failures_before()
         with self.records.record(activity.info().task_token):
             try:
@@ -143,6 +146,7 @@ def failures_before() -> int:
 
 
 def _check_size(result: Any) -> None:
+    """Raise `PayloadTooLargeError` if a result is larger than a workflow may carry."""
     if isinstance(result, Model):
         size = len(result.model_dump_json())
         if size > MAX_MESSAGE_BYTES:
@@ -153,6 +157,8 @@ def _check_size(result: Any) -> None:
 
 @asynccontextmanager
 async def _heartbeat(every_sec: float, failures: int) -> AsyncIterator[None]:
+    """Heartbeat during the block, with the number of failed attempts so far as details."""
+
     async def beat() -> None:
         # The server keeps the details of the last heartbeat only: one without details would erase the count.
         details = [failures] if failures else []

@@ -1,4 +1,4 @@
-"""The context that the activities of one worker process share: its host, and its client of the server."""
+"""The context that all activities of one worker process share: the host, and the client of the Temporal server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The activities that call users' own code: branch policies, and aggregates of the returns of children.
+"""The activities that call users' own code: branch policies, and aggregates of children's returns.
 
-The code runs in this process, in a thread of its own, so that a call that blocks does not block the worker.
+The code runs in this process, in a thread of its own, so that a call that blocks does not block the worker. A retry of
+the activity calls it again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class DecidingActivities:
 
     @activity.defn(name=names.DECIDE)
     async def decide(self, work: DecideInput) -> Decision:
-        """Call a user's branch policy, and return the children that it wants.
+        """Call a user's branch policy at a node, and return the children that it wants there.
+
+        Args:
+            work: The policy, the node, the tree so far, and the limits.
 
         Raises:
             ConfigError: The policy fails, times out, or returns invalid children. It ends the rollout.
@@ -49,7 +53,10 @@ class DecidingActivities:
 
     @activity.defn(name=names.AGGREGATE)
     async def aggregate(self, work: AggregateInput) -> Aggregated:
-        """Call a user's aggregate, and return the value that it gives the returns of the children.
+        """Call a user's aggregate on the returns of children, and return V(s).
+
+        Args:
+            work: Name of the aggregate, and the returns.
 
         Raises:
             ConfigError: The aggregate can't be loaded, or times out.

@@ -1,10 +1,9 @@
-"""The records of running activities, and their hand-over from worker processes that are gone.
+"""The records of running activities, and the hand-over of activities from dead worker processes.
 
-A record holds the task token of a running activity. When a worker process is gone, another one on this host
-reads the records of the dead and reports their activities as failed, so that they run again at once instead of
-after a heartbeat timeout. A process can die before it has recorded what it was given, or after it has removed a
-record and before the server received the result: so the server is also asked which activities it believes to run in
-dead processes.
+A record holds the task token of a running activity. After a worker process has died, another one on this host reads its
+records and reports its activities as failed, so that they are retried at once instead of after a heartbeat timeout. A
+process can die before it has recorded an activity, or after it has removed a record and before the server received the
+result: so the server is also asked which activities it believes to run in dead processes.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ log = structlog.get_logger("benchflow.activities")
 
 
 NEXT_WORKER = timedelta(milliseconds=50)
-"""Delay before the next attempt of an activity that did not fail: its worker ended, or the server lost its contact."""
+"""Delay before the next attempt of an activity that did not fail itself: its worker ended, or the server lost contact.
+"""
 
 OPEN_WORKFLOWS = 1000
-"""Maximum of open workflows whose pending activities are listed when a worker process is found dead."""
+"""Maximum number of open workflows whose pending activities are listed when a worker process is found dead."""
 
 _RECORD_SEC = 60.0
 """Timeout, in seconds, of handing over one activity, or those of one workflow."""
@@ -64,14 +64,14 @@ class RunningActivities:
 
     @property
     def identity(self) -> str:
-        """Worker identity of this process on the server."""
+        """Return the worker identity of this process on the server."""
         return self._identity_of(self.directory)
 
     def _identity_of(self, directory: Path) -> str:
         return f"{directory.name}@{self.host}"
 
     def open(self) -> None:
-        """Create the directory of this process's records."""
+        """Create the directory of this process's records, unless it exists."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def mark_ready(self) -> None:
@@ -82,7 +82,7 @@ class RunningActivities:
     def record(self, token: bytes) -> Iterator[None]:
         """Hold a record of a running activity on disk for the block.
 
-        On a full disk there is none: if this worker dies, the activity is retried after its heartbeat timeout.
+        If it can't be written, e.g. on a full disk, the activity runs without one.
 
         Args:
             token: The activity's task token.
@@ -106,7 +106,7 @@ class RunningActivities:
                 record.unlink()
 
     def of_the_dead(self) -> list[Path]:
-        """Return the directories of worker processes that are gone."""
+        """Return the directories of records of worker processes that no longer run."""
         dead = []
         for directory in self.root.iterdir() if self.root.is_dir() else ():
             pid, _, started = directory.name.partition("-")
@@ -118,7 +118,8 @@ class RunningActivities:
         """Report the activities of dead worker processes as failed and retryable, and return their number.
 
         The records of a process stay until all of its activities have been handed over. An activity that can't be
-        handed over now is retried in the next round, and does not hold up the others.
+        handed over now is tried again in the next round, and does not hold up the others. Handing over twice is
+        harmless: the server rejects the report of an activity attempt that has ended.
 
         Args:
             client: Connection to the server.
@@ -176,6 +177,7 @@ async def _pending_activities(handle: WorkflowHandle[Any, Any]) -> Sequence[Pend
 
 
 async def _fail_recorded(client: Client, record: Path) -> int:
+    """Report the activity of a record as failed; return 1, or 0 if it had ended or the record is gone or invalid."""
     try:
         token = record.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The activities of a job: specify its rollouts, poll their states, finish the job."""
+"""The activities of a job: make its rollouts' specifications, poll their states, finish the job."""
 
 from __future__ import annotations
 
@@ -66,9 +66,12 @@ class JobActivities:
 
     @activity.defn(name=names.NAME_ROLLOUTS)
     async def name_rollouts(self, batch: BatchInput) -> Batch:
-        """Return the specifications of the first of a batch's rollouts, as many as `BATCH_BYTES` holds, at least one.
+        """Return the specifications of the first of a batch's rollouts: as many as fit in `BATCH_BYTES`, at least one.
 
-        The caller asks again for the rest: specifications of agents and worlds may be long.
+        The caller requests the rest again: specifications of agents and worlds may be long. Without side effects.
+
+        Args:
+            batch: The job, and the indices of the rollouts.
         """
         spec = await self.context.job(batch.spec)
         indices = [index for first, end in batch.indices for index in range(first, end)]
@@ -84,7 +87,14 @@ class JobActivities:
 
     @activity.defn(name=names.ROLLOUT_STATES)
     async def rollout_states(self, asked: OpenRollouts) -> RolloutStates:
-        """Return the states of rollouts that have not reported; end attempts that are stuck after their report."""
+        """Return the states of rollouts that have not reported.
+
+        Also terminates stuck workflows: of attempts that have reported (`awaited`), and of children of the rollouts. A
+        workflow that has ended is success, so that a retry is harmless.
+
+        Args:
+            asked: The rollouts, and when a workflow counts as stuck.
+        """
         for awaited in await asyncio.gather(*(self._known_state(id, asked) for id in asked.awaited)):
             if awaited.status == "stuck":
                 log.error("ending an attempt that is stuck", id=awaited.id, reason=awaited.reason)
@@ -92,7 +102,7 @@ class JobActivities:
         return RolloutStates(states=list(await asyncio.gather(*(self._known_state(id, asked) for id in asked.ids))))
 
     async def _known_state(self, workflow_id: str, asked: OpenRollouts) -> RolloutState:
-        """Return the state of a rollout; `running` if its outcome can't be read now; it is polled again."""
+        """Return the state of a rollout; `running`, so that it is polled again, if its outcome can't be read now."""
         try:
             return await self._state(workflow_id, asked)
         except StoreError as error:
@@ -100,6 +110,12 @@ class JobActivities:
             return RolloutState(id=workflow_id, status="running")
 
     async def _state(self, workflow_id: str, asked: OpenRollouts) -> RolloutState:
+        """Return the state of a rollout as the server has it, and terminate children of it that are stuck.
+
+        Raises:
+            StoreError: The outcome is in the store, and can't be read now.
+            ServerUnavailableError: The server does not answer.
+        """
         handle = self.context.client.get_workflow_handle(workflow_id, result_type=RolloutOutcome)
         status, outcome, reason, run_id = "unknown", None, None, ""
         try:
@@ -116,7 +132,7 @@ class JobActivities:
                     if failing.workflow_id == workflow_id:
                         status, reason = "stuck", why
                     else:
-                        # A child of it: the parent, which waits for it, continues with a child that failed.
+                        # A child of the rollout: its parent, which awaits it, continues as after any child's failure.
                         log.error("ending a child that is stuck", id=failing.workflow_id, reason=why)
                         await end_stuck(self.context.client, failing.workflow_id)
         except WorkflowFailureError:
@@ -129,14 +145,24 @@ class JobActivities:
 
     @activity.defn(name=names.HOST_STATUS)
     async def host_status(self, query: HostQuery) -> HostStatus:
-        """Return when the workers of a host's task queue last polled; both fields are None if no poll is known."""
+        """Return when a worker of a host last polled; both fields are None if the server knows of no poll.
+
+        Args:
+            query: Task queue of the host.
+        """
         last = await last_poll(self.context.client, query.queue)
         return HostStatus(last_poll_sec=time.time() - last if last is not None else None, last_poll=last)
 
     @activity.defn(name=names.FINISH_JOB)
     async def finish_job(self, finish: FinishJob) -> None:
-        """Remove the job's secrets and shared sandbox; on the submitting host, write missing rows and the summary."""
-        # First: nothing of the job needs them any more, and the rest may fail.
+        """Remove the job's secrets and shared sandbox; on the submitting host, write missing rows and the summary.
+
+        Idempotent: a retry keeps existing results, and writes the summary again.
+
+        Args:
+            finish: The job, and its rollouts that still need a row.
+        """
+        # The secrets first: nothing of the job needs them any more, and the rest may fail.
         secrets.remove(self.context.paths, finish.job_id)
         spec = await read_job_spec(self.context, finish.spec, finish.origin)
         if spec is not None:
@@ -154,7 +180,7 @@ class JobActivities:
         await asyncio.to_thread(write_summary, paths, finish.job_name, total, spec)
 
     async def _remove_sandbox(self, spec: JobSpec, finish: FinishJob) -> None:
-        """Remove the sandbox that the rollouts have shared, if this host has it; else the reaper of its host does."""
+        """Remove the sandbox that the rollouts share, if it is on this host; else the reaper of its host removes it."""
         name = shared_sandbox(self.context.stack, finish.run_id, spec.tasks[0])
         if not spec.is_persistent or name not in self.context.slots.taken():
             return

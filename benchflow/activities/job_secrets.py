@@ -18,7 +18,11 @@ log = structlog.get_logger("benchflow.secrets")
 
 
 async def remove_secrets_of_ended_jobs(context: WorkerContext) -> None:
-    """Remove the secrets of jobs that have ended. On an error, log it and leave the job's secrets to the next round."""
+    """Remove the secrets of ended jobs from this host. On an error, log it and leave the job's to the next round.
+
+    Args:
+        context: Host and client of this worker process.
+    """
     for job, left_at in await asyncio.to_thread(lambda: list(secrets.left(context.paths))):
         try:
             if await _is_over(context, job, left_at):
@@ -31,13 +35,13 @@ async def remove_secrets_of_ended_jobs(context: WorkerContext) -> None:
 async def _is_over(context: WorkerContext, job: str, left_at: float) -> bool:
     """Return whether a job, with all of its rollouts, has ended since its secrets were written.
 
-    A submit writes them before it starts the job, so that an earlier job of the same id may have ended before. The
-    rollouts of a terminated job run on, and need them.
+    A submit writes the secrets before it starts the job. A job that ended before that is an earlier one of the same id,
+    and does not count, unless the secrets are old. The rollouts of a terminated job still run, and need them.
 
     Args:
         context: Host and client of this worker process.
         job: Workflow id of the job.
-        left_at: When its secrets were written, as a timestamp.
+        left_at: Timestamp at which the job's secrets were written.
     """
     is_old = time.time() - left_at > context.options.unknown_grace_sec
     try:

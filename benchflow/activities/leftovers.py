@@ -71,7 +71,15 @@ class Leftovers:
         return removed
 
     async def _remove_ended(self, file: Path, newest: float) -> bool:
-        """Remove a retained checkpoint, or the state of an ended rollout; False if it is newer or the reaper's."""
+        """Remove a retained checkpoint, or the recorded state of an ended rollout.
+
+        Args:
+            file: Record of the checkpoint, or of the state.
+            newest: Timestamp; a file that has changed since then stays.
+
+        Returns:
+            Whether it was removed. Checkpoints that are not retained are left to the reaper.
+        """
         if file.lstat().st_ctime > newest:
             return False
         if file.parent == self.context.paths.ended:
@@ -86,10 +94,13 @@ class Leftovers:
 
 
 async def oldest_begin(client: Client) -> float:
-    """Return when the oldest open workflow started, as a timestamp; now, if none is open.
+    """Return the timestamp at which the oldest open workflow started; the present time, if none is open.
 
     After continue-as-new the first run counts, whose files the workflow may still use. If the server has forgotten the
     first run, it may have started at any time, and 0 is returned.
+
+    Args:
+        client: Connection to the Temporal server.
 
     Raises:
         RPCError: The server can't be asked.
@@ -142,6 +153,7 @@ def _changes(directory: Path) -> Iterator[float]:
 
 
 def _remove_files(root: Path, newest: float) -> int:
+    """Remove the files below `root` that have not changed since `newest`, and return their number."""
     removed = 0
     for file in root.rglob("*") if root.is_dir() else ():
         status = file.lstat()

@@ -80,15 +80,19 @@ class LostActivities:
 
     @activity.defn(name=names.REPORT_LOST)
     async def report_lost(self, given: LostInput) -> LostOutcomes:
-        """Write the rows of lost rollouts, and return their outcomes.
+        """Write the rows of lost rollouts, and return their outcomes. Stuck ones are terminated first.
 
-        A result that the rollout wrote itself is never replaced: its outcome is returned. On a host other than the
-        submitting one, nothing is written.
+        Idempotent: a result that exists, from the rollout itself or an earlier attempt, is never replaced, and its
+        outcome is returned. On a host other than the submitting one, nothing is written.
+
+        Args:
+            given: The job, the lost rollouts, and why they were lost.
         """
         spec = await read_job_spec(self.context, given.spec, given.origin)
         return LostOutcomes(outcomes=[await self._outcome(given, spec, lost) for lost in given.rollouts])
 
     async def _outcome(self, given: LostInput, job: JobSpec | None, lost: LostRollout) -> RolloutOutcome:
+        """Return the outcome of one lost rollout: from its result or report if it has any, else from a new row."""
         spec = lost_spec(job, given.job_id, given.origin, lost, run_id=given.run_id) if job is not None else None
         if given.is_stuck and spec is not None:
             await end_stuck(self.context.client, spec.id, lost.run_id or None)
@@ -119,7 +123,7 @@ class LostActivities:
         return outcome_of(written, lost.index).model_copy(update={"directory": str(paths.root)})
 
     async def _delivered(self, rollout: str, lost: LostRollout) -> RolloutOutcome | None:
-        """Return the outcome of a rollout whose report lies in the store; None if it left none."""
+        """Return the outcome of a rollout whose results are in the store; None if it has put none there."""
         pack = await find_pack(self.context.client, rollout)
         if pack is None:
             return None
@@ -134,7 +138,11 @@ class LostActivities:
         )
 
     async def _write_all(self, spec: RolloutSpec, paths: RolloutPaths, given: LostInput, lost: LostRollout) -> bool:
-        """Write the row and the trajectory of a rollout that was started. Return False if that is not possible."""
+        """Write the row and the trajectory of a rollout that was started. Return whether that was possible.
+
+        Raises:
+            BenchFlowError: A transient error: the activity is to be retried.
+        """
         if not lost.run_id:
             return False
         await asyncio.to_thread(begin_row, paths, spec, lost)
@@ -157,7 +165,7 @@ class LostActivities:
             if isinstance(known, BenchFlowError) and known.retryable:
                 raise
             log.warning("a lost rollout has a row only", rollout=spec.id, error=str(error))
-            # They may hold secrets, since the redaction has not completed.
+            # The collected files may hold secrets, since their redaction has not completed.
             for directory in collected(paths):
                 await asyncio.to_thread(trees.remove, directory)
             return False

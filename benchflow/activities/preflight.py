@@ -33,7 +33,11 @@ class PreflightActivities:
 
     @activity.defn(name=names.PREFLIGHT)
     async def preflight(self, wanted: PreflightInput) -> Preflight:
-        """Request one token from each agent's model, and return the problems found."""
+        """Request one token from each agent's model, and return the problems found. A retry makes the requests again.
+
+        Args:
+            wanted: The job and its agents.
+        """
         found = await asyncio.gather(*(self._check(wanted.job_id, agent) for agent in wanted.agents))
         return Preflight(problems=[problem for problem in found if problem is not None])
 

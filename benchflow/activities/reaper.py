@@ -1,8 +1,7 @@
-"""The reaper: removes the sandboxes of this stack, on this host, whose workflow is over.
+"""The reaper: removes sandboxes of this stack, on this host, whose workflow has ended.
 
-A terminated workflow runs no code, and a killed worker does no cleanup; so every worker looks for orphans, when it
-starts and from time to time. It removes only sandboxes with the label of its own stack, or of a process of this host
-that is gone.
+A terminated workflow runs no code, and a killed worker does no cleanup; so every worker looks for orphans when it
+starts, and periodically. It removes only sandboxes with the label of its own stack, or of a dead process of this host.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ITEM_SEC = 300.0
 """Timeout of one provider, sandbox or other item in a round, so that one that hangs does not hold up the others."""
 
 WATCHED_SEC = 600.0
-"""Seconds for which an item must have looked too old before it is removed, since the wall clock may have been set."""
+"""Seconds for which an item must have seemed too old before it is removed, since the wall clock may have been set."""
 
 
 class Reaper:
@@ -52,9 +51,10 @@ class Reaper:
         self._watched_before = self._watched
 
     async def reap(self) -> int:
-        """Remove orphans of all kinds in one round, and return the number of sandboxes removed.
+        """Run one round: remove orphans of all kinds, and return the number of sandboxes removed.
 
-        An item that fails is logged, and retried in the next round.
+        Orphans are sandboxes, slots, session files, gateway registrations, checkpoints and secrets. An item that fails
+        is logged, and retried in the next round.
         """
         self._failures.begin_round()
         self._watched_before, self._watched = self._watched, {}
@@ -146,8 +146,8 @@ class Reaper:
         """Return whether a workflow has ended; False if the server can't tell.
 
         Args:
-            workflow: Its id.
-            run: Its first run. If the id belongs to another first run by now, this one has ended.
+            workflow: Id of the workflow.
+            run: Run id of its first run. If the id belongs to another first run by now, this one has ended.
         """
         try:
             description = await self.context.client.get_workflow_handle(workflow).describe()
@@ -157,7 +157,11 @@ class Reaper:
         return run not in (None, first_run) or description.status != WorkflowExecutionStatus.RUNNING
 
     def _remove_sessions(self, living: set[str]) -> None:
-        """Remove the session files of sandboxes that are gone, after the grace: a provision writes them first."""
+        """Remove the session files of sandboxes that are gone, after a grace: provisioning writes them first.
+
+        Args:
+            living: Names of the existing sandboxes.
+        """
         root = self.context.paths.sessions
         for directory in root.iterdir() if root.is_dir() else ():
             with suppress(FileNotFoundError):
@@ -172,8 +176,8 @@ class Reaper:
 
         Args:
             name: Name of the item.
-            changed: When it changed, by the wall clock.
-            is_in_use: Whether it is still in use, and so not abandoned.
+            changed: Timestamp of its last change, by the wall clock.
+            is_in_use: Whether the item is still in use, and so not abandoned.
         """
         if is_in_use:
             return False
@@ -183,6 +187,10 @@ class Reaper:
         return now - since >= (min(grace, WATCHED_SEC) if time.time() - changed > grace else grace)
 
     async def _is_over(self, sandbox: OwnedSandbox) -> bool:
+        """Return whether the workflow, or process, to which a sandbox belongs by its labels has ended.
+
+        A workflow that the server does not know counts as ended after the deadline label and a grace.
+        """
         labels = sandbox.labels
         if labels.get("benchflow.stack") == OF_A_PROCESS:
             return is_abandoned(labels.get(OWNER_LABEL, ""))

@@ -1,4 +1,7 @@
-"""The activities of a rollout: each makes the rollout on this host and calls one of its methods."""
+"""The activities of a rollout: each makes a `HostedRollout` on this host, and calls one of its methods.
+
+Each may be attempted again, after a crash of the worker at any moment.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,11 @@ class RolloutActivities:
 
     @activity.defn(name=names.PLAN)
     async def plan(self, spec: RolloutSpec) -> RolloutPlan:
-        """Return the plan of a rollout: of its steps, of a trial of its world, or of its stored score."""
+        """Return the steps and time limits of a rollout, or the limits of its rescoring or trial. No side effects.
+
+        Args:
+            spec: Specification of the rollout.
+        """
         if spec.stored is not None:
             return await StoredScoring(await ScoringBasis.of(self.context, spec, "")).plan()
         if spec.trial is not None:
@@ -78,21 +85,37 @@ class RolloutActivities:
 
     @activity.defn(name=names.RESCORE)
     async def rescore(self, work: AgentlessInput) -> AgentlessScore:
-        """Score a stored rollout again, without an agent."""
+        """Score a stored rollout and its children again, and return the scores. A retry skips steps that are scored.
+
+        Args:
+            work: The rollout, whose specification names the stored one.
+        """
         basis = await ScoringBasis.of(self.context, work.spec, work.run_id)
         with basis.redacted_errors():
             return await StoredScoring(basis).rescore()
 
     @activity.defn(name=names.TRY_WORLD)
     async def try_world(self, work: AgentlessInput) -> AgentlessScore:
-        """Try a world, without an agent: whether it does what its manifest declares."""
+        """Try a world without an agent, and return whether it does what its manifest declares.
+
+        A retry starts the trial again, after it has removed the sandboxes of the attempt before.
+
+        Args:
+            work: The rollout, whose specification names the trial.
+        """
         return await HostedTrial(await HostedRollout.of(self.context, work.spec), work.run_id).run()
 
     # --- its sandbox ---------------------------------------------------------------------------------------------
 
     @activity.defn(name=names.PROVISION)
     async def provision(self, request: ProvisionInput) -> SandboxRef:
-        """Start the rollout's sandbox, or find the one that an earlier attempt started.
+        """Start the rollout's sandbox in a slot of this host, run its setup, and return its reference.
+
+        A retry finds the sandbox that an earlier attempt started, by its name. An attempt that fails removes it, unless
+        the job owns it.
+
+        Args:
+            request: The rollout, the number of the sandbox, and the checkpoint that it starts from.
 
         Raises:
             ApplicationError: This host has no free slot (`names.HOST_FULL`).
@@ -107,51 +130,106 @@ class RolloutActivities:
 
     @activity.defn(name=names.WAIT_FOR_SLOT)
     async def wait_for_slot(self, request: ProvisionInput) -> SandboxRef:
-        """Wait for a free slot of this host, and return the sandbox that has it."""
+        """Wait for a free slot of this host, take it, and return the reference of the future sandbox.
+
+        A retry finds a slot that is taken already, by the sandbox's name.
+
+        Args:
+            request: Input of the provisioning that follows.
+        """
         return await HostedRollout(self.context, request.spec).wait_for_slot(request)
 
     @activity.defn(name=names.READINESS)
     async def readiness(self, wanted: ReadinessInput) -> Readied | None:
-        """Wait until the world is healthy, and return the state that it begins with; None without a world."""
+        """Start the world's services and wait until they, and the task's healthcheck, are healthy.
+
+        Args:
+            wanted: The sandbox; if it starts from a checkpoint, also the state to compare with.
+
+        Returns:
+            The world and its initial state; None for a task without a world.
+        """
         return await (await self._hosted(wanted)).make_ready(wanted)
 
     @activity.defn(name=names.TEARDOWN)
     async def teardown(self, work: SandboxInput) -> None:
-        """Remove the sandbox, or leave one that the job shares. A sandbox that is gone is success."""
+        """Remove the sandbox and free its slot, or leave a sandbox that the job shares. One that is gone is success.
+
+        Args:
+            work: The rollout and its sandbox.
+        """
         await HostedRollout(self.context, work.spec, work.sandbox).tear_down()
 
     # --- its agent and its score ---------------------------------------------------------------------------------
 
     @activity.defn(name=names.CONNECT)
     async def connect(self, wanted: ConnectInput) -> Connected:
-        """Open the agent's session, or resume the parent's."""
+        """Prepare the agent, and open its session or resume that of a checkpoint.
+
+        Args:
+            wanted: The sandbox, the index of the session, and the session to resume.
+
+        Returns:
+            The session and its resume mode; no session if a replay of it is to be tried next.
+
+        Raises:
+            SessionNotLoadedError: The session can't be resumed in an accepted mode.
+        """
         return await (await self._hosted(wanted)).open_session(wanted)
 
     @activity.defn(name=names.EXECUTE)
     async def execute(self, work: StepInput) -> TurnResult:
-        """Run one turn of the agent, or resume it where an earlier attempt left it."""
+        """Run one turn of the agent, to its end or to a question, and return its result.
+
+        A retry resumes the turn where an earlier attempt left it: setup and prompt are not repeated.
+
+        Args:
+            work: The sandbox, the step, the session, and the answers to the questions of the turn so far.
+        """
         return await (await self._hosted(work)).run_turn(work)
 
     @activity.defn(name=names.VERIFY)
     async def verify(self, work: VerifyInput) -> VerifyResult:
-        """Score a step."""
+        """Score the state after a step by the task's verifier, and return the rewards. Destructive: it ends the agent.
+
+        A retry does not end the agent and record the world's state again.
+
+        Args:
+            work: The sandbox, the step, and the state that the agent began with.
+        """
         return await (await self._hosted(work)).verify(work)
 
     @activity.defn(name=names.SOFT_VERIFY)
     async def soft_verify(self, work: SoftVerifyInput) -> VerifyResult:
-        """Return a verification preview of a step."""
+        """Return how the verifier would score the state during a step, without changing it. A retry starts again.
+
+        Args:
+            work: The sandbox, the step, and the number of the preview.
+        """
         return await (await self._hosted(work)).preview(work)
 
     # --- its checkpoints -----------------------------------------------------------------------------------------
 
     @activity.defn(name=names.CHECKPOINT)
     async def checkpoint(self, work: CheckpointInput) -> Checkpoint:
-        """Capture the state of the sandbox, or return what an earlier attempt captured."""
+        """Capture the state of the sandbox, and return the checkpoint.
+
+        A retry returns the checkpoint that an earlier attempt completed, or removes an incomplete one and starts again.
+
+        Args:
+            work: The sandbox, and the node of the tree that names the checkpoint.
+        """
         return await (await self._hosted(work)).checkpoint(work)
 
     @activity.defn(name=names.RELEASE_CHECKPOINT)
     async def release(self, work: ReleaseInput) -> None:
-        """Remove checkpoints of this host, freeze a waiting sandbox and lend its slot, or resume one with its model."""
+        """Remove checkpoints, freeze a sandbox and lend its slot, or thaw one and let its agent call its model again.
+
+        Idempotent: missing checkpoints and sandboxes in the wanted state are success.
+
+        Args:
+            work: The checkpoints, the sandbox to freeze and the one to thaw; any of them may be missing.
+        """
         context = self.context
         for checkpoint in work.checkpoints:
             await remove_kept(context.paths.checkpoints / f"{checkpoint.id}.json", context.store)
@@ -162,17 +240,39 @@ class RolloutActivities:
 
     @activity.defn(name=names.RETAIN)
     async def retain(self, work: RetainInput) -> None:
-        """Retain checkpoints of this host beyond the rollout's end, and record its state for a roll-back."""
+        """Retain checkpoints of this host beyond the rollout's end, and record its state for a roll-back.
+
+        Idempotent. A checkpoint that is gone is ignored.
+
+        Args:
+            work: The rollout, its checkpoints on this host, and its state.
+        """
         await retain(self.context.paths, work)
 
     @activity.defn(name=names.RECALL)
     async def recall(self, rollout: str) -> EndedState:
-        """Return the recorded state of a rollout that has ended. Raises `NotRestorableError` if there is none."""
+        """Return the recorded state of a rollout that has ended, with the checkpoints that this host still has.
+
+        Args:
+            rollout: Workflow id of the rollout.
+
+        Raises:
+            NotRestorableError: This host has no record of the rollout.
+        """
         return await recall(self.context.paths, rollout)
 
     @activity.defn(name=names.UNDO)
     async def undo(self, work: UndoInput) -> Undone:
-        """Put aside the results that the rollout has written since a checkpoint."""
+        """Move the results that the rollout has written since a checkpoint to the directory of the roll-back.
+
+        A retry of the same run moves what is left, into the same directory.
+
+        Args:
+            work: The rollout, the node, and the steps and children to revert.
+
+        Returns:
+            The directory, and the reverted model usage that the workflow does not know.
+        """
         rollout = HostedRollout(self.context, work.spec, work.sandbox)
         await rollout.read_task()
         return await rollout.undo(work)
@@ -181,18 +281,32 @@ class RolloutActivities:
 
     @activity.defn(name=names.WRITE_TREE)
     async def write_tree(self, work: TreeInput) -> None:
-        """Write the rollout's tree into its results."""
+        """Write the tree of a running rollout to its results, in place of an earlier one.
+
+        Args:
+            work: The rollout and its tree.
+        """
         await HostedRollout(self.context, work.spec).write_tree(work.tree)
 
     @activity.defn(name=names.REPORT)
     async def report(self, report: ReportInput) -> ReportResult:
-        """Collect logs and artifacts from the sandbox, and write the rollout's result."""
+        """Collect logs and artifacts from the sandbox, write the rollout's result, and return where it lies.
+
+        A retry collects and writes again. A duplicate row is dropped at the job's end.
+
+        Args:
+            report: The rollout and its outcome, as its workflow knows it.
+        """
         async with _attempt_limit():
             return await self._report(report)
 
     @activity.defn(name=names.REPORT_WITHOUT_SANDBOX)
     async def report_without_sandbox(self, report: ReportInput) -> ReportResult:
-        """Write the result of a rollout that has no sandbox on this host."""
+        """Write the result of a rollout without its sandbox, and return where it lies. Retries as in `report`.
+
+        Args:
+            report: The rollout and its outcome, as its workflow knows it.
+        """
         async with _attempt_limit():
             return await self._report(report)
 
@@ -203,6 +317,9 @@ class RolloutActivities:
 
 
 def _attempt_limit() -> AbstractAsyncContextManager[Any]:
-    """Return a timeout for the running attempt, in attended seconds, whose end counts towards `max_failures`."""
+    """Return a timeout of the running attempt, a little before the server's, that counts towards `max_failures`.
+
+    Time in which this process was frozen does not count.
+    """
     limit = activity.info().start_to_close_timeout
     return awake_timeout(limit.total_seconds() * _OF_ATTEMPT if limit is not None else None)

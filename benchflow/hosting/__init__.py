@@ -1,4 +1,4 @@
-"""A rollout on this host: its task, secrets, sandbox, world and model, and what activities do with them.
+"""A rollout on this host: its task, secrets, sandbox, world and model, and the operations of its activities on them.
 
-`HostedRollout` is the way in; `Host` is what the rollouts of one worker process share.
+Start with `HostedRollout`. `Host` is the state that all rollouts of one worker process share.
 """

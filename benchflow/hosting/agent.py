@@ -1,4 +1,4 @@
-"""The rollout's agent on this host: its place, its sandbox made fit for it, its sessions, its end."""
+"""Prepare a rollout's agent and its sandbox on this host, open or resume its sessions, and end it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from benchflow.planes.agent.account import prepare_account
 from benchflow.secrets import Secrets
 
 FROM_CHECKPOINT = "from-checkpoint"
-"""Mark of a sandbox that began with the files of a checkpoint, where an agent may have acted."""
+"""Mark of a sandbox that started from a checkpoint, in whose files an agent may have acted."""
 
 _BASELINE_MARKED = "baseline"
+"""Mark of a sandbox whose processes were recorded as the world's, before its first agent started."""
 
 
 async def prepare_for_agent(rollout: Hosted, wanted: SandboxSpec, log: Path) -> SandboxSpec:
-    """Return what a sandbox must be started with for its agent to act there.
+    """Return the specification of a sandbox with the additions that the rollout's agent needs, such as mounts.
 
     Args:
-        rollout: The agent's.
-        wanted: What it is started with otherwise.
-        log: File for what a build prints.
+        rollout: The rollout.
+        wanted: Specification without the agent; returned as it is for a rollout without one.
+        log: File for the output of builds.
 
     Raises:
         UnsupportedFeatureError: The agent can't act in such a sandbox.
@@ -52,7 +53,11 @@ async def prepare_for_agent(rollout: Hosted, wanted: SandboxSpec, log: Path) -> 
 
 
 class HostedAgent:
-    """The agent of a rollout, in the sandbox that the rollout is attached to."""
+    """The agent of a rollout, in the sandbox that the rollout is attached to.
+
+    Args:
+        rollout: The rollout. Only `placed` and `access` can be used before it is attached.
+    """
 
     def __init__(self, rollout: Hosted) -> None:
         """Make it."""
@@ -60,7 +65,10 @@ class HostedAgent:
 
     @cached_property
     def access(self) -> ModelAccess:
-        """How the agent reaches its model."""
+        """Return how the agent reaches its model: `gateway`, `direct` or `none`.
+
+        Raises `UnsupportedFeatureError` if the job needs the gateway, and the agent can't use it.
+        """
         rollout = self._rollout
         has_socket = not rollout.record.runs_inside or rollout.provider.capabilities().mounts
         return access_of(rollout.spec, rollout.record, has_socket=has_socket)
@@ -68,7 +76,13 @@ class HostedAgent:
     # --- its place ---------------------------------------------------------------------------------------------
 
     def placed(self, sandbox: str, started: Sandbox | None = None, user: str | int = "root") -> Agent:
-        """Return the agent in its place. sandbox: name of the sandbox."""
+        """Return the agent for a sandbox, with model route, environment and secrets. Nothing is started.
+
+        Args:
+            sandbox: Name of the sandbox.
+            started: The sandbox; None before it is started.
+            user: User as whom the agent acts.
+        """
         rollout, spec = self._rollout, self._rollout.spec
         secrets = rollout.secrets
         return agent_in(
@@ -105,16 +119,30 @@ class HostedAgent:
         return ModelRoute(agent.model, agent.base_url, key, agent.effort, login_files=files)
 
     async def _run_relay(self, program: Sequence[str]) -> None:
-        # The relay is the sandbox's, whichever rollout comes first.
+        # In a shared sandbox the relay belongs to the sandbox, not to the rollout that starts it.
         await run_relay(await self._rollout.whole_sandbox(), program)
 
     # --- opening its session -----------------------------------------------------------------------------------
 
     async def connect(self, wanted: ConnectInput) -> Connected:
-        """Prepare the account that the agent acts as, and open its session, if there is an agent."""
+        """Prepare the agent's account and its way to the model, and open its session, or resume the parent's.
+
+        A retry finds a session that an earlier attempt opened. Without an agent, only the account is prepared.
+
+        Args:
+            wanted: Index of the session, and the parent's session that is to be resumed.
+
+        Returns:
+            The session and its resume mode, or the request to replay the parent's session.
+
+        Raises:
+            SessionNotLoadedError: The session can't be resumed in any mode that the job allows.
+            AgentError: The agent does not start, or does not open a session.
+            SandboxMemoryError: The agent was killed at the memory limit.
+        """
         rollout = self._rollout
         sandbox, record, setup_sec = rollout.sandbox, rollout.record, rollout.spec.run.sandbox_setup_timeout
-        # An agent's program acts from its start on, before its first prompt.
+        # Before the session: an agent's program may act from its start on, before its first prompt.
         await remove_verifiers(rollout)
         user = await prepare_account(sandbox, record, rollout.task.agent.user, setup_sec)
         if not rollout.has_agent:
@@ -123,10 +151,10 @@ class HostedAgent:
         agent = self._attached(user)
         if self.access == "gateway":
             await rollout.model.open()
-        # Before the baseline: the way to the model is there for all sessions.
+        # Before the baseline: the relay belongs to all sessions, and is not ended with this one.
         with attributed(record):
             await agent.set_up()
-        # What an agent has started by the time that a worker takes over is no part of the world.
+        # Only once: when a later attempt comes here, processes of the agent may run, which are no part of the world.
         if not rollout.has_mark(_BASELINE_MARKED):
             is_restored = rollout.has_mark(FROM_CHECKPOINT)
             await sandbox.mark_baseline(is_restored=is_restored)
@@ -145,16 +173,22 @@ class HostedAgent:
         return connected.model_copy(update={"session": self._without_secrets(connected.session)})
 
     def explaining_model_errors(self, session: int) -> contextlib.AbstractAsyncContextManager[None]:
-        """Return `RolloutModel.explaining`; a context that does nothing for a model that is called directly."""
+        """Return a context that explains errors while a session opens by failed model calls: `RolloutModel.explaining`.
+
+        It does nothing for an agent whose calls do not pass the gateway.
+
+        Args:
+            session: Index of the session.
+        """
         if self.access != "gateway":
             return contextlib.nullcontext()
         return self._rollout.model.explaining(session)
 
     async def _restore_or_open(self, agent: Agent, wanted: ConnectInput) -> Connected:
-        """Go on with the parent's session in the best way that there is, or open a new one.
+        """Resume the parent's session in the best mode that works, or open a new session if there is none to resume.
 
         Raises:
-            SessionNotLoadedError: That is less than was asked for.
+            SessionNotLoadedError: The job requires a better mode.
         """
         layer, least = wanted.load, self._rollout.min_resume_mode
         warnings = [] if wanted.not_replayed is None else [wanted.not_replayed]
@@ -188,7 +222,7 @@ class HostedAgent:
         return Connected(session=opened, rung=rung, warnings=list(warnings), later=later)
 
     def _without_secrets(self, session: AgentSession) -> AgentSession:
-        """Return a session without secrets: an agent may print what it was given where it tells who it is."""
+        """Return a session without secrets, which an agent may print in its name, version or capabilities."""
         redact = self._rollout.redact
         told = {name: redact.cut(text) if (text := getattr(session, name)) else None for name in ("agent", "version")}
         return session.model_copy(update=told | {"capabilities": redact.within(session.capabilities)})
@@ -196,16 +230,21 @@ class HostedAgent:
     # --- its sessions and its end ------------------------------------------------------------------------------
 
     async def session(self, held: AgentSession) -> Session:
-        """Return a session that was opened."""
+        """Return a handle of a session that `connect` has opened, in this process or another one."""
         with attributed(self._rollout.record):
             return await self._attached(held.user).session(held)
 
     def rung(self, held: AgentSession) -> Rung:
-        """Return the best way to go on with a session in a copy of its world."""
+        """Return the best mode in which a session can be resumed in a copy of its world."""
         return self._attached(held.user).rung(held, self._rollout.min_resume_mode)
 
     async def end(self, held: AgentSession, *, kill: bool = True) -> None:
-        """End the agent's way to its model, and the agent with all it started. kill: whether they may be ended."""
+        """Hold the agent's model calls, and end its session with all processes that it started.
+
+        Args:
+            held: The session.
+            kill: Whether processes are ended; otherwise only the model calls are held.
+        """
         if (model := self._rollout.gateway_model(held)) is not None:
             await model.hold()
         if kill:

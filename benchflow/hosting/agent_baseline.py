@@ -1,4 +1,4 @@
-"""Keep among the results what a sandbox was before an agent acted in a step, and tell where that has gone."""
+"""Store the baseline of a sandbox before an agent acts in a step, and notice if the stored one is gone."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, 
 from benchflow.store import storage_errors
 
 _MARK = "baseline-kept"
-"""Mark of a sandbox, before the name of the step. It lies outside of the results, which somebody may remove."""
+"""Mark that a baseline was stored; the step's name follows. It lies outside of the results, which may be removed."""
 
 _REMEDY = "leave the files of a rollout where they are until it has ended, and run it again"
 
 
 def agent_baseline(rollout: Hosted, step: str | None) -> HardeningBaseline | None:
-    """Return what was kept before the agent acted; None where nobody has acted.
+    """Return the stored baseline of the sandbox before the agent acted in a step; None if no agent has acted.
+
+    Args:
+        rollout: The rollout.
+        step: Name of the step; None for the only one.
 
     Raises:
-        VerifierError: It was kept, and is gone: nobody can tell any more what the agent has changed.
+        VerifierError: A baseline was stored and is gone, so that the agent's changes can't be determined any more.
     """
     evidence = rollout.paths.evidence(step)
     baseline = read_baseline(evidence)
@@ -35,17 +39,31 @@ def agent_baseline(rollout: Hosted, step: str | None) -> HardeningBaseline | Non
 
 
 def keep_agent_baseline(rollout: Hosted, step: str | None, baseline: HardeningBaseline) -> None:
-    """Keep what a sandbox is before an agent acts in a step."""
-    # A crash in between is followed by another attempt, before which nobody acts.
+    """Store the baseline of a sandbox before the agent acts in a step, and mark that there is one.
+
+    Args:
+        rollout: The rollout.
+        step: Name of the step; None for the only one.
+        baseline: The baseline.
+
+    Raises:
+        StoreError: It can't be written.
+    """
+    # Marked first: a crash in between is followed by another attempt, before which no agent acts.
     rollout.mark(_mark(rollout, step))
     keep_baseline(baseline, rollout.paths.evidence(step))
 
 
 async def inherit_baseline(rollout: Hosted, step: str | None) -> None:
-    """Copy what was kept before the first turn of a session that began in the parent.
+    """Copy the parent's baseline for a step of a child that resumes the parent's session, unless it was copied.
+
+    Args:
+        rollout: The child.
+        step: Name of the child's step; None for the only one.
 
     Raises:
-        MissingArtifactError: The parent's is gone. What its agent has left would be taken for the image's.
+        MissingArtifactError: The parent's baseline is gone. With a new one, files that its agent left would be taken
+            for the image's.
     """
     source, target = rollout.parent_paths.evidence(), rollout.paths.evidence(step)
     await asyncio.to_thread(_copy, source, target)

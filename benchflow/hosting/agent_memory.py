@@ -14,7 +14,16 @@ from benchflow.planes.reward.memory import capture_memory, directories_of, keep_
 async def keep_step_memory(
     rollout: Hosted, step: Step, session: AgentSession | None, when: Literal["before", "after"]
 ) -> None:
-    """Capture the agent's skills and memory before or after a step, where a reward function reads them."""
+    """Capture the agent's skills and memory before or after a step, redacted, into the step's evidence.
+
+    Nothing is captured if no reward function of the task reads them.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        step: The step.
+        session: Session of the agent; None for an agent without sessions, whose account is then looked up.
+        when: Whether the agent has acted.
+    """
     task, sandbox = rollout.task, rollout.sandbox
     directories = directories_of(task, rollout.record.skills, rollout.spec.run.allow_code)
     if not directories:

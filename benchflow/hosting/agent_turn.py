@@ -37,21 +37,32 @@ from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.tree import node_id
 
 _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_FORM = 4000, 200, 32_000
-"""Characters of a question's text, of an option's name and of a form that a workflow carries."""
+"""Maximum number of characters of a question's text, of an option's name and of a form in a workflow's history."""
 
 _MOST_OPTIONS = 50
 
 
 def trajectory_writer(rollout: Hosted, work: StepInput) -> NodeWriter:
-    """Return the writer of the trajectory that a step adds to."""
+    """Return the writer of a step's events, which redacts them. The caller closes it.
+
+    Args:
+        rollout: The rollout.
+        work: The step. Events of a replayed turn of the parent go to a file of their own.
+    """
     path, spec = rollout.paths.trajectory, rollout.spec
-    # A turn that is taken again is its parent's.
+    # A replayed turn is the parent's.
     path = path if work.before is None else path.with_name(TAKEN_AGAIN)
     return NodeWriter(path, node_id(work.step.index, spec.chain), work.step.role, redact=rollout.redact.line)
 
 
 class SessionTurn:
-    """One turn of an agent that has a session."""
+    """One turn of an agent that has a session.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        work: The step and the agent's session.
+        prompt: Prompt of the turn.
+    """
 
     def __init__(self, rollout: Hosted, work: StepInput, prompt: str) -> None:
         """Make it."""
@@ -65,10 +76,20 @@ class SessionTurn:
         self._model = rollout.gateway_model(work.session)
 
     async def take(self, session: Session, writer: NodeWriter) -> TurnResult:
-        """Take the turn to its end, or go on with it where an earlier attempt left it.
+        """Run the turn to its end or to a question of the agent, or resume it where an earlier attempt left it.
+
+        A failure of agent, model or limits is in the result, and not raised. If the rollout is cancelled, the agent is
+        ended. The session is closed in any case.
+
+        Args:
+            session: Handle of the agent's session.
+            writer: Writer of the turn's events.
+
+        Returns:
+            The result: stop reason, usage, question or failure.
 
         Raises:
-            TurnInterruptedError: the engine stopped the agent, and the rollout was not cancelled.
+            TurnInterruptedError: The engine stopped the agent although the rollout was not cancelled; retryable.
         """
         self._session = session
         try:
@@ -85,7 +106,7 @@ class SessionTurn:
         return turn
 
     async def _heard(self, writer: NodeWriter) -> TurnResult:
-        """Return the turn as its agent reports it."""
+        """Prompt the agent, and return the turn's result without the gateway's data."""
         try:
             return await self._result(await self._prompted(writer), writer)
         except Unanswered as waiting:
@@ -97,7 +118,10 @@ class SessionTurn:
             return self._turn("error").model_copy(update={"failure": failure})
 
     async def _metered(self, writer: NodeWriter) -> TurnResult:
-        """Return the turn with what the gateway saw of it: tokens used, and whether it was over."""
+        """Prompt the agent with its calls attributed and watched; return the result with the gateway's data.
+
+        These are the usage, whether calls were still in flight, and failures by refused calls or by the endpoint.
+        """
         assert self._model is not None
         before, calls = await self._model.begin_turn(self._work.step)
         async with self._model.watched(calls, lambda: self._session.cancel(self._work.step.index)):
@@ -120,7 +144,7 @@ class SessionTurn:
         return turn.model_copy(update={"stop_reason": failure.category, "failure": failure})
 
     def _told(self, replay: ReplayStatus | None) -> ReplayStatus | None:
-        """Return a replay's state without secrets: it shows what the agent asked where it diverged."""
+        """Return a replay's status without secrets: a divergence shows parts of the agent's request."""
         if replay is None:
             return None
         return ReplayStatus.model_validate(self._redact.within(replay.model_dump(mode="json")))
@@ -128,7 +152,7 @@ class SessionTurn:
     def _ended_by_gateway(
         self, limit: str | None, replay: ReplayStatus | None
     ) -> tuple[Failure, dict[str, Any]] | None:
-        """Return why calls were refused, and the line of the trajectory; None when they were not."""
+        """Return why the gateway refused calls, and the trajectory's line about it; None if it refused none."""
         if limit is not None:
             error: BenchFlowError = BudgetExhaustedError(
                 f"the rollout has used up its {limit}", key=f"limits.{limit}", remedy="raise the limit"
@@ -149,9 +173,9 @@ class SessionTurn:
     async def _ended_by_endpoint(
         self, calls: TurnCalls, turn: TurnResult, silent: Mapping[str, float]
     ) -> tuple[Failure, dict[str, Any]] | None:
-        """Return what kept the model from answering, and its line of the trajectory; None if nothing did.
+        """Return why the model did not answer, and the trajectory's line about it; None if it did.
 
-        silent: as of `TurnCalls.find_problem`.
+        `silent` is that of `TurnCalls.find_problem`.
         """
         assert self._model is not None
         end = replace(self._end, is_failed=turn.failure is not None)
@@ -162,7 +186,7 @@ class SessionTurn:
         return failure, {"message": failure.message}
 
     async def _prompted(self, writer: NodeWriter) -> StopReason:
-        """Prompt the agent, and return why the turn is over."""
+        """Prompt the agent, or follow a turn that was prompted already, and return why the turn is over."""
         step, session = self._work.step, self._session
         ask_blocked = self._model.blocked if self._model is not None else None
         limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec, ask_blocked=ask_blocked)
@@ -194,11 +218,11 @@ class SessionTurn:
     def _turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
         counts = self._session.counts
         return TurnResult(
-            # An agent may end a turn with any text; those of the protocol are short.
+            # An agent may report any text; the protocol's stop reasons are short.
             stop_reason=self._redact(stop_reason)[:100],
             n_tool_calls=len(counts.tool_calls),
             usage=counts.usage,
-            # Nothing else tells that no call of a model is under way.
+            # Only the gateway can observe that no model call is in flight.
             turn_end="inferred" if inferred else None,
             question=question,
         )
@@ -215,14 +239,14 @@ class SessionTurn:
         return question.model_copy(update=shown | {"form": form if len(str(form)) < _LONGEST_FORM else None})
 
     async def _give_up(self) -> None:
-        """End a turn that nobody wants any more. Output that still comes is recorded."""
+        """End the turn of a cancelled rollout, and its agent. Output that still comes is recorded."""
         with closing(trajectory_writer(self._rollout, self._work)) as writer:
             assert self._work.session is not None
             self._session = session = await HostedAgent(self._rollout).session(self._work.session)
             try:
                 session.cancel(self._work.step.index)
                 writer.add([{"type": "user_message", "text": self._prompt}])
-                # What a flood has left in the journal would take minutes to be heard.
+                # Reading the rest of a flooded journal would take minutes.
                 with suppress(TimeoutError):
                     async with awake_timeout(PATIENCE.cancel + 2.0):
                         await self._prompted(writer)

@@ -1,7 +1,7 @@
-"""How a sandbox of a task is made: its image, its specification, and when it is ready.
+"""Build a task's image, and specify, start and set up sandboxes of it.
 
-It is the same for the agent's sandbox, for a verifier's clean room, and for a rollout that is scored again, so that a
-verifier meets the same world wherever it runs.
+The agent's sandbox, a verifier's clean room and the sandbox of a rollout that is scored again are made in the same way,
+so that a verifier meets the same world wherever it runs.
 """
 
 from __future__ import annotations
@@ -31,43 +31,45 @@ from benchflow.secrets import Secrets, is_literal
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a sandbox is made from."""
+    """Everything that a sandbox of a task is made from."""
 
     task: Task
-    """The task as this sandbox is to be made."""
+    """Task whose sandbox table this sandbox follows; for a clean room it has the verifier's table."""
 
     directory: Path
     """Directory of the task's files."""
 
     external: Path | None
-    """A build context that is not the task's `environment/`."""
+    """Build context, if it is not the task's `environment/`."""
 
     environment: EnvironmentRef | None
-    """The world that it is set in."""
+    """World that runs in the sandbox; None for a task without one."""
 
     frozen: Callable[[ArtifactRef], Awaitable[Path]]
-    """Finds a packed directory on this host."""
+    """Returns a packed directory, unpacked on this host."""
 
     provider: SandboxProvider
+    """Provider of the sandbox."""
+
     hidden: tuple[str, ...]
-    """Paths that a sandbox which sees its host must not see, besides those that its provider hides anyway."""
+    """Paths of this host that are hidden from a sandbox that sees its host, besides those that its provider hides."""
 
     rebuild: str | None = None
-    """Request of the job to build its images anew."""
+    """The job's request to build its images anew; None without one."""
 
     table: SandboxConfig | None = None
-    """The task's own table, where a clean room has another: its image is the same, with files in the same place."""
+    """The task's own sandbox table, if a clean room has another one: the image is then still built by the task's."""
 
     def of_verifier(self, step: str | None, config: VerifierConfig, workspace: str | None) -> Blueprint:
-        """Return the blueprint of a step's clean room.
+        """Return the blueprint of the clean room of a step's verifier.
+
+        A sandbox table of the verifier replaces the task's table as a whole. An image that it names, or a Dockerfile in
+        the verifier's directory, replaces the image of the task or its world, and drops the task's setup commands.
 
         Args:
-            step: The step's name; None for the only one.
-            config: Its verifier's.
-            workspace: Where the agent had it, and where it will lie unless the room's table says otherwise.
-
-        An image that the table names, or a Dockerfile in the verifier's directory, takes the place of the task's (or
-        its world's), with which the task's setup commands go, too. A table takes the place of the task's whole table.
+            step: Name of the step; None for the only one.
+            config: Configuration of the step's verifier.
+            workspace: Workspace of the agent's sandbox: also the room's, unless the verifier's table names another.
         """
         own, given = config.sandbox, self.task.sandbox
         build = self.task.verifier_build_of(step)
@@ -94,7 +96,15 @@ class Blueprint:
     # --- its image -------------------------------------------------------------------------------------------
 
     async def image(self, *, log: Path | None = None) -> ImageRef:
-        """Return the image that the sandbox starts from: the task's, or the world's; built if it is not there."""
+        """Return the image that the sandbox starts from, the task's or the world's: found, pulled or built.
+
+        Args:
+            log: File for the output of the build.
+
+        Raises:
+            ImageBuildError: A build failed, or took too long.
+            ImagePullError: A ready image can't be had.
+        """
         environment = self.environment
         if environment is None or not environment.manifest.has_image:
             return await self.provider.build(await self._own_image(), log=log)
@@ -117,7 +127,11 @@ class Blueprint:
         )
 
     async def world_image_config(self, environment: EnvironmentRef) -> ImageConfig:
-        """Return the configuration of the manifest's image: made from its `image/`, or one that is there."""
+        """Return the configuration of the manifest's image: to be built from its `image/`, or a ready one.
+
+        Args:
+            environment: Reference to the world. Its packed `image/` is fetched to this host.
+        """
         timeout = self.task.sandbox.build_timeout_sec
         if environment.image is None:
             manifest = environment.manifest
@@ -128,7 +142,13 @@ class Blueprint:
     # --- the sandbox -----------------------------------------------------------------------------------------
 
     def spec(self, name: str, image: ImageRef, labels: dict[str, str]) -> SandboxSpec:
-        """Return the specification of the sandbox."""
+        """Return the specification of the sandbox, with the limits and literal variables of the task's table.
+
+        Args:
+            name: Name of the sandbox.
+            image: Image that it starts from.
+            labels: Labels of the sandbox.
+        """
         config = self.task.sandbox
         return SandboxSpec(
             name=name,
@@ -142,23 +162,26 @@ class Blueprint:
             # Where it cannot be enforced, that is recorded when the rollout is planned.
             storage_mb=config.storage_mb if self.provider.capabilities().storage_limit else None,
             hidden=self.hidden,
-            # That of a world's image is for the world's own program.
+            # The user of a world's image is for the world's own program.
             image_user=None if self.environment is not None and self.environment.manifest.has_image else image.user,
         )
 
     async def start_alone(
         self, name: str, labels: dict[str, str], limit: float, *, base: ImageRef | None = None, **where: Any
     ) -> Sandbox:
-        """Find or start a sandbox where no agent will be.
+        """Return the sandbox of a name, found or started, in which no agent will act.
 
-        A world's services are not started: a verifier is shown the state that was kept.
+        Services of a world are not started: a verifier is given the captured state.
 
         Args:
-            name: The sandbox's.
-            labels: Its labels.
-            limit: Seconds of its start.
-            base: What it begins with instead of the image: a later state of that.
-            where: For `provider.start`.
+            name: Name of the sandbox.
+            labels: Labels of the sandbox.
+            limit: Maximum number of seconds for the start; building the image does not count.
+            base: Capture of a sandbox of this image, from which it starts instead of the image.
+            where: Further arguments of `provider.start`, such as `host_id` and `queue`.
+
+        Raises:
+            SandboxStartError: The sandbox does not start in time.
         """
         spec = self.spec(name, await self.image(), labels)
         if base is not None:
@@ -168,20 +191,33 @@ class Blueprint:
         return await start_within(self.provider.start(spec, **where), limit)
 
     async def set_up(self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets) -> None:
-        """Run the setup commands. env: of the task's commands. Raises `SetupCommandError`."""
+        """Run the task's setup commands in a sandbox, in order and each at most once, also if this is called again.
+
+        Args:
+            sandbox: The sandbox.
+            env: Environment of the task's commands.
+            secrets: Values of the variables that the commands name.
+
+        Raises:
+            SetupCommandError: A command fails, or takes too long.
+        """
         commands = self.task.sandbox.setup_commands
         await run_setup_commands(sandbox, commands, env, secrets, file=self.task.config_file)
 
     async def make_ready(
         self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets, *, is_set_up: bool = False
     ) -> None:
-        """Make a sandbox ready where no agent will be.
+        """Run the setup commands and the healthcheck in a sandbox in which no agent will act.
 
         Args:
             sandbox: The sandbox.
             env: Environment of the task's commands.
-            secrets: For what the commands name.
-            is_set_up: True if it began with what the setup commands have left.
+            secrets: Values of the variables that the commands name.
+            is_set_up: Whether the sandbox started from a capture after the setup commands, which then are not run.
+
+        Raises:
+            SetupCommandError: A setup command fails, or takes too long.
+            ReadinessError: The healthcheck does not succeed.
         """
         if not is_set_up:
             await self.set_up(sandbox, env, secrets)
@@ -191,15 +227,26 @@ class Blueprint:
         await sandbox.mark_baseline()
 
     async def room_baseline(self, sandbox: Sandbox, user: str | int | None) -> HardeningBaseline:
-        """Return what a fresh sandbox is before the agent's work is put into it. user: that the verifier's table names.
+        """Return the baseline of a clean room, to be taken before the agent's work is put into it.
 
-        Nobody acts there, so that no program has to be checked for changes.
+        No agent acts in the room, so that no program has to be checked for changes.
+
+        Args:
+            sandbox: The room's sandbox.
+            user: User that the verifier's table names; None for none.
+
+        Raises:
+            VerifierError: The sandbox can't be surveyed.
         """
         default = self.task.verifies_as(sandbox.ref.image_user)
         return await take_baseline(sandbox, agent=AGENT_USER, verifier=user, default=default)
 
     def ready_sec(self, start_sec: float) -> float:
-        """Return the most seconds until it is ready, from its image on. start_sec: of its start."""
+        """Return the maximum number of seconds until the sandbox is ready: image, start, setup commands, healthcheck.
+
+        Args:
+            start_sec: Maximum number of seconds for the start of the sandbox.
+        """
         config = self.task.sandbox
         builds = config.build_timeout_sec * (2 if self.environment is not None else 1)
         health = health_limit(config.healthcheck) if config.healthcheck is not None else 0.0
@@ -207,7 +254,15 @@ class Blueprint:
 
 
 async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
-    """Wait for a sandbox that is being started. Raises `SandboxStartError` after `limit` seconds."""
+    """Return a sandbox that is being started, as soon as it runs.
+
+    Args:
+        starting: Call of `provider.start`.
+        limit: Maximum number of seconds; time in which this process is frozen does not count.
+
+    Raises:
+        SandboxStartError: The sandbox did not start in time.
+    """
     try:
         async with awake_timeout(limit):
             return await starting
@@ -221,7 +276,7 @@ async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
 
 @contextlib.contextmanager
 def _named_by(environment: EnvironmentRef) -> Iterator[None]:
-    """Say in the error for an image that can't be had that the manifest names it."""
+    """Name the manifest's file and key in an `ImagePullError` of the block."""
     try:
         yield
     except ImagePullError as error:

@@ -1,7 +1,7 @@
-"""Take checkpoints of a rollout's sandbox on this host, let go of them, and undo what came after one.
+"""Take checkpoints of a rollout's sandbox on this host, resume after them, and revert the work that came after one.
 
-What this host has is in files: a record is written before anything is captured, so that what a crash leaves is found by
-the next attempt, or by the reaper once the root of the tree is over.
+A record of each checkpoint is written before anything is captured, so that orphans of a crash are found by the next
+attempt, or by the reaper after the end of the tree's root.
 """
 
 from __future__ import annotations
@@ -39,23 +39,35 @@ from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
 
 UNDONE = "undone.json"
-"""File of what was undone at one time: an `Undone`."""
+"""File in the directory of reverted files: the `Undone` of that roll-back."""
 
 
 def checkpoint_id(stack: str, run_id: str, node: str, sandbox: str) -> str:
-    """Return the id of a checkpoint, which names images.
+    """Return the id of a checkpoint, which is part of the names of its images.
 
     Args:
         stack: Identity of the stack.
-        run_id: First run of the root's workflow.
-        node: The node of the tree.
-        sandbox: Name of the sandbox: a rollout may reach a node again, in another one.
+        run_id: Run id of the first run of the root's workflow.
+        node: Id of the node in the tree.
+        sandbox: Name of the sandbox, because a rollout may reach a node again in another sandbox.
     """
     return f"bf-{cut(slug(node.replace('/', '-')), 24).lower()}-{short_hash(f'{stack}/{run_id}/{node}/{sandbox}', 16)}"
 
 
 async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
-    """Capture the state of the sandbox as of one moment, or return what an earlier attempt has captured."""
+    """Capture files, world state and agent session as of one moment, and return the checkpoint.
+
+    A retry returns the checkpoint of an earlier attempt, or removes its incomplete images. Afterwards the sandbox
+    either resumes, or is frozen and lends its slot. A checkpoint of a portable tree is packed into the store.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        work: Node, session, and whether the sandbox resumes at once.
+
+    Raises:
+        CallsUnderWayError: A call of the agent's model is still in flight.
+        TornCheckpointError: The state changed during every attempt to capture it.
+    """
     host, spec = rollout.host, rollout.spec
     name = checkpoint_id(host.stack, work.run_id, work.node, work.sandbox.name)
     file = host.paths.checkpoints / f"{name}.json"
@@ -63,11 +75,11 @@ async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
     if kept is not None and kept.checkpoint is not None:
         await _continue_or_wait(rollout, work)
         return kept.checkpoint
-    # After a verifier that had a clean room.
+    # A verifier in a clean room leaves it frozen.
     await thaw(rollout.sandbox, rollout.paths.root)
     root = spec.branch.root if spec.branch is not None else spec.id
     kept = kept or Kept(workflow=root, run_id=work.run_id, provider=work.sandbox.provider)
-    # What an earlier attempt has left, by whichever process.
+    # Incomplete images of earlier attempts, by any process.
     await remove_layers(name, kept)
     kept = kept.model_copy(update={"tries": kept.tries + 1})
     await asyncio.to_thread(write_kept, file, kept)
@@ -80,7 +92,7 @@ async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
 
 
 async def _continue_or_wait(rollout: Hosted, work: CheckpointInput) -> None:
-    """Let the agent's model be called again, or lend the slot of a sandbox that waits for its children."""
+    """Release the agent's model calls, or freeze a sandbox that waits for its children and lend its slot."""
     if not work.goes_on:
         await wait_frozen(rollout.host, rollout.sandbox)
     elif (model := rollout.gateway_model(work.session)) is not None:
@@ -88,13 +100,18 @@ async def _continue_or_wait(rollout: Hosted, work: CheckpointInput) -> None:
 
 
 async def wait_frozen(host: Host, sandbox: Sandbox) -> None:
-    """Have a sandbox stand still for as long as its children run, and lend its slot."""
+    """Freeze a sandbox while children of its rollout run, and let other sandboxes use its slot."""
     await freeze(sandbox)
     host.slots.lend(sandbox.ref.name)
 
 
 async def resume(rollout: Hosted, session: AgentSession | None) -> None:
-    """Have the sandbox continue that has waited for its children, and its agent's model be called again."""
+    """Thaw a sandbox that waited for its rollout's children, and let model calls of its agent through again.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        session: Session of the agent; None if none is open.
+    """
     await thaw(rollout.sandbox, rollout.paths.root)
     if (model := rollout.gateway_model(session)) is not None:
         await model.release()
@@ -105,7 +122,7 @@ async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: in
     await remove_verifiers(rollout)
     world = await rollout.world()
     state = rollout.manifest.state if rollout.manifest is not None else None
-    # Model calls are held from before the capture on, so that the session holds nothing that no copy knows of.
+    # Model calls are held from before the capture on, so that the session learns nothing that a copy would lack.
     session = await _session(rollout, work)
     digests = None
     if session is not None and session.rung == "replay" and session.begun is not None:
@@ -143,7 +160,7 @@ async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: in
 
 
 async def _positions(rollout: Hosted, held: AgentSession | None) -> Mapping[str, int | str]:
-    """Return what changes whenever the agent says something or is told something."""
+    """Return counters that change with each message to or from the agent; empty without a session."""
     if held is None:
         return {}
     session = await HostedAgent(rollout).session(held)
@@ -161,7 +178,7 @@ async def _session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | Non
     session = await agent.session(held)
     try:
         with attributed(rollout.record):
-            # It travels in the workflow's history.
+            # Redacted, because it is stored in the workflow's history.
             captured = rollout.redact.within(await session.capture())
     finally:
         await session.close()
@@ -174,17 +191,27 @@ async def _session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | Non
 
 
 async def undo(rollout: Hosted, work: UndoInput) -> Undone:
-    """Put aside what the rollout has written since a checkpoint. Nothing runs in its sandbox any more."""
+    """Move everything that the rollout has written since a checkpoint to `rollbacks/<label>/`.
+
+    Nothing may run in its sandbox any more. A retry completes what an earlier attempt began.
+
+    Args:
+        rollout: The rollout.
+        work: Nodes, steps and children to revert.
+
+    Returns:
+        The directory, and the model usage of the interrupted turn and of children that reported none.
+    """
     paths = await asyncio.to_thread(rollout.make_results_directory)
     label, undone = await asyncio.to_thread(_find_label, paths, work)
     place = undone_place(paths, label)
     if undone is None:
-        # Known only until something is put aside.
+        # Read before anything is moved: afterwards it is not known any more.
         used = [*await _interrupted(rollout, work), *await asyncio.to_thread(used_by_children, paths, work.untold)]
         directory = str(place.root.relative_to(paths.root))
         undone = Undone(used=total(used), directory=directory, run_id=work.run_id)
         write_atomic(place.root / UNDONE, undone.model_dump_json().encode())
-    # The gateway reads the record again when the rollout is back.
+    # The record of calls is replaced below; the gateway reads it again when the rollout is registered again.
     await rollout.model.forget()
     if work.sandbox is not None:
         episode = work.sandbox.episode
@@ -200,16 +227,17 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
     try:
         await asyncio.shield(moving)
     except asyncio.CancelledError:
-        # Whoever reports after this activity has to find all of it moved, or nothing.
+        # A report after this activity must find either everything moved, or nothing.
         await asyncio.wait([moving])
         raise
     return undone
 
 
 def _find_label(paths: RolloutPaths, work: UndoInput) -> tuple[str, Undone | None]:
-    """Return the name of the directory for what is undone, and what an earlier attempt of the same run has noted there.
+    """Return the name of the directory for reverted files, and the `Undone` of an earlier attempt of the same run.
 
-    An earlier run of the rollout may have used the name, and have ended before its roll-back was recorded.
+    A number is appended to a name that an earlier run of the rollout has used, which ended before its roll-back was
+    recorded.
     """
     label, number = work.label, 1
     while True:
@@ -224,12 +252,12 @@ def _find_label(paths: RolloutPaths, work: UndoInput) -> tuple[str, Undone | Non
 
 
 async def _interrupted(rollout: Hosted, work: UndoInput) -> list[Usage]:
-    """Return the tokens that were used in the turn under way, as the gateway counted them."""
+    """Return the usage of the turn under way, as the gateway counted it; empty if there is none, or it is not known."""
     if work.interrupted is None or work.sandbox is None or (model := rollout.gateway_model(work.session)) is None:
         return []
     try:
         used = await model.used_in(work.interrupted)
     except BenchFlowError:
-        # Nobody knows it any more, and going back does not hang on that.
+        # The usage is lost; the roll-back does not depend on it.
         return []
     return [used] if used is not None else []

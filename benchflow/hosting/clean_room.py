@@ -1,19 +1,18 @@
-"""The clean room: a sandbox for a verifier alone, made afresh, which receives the agent's work and nothing else.
+"""The clean room: a fresh sandbox for a verifier alone, which receives the agent's work and nothing else.
 
-It begins with the task's image, as the agent's sandbox did, or with what that was after the task's setup commands
-(`room_base`).
+It starts from the task's image, as the agent's sandbox did, or from a capture of that sandbox after the task's setup
+commands (`room_base`).
 
-What travels is the workspace, `/logs/artifacts` and what the task declares: declared artifacts, and paths that its
-scorers read. All of it goes by way of files of this host, never from one sandbox to the other. What an agent has left
-anywhere else (a tool on PATH, a library, a process, a file in /var) is not there.
+The work that travels is the workspace, `/logs/artifacts`, declared artifacts, and paths that the task's scorers read.
+All of it goes through files on this host, never from one sandbox to the other. Anything that an agent left elsewhere (a
+tool on PATH, a library, a process, a file in /var) stays behind.
 
-It is taken only where it is asked for or known to be faithful (`verifier_place`), because verifiers that others have
-written do read more than that: a reply that was put into a spool outside of the workspace, a service that has to
-answer.
+A clean room is used only if it is requested or known to be faithful (`verifier_place`), because third-party verifiers
+read more than that: a reply in a spool outside of the workspace, a service that has to answer.
 
-It counts in the slots that its rollout has, of the job and of the host: if it had to wait for one of its own, rollouts
-that hold all the slots would wait for each other for ever. Meanwhile the rollout's own sandbox is frozen. So a host may
-for the time of verifiers have up to twice its capacity in sandboxes, of which half run.
+It shares the slots of its rollout, of the job and of the host: if it had to wait for one of its own, rollouts that hold
+all the slots would wait for each other for ever. Meanwhile the rollout's own sandbox is frozen. So while verifiers run
+a host may have up to twice its capacity in sandboxes, of which half run.
 """
 
 from __future__ import annotations
@@ -50,11 +49,12 @@ from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 MAX_TRAVELLING_BYTES = 4 * 1024**3
-"""Bytes of a workspace, and of the artifacts, that travel, however little may be retained for later."""
+"""Maximum size in bytes of the archive of the workspace, and of the archive of the artifacts. The job's limit on
+retained workspaces does not apply."""
 
 _ROOM = "room"
 _NAME = "sandbox"
-"""File with the name of the room's sandbox, from before it is started."""
+"""File with the name of the room's sandbox, written before the sandbox is started."""
 
 _VERDICT = "said.json"
 _ARRIVED = "arrived"
@@ -62,7 +62,7 @@ _ARRIVED = "arrived"
 
 
 class _Verdict(Model):
-    """The outcome of the verifier, so that it is not run again when the sandbox is gone already."""
+    """Outcome of the verifier, written so that a retry does not run it again without its sandbox."""
 
     result: VerifyResult | None = None
     failure: Failure | None = None
@@ -71,9 +71,19 @@ class _Verdict(Model):
 async def keep_for_room(
     sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int = MAX_TRAVELLING_BYTES
 ) -> list[str]:
-    """Keep what travels into the clean room below a step's evidence, beside a workspace that is kept for later.
+    """Pack the agent's work for the clean room below a step's evidence, each archive once, and return warnings.
 
-    The workspace was hardened before: links that lead out of it, for one, mean nothing elsewhere. Returns warnings.
+    A workspace that is retained there already is used as it is. The workspace has to be hardened before: links that
+    lead out of it, for one, mean nothing elsewhere.
+
+    Args:
+        sandbox: The agent's sandbox.
+        artifacts: Artifacts and scorers' paths that travel beside the workspace.
+        evidence: Directory of the step's evidence.
+        limit_bytes: Maximum size of each archive. A larger one is not stored, and is warned about.
+
+    Raises:
+        VerifierTimeoutError: Packing takes longer than `PUT_SEC`.
     """
     place = _place(evidence)
     try:
@@ -89,15 +99,27 @@ async def keep_for_room(
 
 
 async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
-    """Put the kept work into a fresh sandbox. Raises `VerifierError`."""
+    """Unpack the work that `keep_for_room` packed in a fresh sandbox.
+
+    Args:
+        sandbox: The room's sandbox.
+        evidence: Directory of the step's evidence.
+
+    Raises:
+        VerifierError: The workspace was not packed, an archive can't be read, or the sandbox can't take it.
+    """
     workspace = kept_workspace(_place(evidence))
     await put_work(sandbox, workspace, workspace.parent)
 
 
 async def end_rooms(provider: str, results: Path) -> None:
-    """Remove the clean rooms that a rollout has left, and what was kept for them. results: of one that has ended.
+    """Remove all clean rooms of a rollout that still exist, with their files. Removals under way are awaited.
 
-    It may have been cancelled while the worker that should have removed them was dead.
+    Rooms are left over, for one, if a rollout was cancelled while its worker was dead.
+
+    Args:
+        provider: Name of the sandbox provider.
+        results: Directory of the rollout's results.
     """
     for evidence in ("evidence", "steps/*/evidence", "soft/*/evidence"):
         for place in results.glob(f"{evidence}/{_ROOM}"):
@@ -105,69 +127,94 @@ async def end_rooms(provider: str, results: Path) -> None:
             if name.is_file():
                 if (removal := _REMOVALS.get(name.read_text())) is not None:
                     await asyncio.wait([removal])
-                # The reaper finds what cannot be removed now.
+                # The reaper removes a sandbox that can't be removed now.
                 with suppress(BenchFlowError):
                     await get_provider(provider).remove(name.read_text())
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
 def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfig, run: RunConfig) -> float:
-    """Return the most seconds that a step's verifier waits for its clean room; 0 where it has none in any case."""
+    """Return the maximum number of seconds to prepare the clean room of a step's verifier; 0 if it can't have one.
+
+    Args:
+        blueprint: Blueprint of the agent's sandbox.
+        step: Name of the step; None for the only one.
+        config: Configuration of the step's verifier.
+        run: Settings of the job.
+    """
     if config.sandbox_mode == "shared" or blueprint.provider.capabilities().lockdown != "clean_room":
         return 0.0
     return blueprint.of_verifier(step, config, None).ready_sec(run.sandbox_setup_timeout) + 4 * PUT_SEC
 
 
 def _place(evidence: Path) -> Path:
+    """Return the directory of the packed work: the evidence itself, if the workspace is retained there anyway."""
     return evidence if (evidence / WORKSPACE).is_file() else evidence / _ROOM
 
 
 _REMOVALS: dict[str, asyncio.Task[None]] = {}
-"""Rooms that this process is removing, by the names of their sandboxes. Nobody has to wait for their end."""
+"""Removals that run in the background of this process, by the names of the rooms' sandboxes."""
 
 
 @dataclass(frozen=True)
 class CleanRoom:
-    """The clean room of one verification."""
+    """The clean room of one verification: a sandbox, to be opened, used once, and removed."""
 
     blueprint: Blueprint
+    """Blueprint of its sandbox."""
+
     name: str
     """Name of its sandbox."""
 
     labels: dict[str, str]
+    """Labels of its sandbox."""
+
     where: Mapping[str, Any]
-    """Arguments of `provider.start` that say on which host it is started."""
+    """Arguments of `provider.start` about the host and the generation."""
 
     notes: Path
-    """Directory of the room's own notes."""
+    """Directory of the room's own files, such as its name and its baseline."""
 
     work: Path
-    """Directory in which the agent's work was kept."""
+    """Evidence directory in which the agent's work was packed."""
 
     env: dict[str, str]
     """Environment of the task's commands in it."""
 
     user: str | int | None
-    """User of the verifier."""
+    """User that the verifier's table names; None for none."""
 
     secrets: Secrets
+    """Values of the variables that the task's commands name."""
+
     start_sec: float
-    """Limit of its start."""
+    """Maximum number of seconds for its start."""
 
     is_clean: bool = True
-    """Whether it is the verifier's alone. Otherwise it stands for the agent's sandbox, and gets the workspace only."""
+    """Whether it is for the verifier alone. Otherwise it replaces the agent's sandbox when a stored rollout is scored
+    again, and gets the workspace only.
+    """
 
     base: ImageRef | None = None
-    """What the agent's sandbox was after the setup commands, which then are not run again."""
+    """Capture of the agent's sandbox after the setup commands, which then are not run again; None for the image."""
 
     known: HardeningBaseline | None = None
-    """Baseline of the agent's sandbox, if that began with nothing else than the room does."""
+    """Baseline of the agent's sandbox, if that sandbox started in the same state as the room; None to take one."""
 
     on_removed: Callable[[str], None] = lambda name: None
-    """Called with its name after it was removed."""
+    """Called with the sandbox's name after the sandbox was removed."""
 
     async def open(self) -> Sandbox:
-        """Find the sandbox, or make it, with the agent's work in it."""
+        """Return the room's sandbox, found or started, with the agent's work in it.
+
+        The work is put in once for each sandbox: a retry finds the verifier's changes.
+
+        Raises:
+            VerifierError: The work can't be put in.
+            SandboxStartError: The sandbox does not start in time.
+            SetupCommandError: A setup command fails.
+            ReadinessError: The healthcheck does not succeed.
+        """
         name = self.notes / _NAME
         with storage_errors(name):
             name.parent.mkdir(parents=True, exist_ok=True)
@@ -180,26 +227,34 @@ class CleanRoom:
                 await put_for_room(sandbox, self.work)
             else:
                 await put_workspace(sandbox, kept_workspace(self.work))
-            # After a crash, what the verifier has begun to do there must not be undone.
+            # Marked last: a retry after a crash must not revert changes that the verifier has made there.
             write_atomic(self.notes / _ARRIVED, sandbox.ref.handle.encode(), durable=False)
         return sandbox
 
     def _has_arrived(self, sandbox: Sandbox) -> bool:
-        """Return whether the work is in this sandbox, and not only in an earlier one of its name."""
+        """Return whether the work was put into this very sandbox, not into an earlier one of the same name."""
         try:
             return read_stored(self.notes / _ARRIVED).decode() == sandbox.ref.handle
         except FileNotFoundError:
             return False
 
     def baseline(self) -> HardeningBaseline | None:
-        """Return what the open room was before the agent's work came."""
+        """Return the baseline of the room before the work was put in; None before then, and if not `is_clean`."""
         return read_baseline(self.notes)
 
     async def once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
-        """Run a verifier in the room once; then begin to remove the room, and what was kept for it alone.
+        """Run the verifier, unless its outcome is recorded, start to remove the room, and return the verifier's result.
 
-        verify: raises `VerifierError` for what counts as an answer, too. A worker that only shuts down, or is to try
-        again, leaves the room to the next one.
+        The outcome is a result or a `VerifierError` that is not retryable. It is recorded in `work`, so that a later
+        call returns or raises the same without the sandbox. If the verifier is interrupted because the worker stops, or
+        fails retryably, nothing is recorded, and the room stays for the next attempt.
+
+        Args:
+            verify: Runs the verifier; opens the room itself.
+
+        Raises:
+            VerifierError: The verifier failed, now or at an earlier call.
+            BenchFlowError: `verify` raised it. Unless it is retryable, the room is removed.
         """
         file = self.work / _VERDICT
         if not file.exists():
@@ -220,7 +275,10 @@ class CleanRoom:
 
     @asynccontextmanager
     async def kept_for_retries(self) -> AsyncIterator[None]:
-        """Remove the room when a block fails for good. One that is interrupted or retried leaves it to the next one."""
+        """Remove the room if the block raises an error that is not retryable, or its rollout is cancelled.
+
+        After a retryable error, or if only the worker stops, the room stays for the next attempt.
+        """
         try:
             yield
         except asyncio.CancelledError:
@@ -233,7 +291,7 @@ class CleanRoom:
             raise
 
     def discard(self) -> None:
-        """Begin to remove the sandbox, and what was noted of it. `end_rooms` waits for the end of that."""
+        """Start a background task that removes the sandbox and `notes`. `end_rooms` awaits it."""
 
         async def remove() -> None:
             await self.remove()
@@ -243,12 +301,12 @@ class CleanRoom:
         removal.add_done_callback(lambda task: _REMOVALS.pop(self.name, None))
 
     async def remove(self) -> None:
-        """Remove the sandbox. What can't be removed now the reaper finds, once the rollout is over."""
+        """Remove the sandbox, and call `on_removed`. Errors are suppressed: the reaper retries after the rollout."""
         with suppress(BenchFlowError):
             await self.blueprint.provider.remove(self.name)
         self.on_removed(self.name)
 
 
 def room_notes(evidence: Path) -> Path:
-    """Return the directory of a clean room's notes, beside a step's evidence."""
+    """Return the directory of a clean room's own files, below a step's evidence."""
     return evidence / _ROOM

@@ -1,6 +1,7 @@
-"""Record what oracles have scored in shared sandboxes and in clean rooms, by task, provider and step.
+"""Store the rewards of oracles' work in the agent's sandbox and in a clean room, by task, provider and step.
 
-Only oracles that somebody has run are recorded. Equal scores say that a clean room is faithful to the task.
+Equal rewards show that a clean room is faithful: its verifier scores honest work as the one in the agent's sandbox
+does. Nothing is known of a step until an oracle has been run.
 """
 
 from __future__ import annotations
@@ -16,36 +17,42 @@ from benchflow.store import storage_errors, write_atomic
 
 
 class Fidelity(Model):
-    """Rewards of an oracle's work in one step, as far as they are known."""
+    """Rewards of an oracle's work in one step, by the place of its verifier."""
 
     shared: dict[str, float] | None = None
-    """Rewards where the oracle worked."""
+    """Rewards by key in the oracle's own sandbox; None if they were not measured."""
 
     separate: dict[str, float] | None = None
-    """Rewards in a clean room."""
+    """Rewards by key in a clean room; None if they were not measured."""
 
     error: str = ""
-    """Reason why nothing could be measured in a clean room."""
+    """Error that kept a clean room from measuring them; empty for none."""
 
     @property
     def is_known(self) -> bool:
-        """True if both are."""
+        """Return whether both places were tried; an error counts as the clean room's result."""
         return self.shared is not None and (self.separate is not None or bool(self.error))
 
     @property
     def is_faithful(self) -> bool:
-        """True if the clean room tells the same of work that is worth something."""
+        """Return whether both places gave the same rewards, and not all of them 0."""
         return self.shared is not None and self.separate == self.shared and any(self.shared.values())
 
     @property
     def difference(self) -> str:
-        """Return what the two are, for people."""
+        """Return a sentence with the rewards of both places, for people."""
         there = self.error or _shown(self.separate)
         return f"the oracle's work is worth {_shown(self.shared)}, and in a clean room {there}"
 
 
 def read_fidelity(digest: str, provider: str, step: str | None) -> Fidelity | None:
-    """Return what is known of a step of a task. digest: of the task's files."""
+    """Return the stored rewards of an oracle's work in a step; None if there are none, or they can't be parsed.
+
+    Args:
+        digest: Digest of the task's files.
+        provider: Name of the sandbox provider.
+        step: Name of the step; None for the only one.
+    """
     try:
         return Fidelity.model_validate_json(_file(digest, provider, step).read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -53,7 +60,17 @@ def read_fidelity(digest: str, provider: str, step: str | None) -> Fidelity | No
 
 
 def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity) -> None:
-    """Keep what an oracle has shown, beside what is known from another one."""
+    """Store the rewards of an oracle's work in a step. A place that was not tried now retains its stored rewards.
+
+    Args:
+        digest: Digest of the task's files.
+        provider: Name of the sandbox provider.
+        step: Name of the step; None for the only one.
+        found: New rewards.
+
+    Raises:
+        StoreError: The file can't be written.
+    """
     file, known = _file(digest, provider, step), read_fidelity(digest, provider, step)
     if known is not None:
         is_tried = found.separate is not None or bool(found.error)
@@ -68,7 +85,11 @@ def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity)
 
 
 def forget_fidelity(digest: str) -> None:
-    """Forget what is known of a task, so that the next oracle finds it out anew."""
+    """Remove the stored rewards of all steps of a task, with all providers. Missing is success.
+
+    Args:
+        digest: Digest of the task's files.
+    """
     shutil.rmtree(_directory(digest), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Freeze sandboxes that wait: beside the clean room of their rollout, or while children of it run.
+"""Freeze sandboxes that wait for the clean room or the children of their rollout, and thaw them.
 
 So a rollout has one running sandbox at a time, and `-n` bounds those of a job. A crash may leave a sandbox frozen; the
 next activity that works in it thaws it.
@@ -22,7 +22,7 @@ def _can_freeze(sandbox: Sandbox) -> bool:
 
 
 async def freeze(sandbox: Sandbox) -> None:
-    """Freeze a sandbox, where its provider can. A lost one does not run, either."""
+    """Freeze a sandbox, if its provider can. A lost sandbox is success: it does not run, either."""
     if _can_freeze(sandbox):
         with suppress(SandboxLostError):
             await sandbox.freeze()
@@ -30,9 +30,9 @@ async def freeze(sandbox: Sandbox) -> None:
 
 @asynccontextmanager
 async def freezing(sandbox: Sandbox) -> AsyncIterator[asyncio.Future[None]]:
-    """Freeze a sandbox while a block goes on, which is to await the future before something else runs in its place.
+    """Start to freeze a sandbox, and yield the future of that: a clean room can start in parallel, which takes longer.
 
-    A room takes longer to start than a sandbox to freeze. At the end of the block it is frozen in any case.
+    The block awaits the future before anything runs in the room. The sandbox is frozen at the end, and is not thawed.
     """
     frozen = asyncio.ensure_future(freeze(sandbox))
     try:
@@ -42,9 +42,14 @@ async def freezing(sandbox: Sandbox) -> AsyncIterator[asyncio.Future[None]]:
 
 
 async def thaw(sandbox: Sandbox, results: Path) -> None:
-    """Thaw a sandbox, if it is frozen, after its rollout's clean rooms have ended. results: the rollout's.
+    """Remove the rollout's clean rooms and thaw its sandbox, if that is frozen; else do nothing.
 
-    A lost one is reported by the work that comes next: what was measured in a clean room stays measured.
+    A sandbox that is found lost when it is thawed raises nothing here: rewards from a clean room stay valid, and the
+    next call of the sandbox raises.
+
+    Args:
+        sandbox: The rollout's sandbox.
+        results: Directory of the rollout's results.
     """
     if _can_freeze(sandbox) and await sandbox.is_frozen():
         await end_rooms(sandbox.ref.provider, results)

@@ -1,6 +1,6 @@
-"""A rollout on this host: what an activity of it reads and owns, each thing once.
+"""A rollout on this host with everything that one of its activities reads: task, secrets, paths, sandbox, world, model.
 
-The verbs on it are those of `HostedRollout`, which is made of the modules that take a `Hosted`.
+Its operations are the methods of `HostedRollout`, which call the modules that take a `Hosted`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,26 @@ from benchflow.store import storage_errors
 from benchflow.tasks import verified_in
 
 WORLD_SETUP = "world.json"
-"""File among a sandbox's sessions: how the sandbox was prepared for its world."""
+"""File in a sandbox's session directory: how the sandbox was prepared for its world."""
 
 WORLD_RECORDS = "world"
-"""Directory among a sandbox's sessions: what its world has recorded."""
+"""Directory in a sandbox's session directory: the records of its world."""
 
 
 class Hosted:
-    """A rollout's task, agent, secrets, paths, sandbox, world and model on this host."""
+    """A rollout's task, agent, secrets, paths, sandbox, world and model on this host, for one activity.
+
+    They are read at their first use and cached. Properties that need the task raise `TaskError` if it can't be read.
+    """
 
     def __init__(self, host: Host, spec: RolloutSpec, ref: SandboxRef | None = None) -> None:
-        """Make one of which nothing is read yet. ref: of its sandbox, if it has one."""
+        """Make it without reading anything: see `of`.
+
+        Args:
+            host: This host.
+            spec: Specification of the rollout.
+            ref: Reference of its sandbox; None if it has none yet.
+        """
         self.host = host
         self.spec = spec
         self._ref = ref
@@ -56,7 +65,14 @@ class Hosted:
 
     @classmethod
     async def of(cls, host: Host, spec: RolloutSpec, ref: SandboxRef | None = None) -> Self:
-        """Return a rollout with its task read, attached to its sandbox if there is one.
+        """Return a rollout with its task read, attached to its sandbox if it has one.
+
+        A task that can't be read raises its `TaskError` only where it is needed.
+
+        Args:
+            host: This host.
+            spec: Specification of the rollout.
+            ref: Reference of its sandbox; None if it has none yet.
 
         Raises:
             SandboxLostError: The sandbox is gone.
@@ -69,7 +85,7 @@ class Hosted:
         return rollout
 
     async def read_task(self) -> None:
-        """Read the task. A task that can't be read raises its `TaskError` where it is needed."""
+        """Read the task. Raises `StoreError`; a `TaskError` is stored, and raised where the task is needed."""
         try:
             self._files = await self.host.task(self.spec.task)
         except TaskError as error:
@@ -79,7 +95,7 @@ class Hosted:
 
     @property
     def files(self) -> TaskFiles:
-        """The task's files on this host. Raises `TaskError` for a task that can't be read."""
+        """Return the submitted task and its files on this host. Raises `TaskError` if it can't be read."""
         if isinstance(self._files, TaskError):
             raise self._files
         assert self._files is not None, "the task was not read"
@@ -87,7 +103,7 @@ class Hosted:
 
     @cached_property
     def task(self) -> Task:
-        """The task, whose verifiers run where the job wants them to."""
+        """Return the task with the job's settings of where verifiers run, and of the reward key, applied to it."""
         return verified_in(self.files.task, self.spec.run.verify_in, self.spec.run.reward_key)
 
     @property
@@ -102,12 +118,12 @@ class Hosted:
 
     @property
     def has_agent(self) -> bool:
-        """Whether somebody acts who is not the engine itself."""
+        """Return whether an agent acts that is not one of the engine's own, such as the oracle."""
         return not self.record.is_engine
 
     @property
     def min_resume_mode(self) -> Rung:
-        """The worst way in which a child may resume its parent's session."""
+        """The worst resume mode in which the job lets a child resume its parent's session."""
         branch = self.spec.run.branch
         return branch.min_session_rung if branch is not None else "fresh"
 
@@ -115,12 +131,12 @@ class Hosted:
 
     @cached_property
     def secrets(self) -> Secrets:
-        """The named values of the job."""
+        """Return the job's secrets from its private file on this host, else from this process's environment."""
         return Secrets.of_job(self.host.paths, self.spec.job_id)
 
     @cached_property
     def redact(self) -> Redactor:
-        """Takes the secrets of agent, task and world out of what comes back from a sandbox."""
+        """Redactor of the secrets of agent, task and world, for everything that comes back from a sandbox."""
         named = {*agent_references(self.spec.agent), *(self.manifest.forward_env.keys if self.manifest else ())}
         with contextlib.suppress(TaskError):
             named |= set(references(self.task))
@@ -128,7 +144,7 @@ class Hosted:
 
     @contextlib.contextmanager
     def redacted_errors(self) -> Iterator[None]:
-        """Take secrets out of the errors of a block: what an agent printed before it failed ends up in histories."""
+        """Redact secrets in a `BenchFlowError` of the block: an agent's output in it ends up in workflow histories."""
         try:
             yield
         except BenchFlowError as error:
@@ -136,24 +152,24 @@ class Hosted:
             raise
 
     def redact_error(self, error: BenchFlowError) -> None:
-        """Take secrets out of an error."""
+        """Redact secrets in the message and the log tail of an error, in place."""
         error.message = self.redact.cut(error.message)
         error.log_tail = self.redact.cut(error.log_tail) if error.log_tail else None
         error.args = (error.message,)
 
     def redacted(self, failure: Failure) -> Failure:
-        """Return a failure without secrets."""
+        """Return a failure with secrets redacted in its message and log tail."""
         tail = self.redact.cut(failure.log_tail) if failure.log_tail else None
         return failure.model_copy(update={"message": self.redact.cut(failure.message), "log_tail": tail})
 
     def env(self, *tables: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
-        """Return the environment of a command in the sandbox, with values put in for names.
+        """Return the environment of a command in the sandbox, with names of secrets replaced by their values.
 
-        It holds the task's id, if worlds learn it so, the sandbox's variables, and `tables`.
+        It consists of the task's id, if the world takes it from a variable, the sandbox's variables, and `tables`.
 
         Args:
-            tables: The phase's own variables; later ones win.
-            task: The task as another sandbox than the agent's has it.
+            tables: Further variables, such as those of a phase; later ones win.
+            task: Task whose sandbox table is used, for a sandbox other than the agent's; None for the rollout's.
         """
         task = task or self.task
         of_world = self.manifest.task_env(task.name, "exec") if self.manifest else {}
@@ -163,7 +179,7 @@ class Hosted:
 
     @property
     def root_paths(self) -> RolloutPaths:
-        """Results of the root of the rollout's tree, on this host."""
+        """Return the paths of the results of the tree's root on this host: in the job's directory, or a copy of it."""
         origin = self.spec.origin
         elsewhere = self.host.paths.rollouts / self.spec.job_id.replace("/", "_")
         job = Path(origin.job_dir) if self.host.is_origin(origin) else elsewhere
@@ -171,19 +187,23 @@ class Hosted:
 
     @property
     def paths(self) -> RolloutPaths:
-        """The rollout's results on this host."""
+        """Return the paths of the rollout's results on this host; a child's lie below the root's."""
         branch = self.spec.branch
         return self.root_paths.child(branch.chain) if branch is not None else self.root_paths
 
     @property
     def parent_paths(self) -> RolloutPaths:
-        """Results of a child's parent, on this host."""
+        """Return the paths of the results of a child's parent on this host."""
         assert self.spec.branch is not None
         path = self.spec.branch.node.rpartition("/")[0]
         return self.root_paths.child(path) if path else self.root_paths
 
     def make_results_directory(self) -> RolloutPaths:
-        """Make the directory of the results. Raises `MissingArtifactError` where the job's directory is gone."""
+        """Make the directory of the results unless it exists, and return its paths.
+
+        Raises:
+            MissingArtifactError: The job's directory is gone.
+        """
         origin, paths = self.spec.origin, self.paths
         if self.host.is_origin(origin) and not Path(origin.job_dir).is_dir():
             raise MissingArtifactError(
@@ -197,33 +217,33 @@ class Hosted:
 
     @property
     def provider(self) -> SandboxProvider:
-        """Provider of the sandbox."""
+        """Return the provider of the rollout's sandbox, or of the one that it will have."""
         return get_provider(self._ref.provider if self._ref is not None else self.spec.run.sandbox)
 
     @property
     def ref(self) -> SandboxRef:
-        """Reference of the sandbox that the rollout has."""
+        """Return the reference of the rollout's sandbox, which it must have."""
         assert self._ref is not None, "the rollout has no sandbox"
         return self._ref
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox that the rollout is attached to."""
+        """Return the sandbox, to which the rollout must be attached."""
         assert self._sandbox is not None, "the rollout is not attached to its sandbox"
         return self._sandbox
 
     async def attach(self, ref: SandboxRef | None = None) -> None:
-        """Attach to the sandbox. Raises `SandboxLostError`."""
+        """Attach to the rollout's sandbox, or to another one by its reference. Raises `SandboxLostError`."""
         self._ref = ref or self.ref
         self._sandbox = await self.host.sandbox(self._ref)
 
     async def whole_sandbox(self) -> Sandbox:
-        """Return the sandbox as such, of which several rollouts may have a namespace each."""
+        """Return a handle of the sandbox outside of the rollout's namespace, for things that its rollouts share."""
         return await self.host.sandbox(self.ref.model_copy(update={"episode": ""}))
 
     @cached_property
     def blueprint(self) -> Blueprint:
-        """What the sandbox is made from."""
+        """Return the blueprint of the agent's sandbox: task, files, world, provider, hidden paths."""
         files, spec = self.files, self.spec
         results = Path(spec.stored.directory) if spec.stored is not None else self.paths.root
         jobs_dir = results.parent.parent
@@ -241,20 +261,20 @@ class Hosted:
 
     @property
     def sessions(self) -> Path:
-        """Directory of this host with the files of the sandbox's sessions."""
+        """Directory on this host with the session files and marks of the sandbox."""
         return self.host.paths.sessions / self.ref.name
 
     @property
     def session_files(self) -> SessionFiles:
-        """Files of the processes of the sandbox's agents."""
+        """Paths of the files of the sandbox's agent sessions: journals and notes."""
         return SessionFiles.below(self.sessions)
 
     def has_mark(self, name: str) -> bool:
-        """Return whether a fact was marked of the sandbox."""
+        """Return whether `mark` has marked the sandbox with this name, in any process."""
         return (self.sessions / name).exists()
 
     def mark(self, name: str) -> None:
-        """Mark a fact of the sandbox, for the attempts and activities to come."""
+        """Record a fact about the sandbox by an empty file of this name, for later attempts and activities."""
         mark = self.sessions / name
         with storage_errors(mark):
             mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -264,13 +284,15 @@ class Hosted:
 
     @property
     def manifest(self) -> Manifest | None:
-        """Manifest of the world, for a task that has one."""
+        """Manifest of the task's world; None for a task without one."""
         return self.spec.task.environment.manifest if self.spec.task.environment else None
 
     async def world(self) -> Environment | None:
-        """Return the world that the rollout is set in; None for a task without one.
+        """Return the rollout's world, opened once and cached; it is not started. None for a task without one.
 
-        Raises `FileNotFoundError` where its sandbox was never prepared for it.
+        Raises:
+            FileNotFoundError: The sandbox was never prepared for the world.
+            ConfigError: A world in code can't be imported.
         """
         environment = self.spec.task.environment
         if environment is None or self._world is not None:
@@ -288,9 +310,9 @@ class Hosted:
         return self._world
 
     async def world_context(self, environment: EnvironmentRef) -> WorldContext:
-        """Return what the world is made with."""
+        """Return the context with which a world is opened: sandbox, variables, directory for its records, namespace."""
         return WorldContext(
-            # A world outlives the rollouts that share its sandbox.
+            # Without a namespace: a world outlives the rollouts that share its sandbox.
             sandbox=await self.whole_sandbox(),
             task=self.task.name,
             records=self.sessions / WORLD_RECORDS,
@@ -300,7 +322,7 @@ class Hosted:
         )
 
     async def wait_healthy(self) -> None:
-        """Return when the task's healthcheck has succeeded, if it has one. It is made once an activity."""
+        """Wait for the task's healthcheck, if it has one; at most once per activity. Raises `ReadinessError`."""
         check = self.task.sandbox.healthcheck
         if check is not None and not self._is_healthy:
             await check_health(self.sandbox, check, self.env())
@@ -308,11 +330,11 @@ class Hosted:
 
     @cached_property
     def model(self) -> RolloutModel:
-        """The gateway's side of the rollout. Its notes are the rollout's own, also where several share a sandbox."""
+        """Return the gateway's side of the rollout. Its notes are in the rollout's namespace of a shared sandbox."""
         notes = self.session_files.notes / self.ref.episode if self._ref is not None else None
         parent = self.parent_paths if self.spec.branch is not None else None
         return RolloutModel(self.host.paths, self.spec, self.record, self.paths, parent, notes)
 
     def gateway_model(self, session: AgentSession | None) -> RolloutModel | None:
-        """Return the model of a session that reaches it by way of the gateway; None for any other."""
+        """Return `model` if the session's calls pass the gateway; else None."""
         return self.model if session is not None and session.model_access == "gateway" else None

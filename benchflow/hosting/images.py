@@ -1,4 +1,4 @@
-"""Configurations of the images that sandboxes start from: the task's own, and that of its world."""
+"""Make the configurations of the images that sandboxes start from: the task's image, and its world's."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ async def image_config(
     files_target: str | None = None,
     rebuild: str | None = None,
 ) -> ImageConfig:
-    """Return what the task's image is made from.
+    """Return the configuration of a task's image: a ready one, with the task's files added, or a Dockerfile's.
+
+    Its digest covers the files, by which the image is cached.
 
     Args:
         task: The task.
-        directory: Of its files.
-        external: A build context outside of the task, on this host.
+        directory: Directory of the task's files.
+        external: Build context on this host outside of the task; None for the task's `environment/`.
         hidden: Paths of this host that no step of a build may see.
         files_target: Directory for the files beside a ready image; None for the image's working directory.
-        rebuild: The request to build it anew, if there is one.
+        rebuild: The job's request to build it anew; None without one.
     """
     timeout = task.sandbox.build_timeout_sec
     if task.sandbox.docker_image is not None:
@@ -47,7 +49,7 @@ async def image_config(
                 "exclude": NO_SKILL_EXCLUDES,
                 "digest": short_hash(tree, 32),
                 "files_target": files_target,
-                # Where nothing names a workspace, it is /app, if that exists. The split layout has its tests in `/`.
+                # If nothing names a workspace, it is /app, if that exists. The split layout has its tests in `/`.
                 "files_fallback": "/app" if task.layout == "native" else "/",
             }
         )
@@ -71,9 +73,9 @@ async def image_config(
 
 
 def _loose_files(task: Task, directory: Path) -> Path | None:
-    """Return the directory whose files go into the workspace, if there are some besides skills.
+    """Return the directory whose files are added to a ready image's workspace; None if there are none besides skills.
 
-    What builds an image or starts containers uses them itself. A `.gitkeep` alone only has git keep the directory.
+    A Dockerfile or a compose file uses the files itself. A `.gitkeep` alone only makes git track the directory.
     """
     if task.environment_dir is None or task.dockerfile is not None or task.compose_file is not None:
         return None
@@ -85,7 +87,14 @@ def _loose_files(task: Task, directory: Path) -> Path | None:
 async def world_image_config(
     directory: Path, timeout_sec: float, hidden: tuple[str, ...], *, rebuild: str | None = None
 ) -> ImageConfig:
-    """Return what a manifest's own image is made from. directory: the `image/` beside the manifest."""
+    """Return the configuration of the image that a world's manifest has a Dockerfile for.
+
+    Args:
+        directory: The `image/` beside the manifest, on this host.
+        timeout_sec: Maximum number of seconds for the build.
+        hidden: Paths of this host that no step of the build may see.
+        rebuild: The job's request to build it anew; None without one.
+    """
     digest = await asyncio.to_thread(digest_tree, directory)
     return ImageConfig(
         context=str(directory),

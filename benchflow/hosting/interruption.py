@@ -1,4 +1,4 @@
-"""Tell work that its rollout is cancelled from work that is interrupted because its worker stops."""
+"""Tell a cancellation of the rollout from an interruption by a worker that stops; both raise `CancelledError`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _ask: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda
 
 
 def is_cancelled() -> bool:
-    """Return whether the running work is cancelled for good.
+    """Return whether the rollout of the running work is cancelled.
 
-    It is False in work that is interrupted because its worker stops: the next attempt continues it.
+    It is False if the work is interrupted because its worker stops: the next attempt resumes it.
     """
     return _ask.get()()
 
 
 def answer_with(ask: Callable[[], bool]) -> None:
-    """Have `is_cancelled` return what `ask` does, in the running task and all that it starts."""
+    """Set the callback whose value `is_cancelled` returns in the running asyncio task and all tasks that it starts."""
     _ask.set(ask)

@@ -1,4 +1,4 @@
-"""Records of the checkpoints that this host has, and what was captured under their names."""
+"""Records of the checkpoints on this host, by which their captures are found, retained and removed."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from benchflow.store import Store, storage_errors, unpin, write_atomic
 
 
 class Kept(base.Model):
-    """What this host has of one checkpoint."""
+    """Record of one checkpoint on this host, written before anything is captured."""
 
     workflow: str
-    """Workflow of the root, whose end is the end of the checkpoint."""
+    """Workflow id of the tree's root; the checkpoint is an orphan after its end, unless it is retained."""
 
     run_id: str
-    """First run of that workflow."""
+    """Run id of the first run of that workflow."""
 
     provider: str
+    """Name of the sandbox provider."""
+
     tries: int = 0
-    """How often the capture was begun, each time under names of its own."""
+    """Number of captures that were started: number N names its images with the suffix `.N-`."""
 
     checkpoint: Checkpoint | None = None
-    """The checkpoint, once it is complete."""
+    """The checkpoint; None until it is complete."""
 
     is_retained: bool = False
-    """Whether it outlives its root, until it is as old as other leftovers, or released."""
+    """Whether it outlives its root, until it is released, or as old as other leftovers that are removed."""
 
 
 def read_kept(file: Path) -> Kept | None:
-    """Read a record; None if there is none."""
+    """Return the record in a file; None if there is none."""
     try:
         return Kept.model_validate_json(file.read_bytes())
     except FileNotFoundError:
@@ -44,21 +46,31 @@ def read_kept(file: Path) -> Kept | None:
 
 
 def write_kept(file: Path, kept: Kept) -> None:
-    """Write a record, in place of an earlier one."""
+    """Write a record, in place of an earlier one. Raises `StoreError`."""
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(file, kept.model_dump_json().encode())
 
 
 async def remove_layers(name: str, kept: Kept) -> None:
-    """Remove all that was ever captured under a name."""
+    """Remove the images of all captures of a checkpoint, complete ones or not. Missing is success.
+
+    Args:
+        name: Id of the checkpoint.
+        kept: Record of the checkpoint.
+    """
     provider = get_provider(kept.provider)
     for number in range(1, kept.tries + 1):
         await provider.remove_snapshots(f"{name}.{number}-")
 
 
 async def remove_kept(file: Path, store: Store) -> None:
-    """Remove a checkpoint from this host, and from the store. Missing is success."""
+    """Remove a checkpoint: its images, its pins in the store, and last its record. Missing is success.
+
+    Args:
+        file: Record of the checkpoint; its name is the checkpoint's id.
+        store: Store that the checkpoint was packed into.
+    """
     kept = await asyncio.to_thread(read_kept, file)
     if kept is not None:
         await remove_layers(file.stem, kept)
@@ -67,7 +79,12 @@ async def remove_kept(file: Path, store: Store) -> None:
 
 
 async def retain(paths: StatePaths, work: RetainInput) -> None:
-    """Have checkpoints of this host outlive their rollout, and record its state for a roll-back."""
+    """Mark checkpoints of this host as retained, and write the state of their ended rollout for a later roll-back.
+
+    Args:
+        paths: State directory of this host.
+        work: The rollout, its checkpoints and its state. A checkpoint without a record here is left out.
+    """
     for checkpoint in work.checkpoints:
         file = paths.checkpoints / f"{checkpoint.id}.json"
         kept = await asyncio.to_thread(read_kept, file)
@@ -80,9 +97,14 @@ async def retain(paths: StatePaths, work: RetainInput) -> None:
 
 
 async def recall(paths: StatePaths, rollout: str) -> EndedState:
-    """Return the recorded state of a rollout that has ended, with the checkpoints that this host still has.
+    """Return the state of an ended rollout that `retain` wrote, without checkpoints that this host no longer has.
 
-    Raises `NotRestorableError` where there is none.
+    Args:
+        paths: State directory of this host.
+        rollout: Workflow id of the rollout.
+
+    Raises:
+        NotRestorableError: No state was written.
     """
     try:
         state = EndedState.model_validate_json(await asyncio.to_thread(_ended_file(paths, rollout).read_bytes))

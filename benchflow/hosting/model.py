@@ -1,4 +1,4 @@
-"""The model that an agent calls: by way of this host's gateway, which has the real key, records, and counts."""
+"""An agent's access to its model through this host's gateway, which holds the key, records calls and counts usage."""
 
 from __future__ import annotations
 
@@ -50,26 +50,33 @@ if TYPE_CHECKING:
     from benchflow.gateway.client import GatewayClient
 
 QUIET_SEC = 30.0
-"""The longest that a turn waits for calls that its agent makes after its end."""
+"""Maximum number of seconds that the end of a turn waits for its agent's calls in flight."""
 
 RELAY_KEY = "relay"
-"""Under which a sandbox runs the way to its model."""
+"""Idempotency key of the relay, by which a sandbox's processes reach the gateway."""
 
 ANSWER_SEC = 5.0
-"""Seconds after which a gateway that has not said what a turn waits for is taken for frozen. No more than whoever takes
-the turn may look away (`FROZEN_SEC` in `planes.sandbox.timeouts`)."""
+"""Seconds without a response to a status request after which the gateway is taken for frozen. At most the gap between
+two polls of a turn from which time counts as unattended (`FROZEN_SEC` in `planes.sandbox.timeouts`)."""
 
 _LOOK_EVERY = 0.5
 _LOOKS_PER_READ = 10
-"""Looks at the gateway between two readings of the calls of a turn."""
+"""Polls of the gateway's status between two readings of the record of a turn's calls."""
 
 _TOKEN = "gateway"
 
 
 def access_of(spec: RolloutSpec, record: AgentRecord, *, has_socket: bool) -> ModelAccess:
-    """Return how the rollout's agent reaches its model. has_socket: whether the gateway's socket is where it runs.
+    """Return how the rollout's agent reaches its model: `gateway`, `direct`, or `none` if it calls none.
 
-    Raises `UnsupportedFeatureError` where something is asked for that only the gateway can do.
+    Args:
+        spec: The rollout.
+        record: Registry record of the agent.
+        has_socket: Whether the agent can reach the gateway's socket from where it runs.
+
+    Raises:
+        UnsupportedFeatureError: Access is direct, and the job asks for limits, sampling or a replay, which only the
+            gateway can apply.
     """
     if not record.takes_model or not record.endpoints:
         return "none"
@@ -88,19 +95,23 @@ def access_of(spec: RolloutSpec, record: AgentRecord, *, has_socket: bool) -> Mo
 
 
 async def run_relay(sandbox: Sandbox, program: Sequence[str]) -> None:
-    """Run the relay by which a sandbox's processes reach the gateway, unless it runs."""
+    """Start the relay between a sandbox and the gateway unless it was started. `program`: argv without its address."""
     await start_once(sandbox, RELAY_KEY, [*program, str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"])
 
 
 def gateway_mount(state: StatePaths) -> Mount:
-    """Return the mount by which the agent of a sandbox reaches the gateway."""
+    """Return the read-only mount of the gateway's socket directory for a sandbox. Makes the directory on this host."""
     directory = state.gateway.public
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Mount(source=str(directory), target=RELAY_MOUNT, read_only=True)
 
 
 class RolloutModel:
-    """The gateway's side of one rollout."""
+    """The gateway's side of one rollout: registers it, holds, attributes and counts its model calls.
+
+    Methods raise `GatewayUnavailableError` if the gateway does not respond; `blocked`, `forget`, `warnings` do not.
+    `open` also raises `OutdatedGatewayError`, and `ConfigError` for a registration that can't be carried out.
+    """
 
     def __init__(
         self,
@@ -116,10 +127,10 @@ class RolloutModel:
         Args:
             state: State directory of this host, where the gateway's sockets are.
             spec: The rollout.
-            record: Its agent.
-            results: Its results, with the record of its calls.
-            parent_results: Those of the parent of a child.
-            notes: Directory of its notes on this host, which no sandbox mounts. None where it has no sandbox.
+            record: Registry record of the rollout's agent.
+            results: Results of the rollout, with the record of its calls.
+            parent_results: Results of a child's parent; None for a root.
+            notes: Directory of the rollout's notes on this host, which no sandbox mounts; None without a sandbox.
         """
         self._state = state
         self._spec = spec
@@ -145,12 +156,12 @@ class RolloutModel:
 
     @property
     def base_url(self) -> str:
-        """URL that the agent is given for its endpoint."""
+        """Base URL that the agent is given for its model: the relay's, on the loopback."""
         return agent_base_url(self._endpoint.api)
 
     @property
     def token(self) -> str:
-        """Key that the agent is given: a token of the gateway's."""
+        """API key that the agent is given: a token of the gateway. It is made and noted at first use."""
         from benchflow.gateway.client import make_token
 
         return str(self._notes.note(_TOKEN, {"token": make_token()})["token"])
@@ -161,7 +172,7 @@ class RolloutModel:
         return GatewayClient(self._state)
 
     async def open(self) -> None:
-        """Have the gateway take the rollout on."""
+        """Start the gateway unless it runs, register the rollout, and let its calls through. May be called again."""
         from benchflow.gateway.process import ensure_gateway
 
         self._notes.make()
@@ -171,7 +182,7 @@ class RolloutModel:
 
     @property
     def socket(self) -> Path:
-        """Unix socket of the gateway for agents."""
+        """Path of the gateway's Unix socket for agents."""
         return self._state.gateway.public / SOCKET_NAME
 
     async def _register(self) -> None:
@@ -200,13 +211,14 @@ class RolloutModel:
         )
 
     async def release(self) -> None:
-        """Let calls through again."""
+        """Let the rollout's held calls and all new ones through."""
         await self._client().release(self._spec.id)
 
     async def requests(self) -> int:
-        """Return how many lines of requests the record has, with nothing under way and nothing let through any more.
+        """Hold new calls until `release`, wait for those in flight, and return the number of recorded requests.
 
-        Raises `CallsUnderWayError`. The gateway asks an endpoint again for minutes, longer than one attempt waits.
+        Raises `CallsUnderWayError` if a call is still in flight after `QUIET_SEC`: the gateway retries an endpoint for
+        minutes, longer than one attempt waits.
         """
         client = self._client()
         await client.hold(self._spec.id)
@@ -218,15 +230,15 @@ class RolloutModel:
         return (await client.status(self._spec.id)).requests
 
     async def begin_turn(self, step: Step) -> tuple[UsageTotals, TurnCalls]:
-        """Attribute the calls that come from now on to a turn.
+        """Attribute the calls from now on to the turn of a step.
 
         Returns:
-            What was used before the turn, and the calls of the turn: the same for whoever takes it over.
+            The rollout's usage before the turn, and a reader of the turn's calls; a retry gets the noted ones.
         """
         try:
             status = await self._attribute(step)
         except UnknownRolloutError:
-            # A gateway that could not read what it was told; we can say it again.
+            # The gateway could not read its file of the registration: register again.
             await self._register()
             status = await self._attribute(step)
         noted = self._notes.note(f"usage-{step.index}", status.usage.model_dump(mode="json"))
@@ -234,16 +246,16 @@ class RolloutModel:
 
     async def _attribute(self, step: Step) -> GatewayStatus:
         own = self._spec.branch
-        # What was its parent's turn leads to no node of its own.
+        # A replayed turn of the parent leads to no node of this rollout.
         is_own = own is None or step.index >= own.checkpoint.steps_done
         node = node_id(step.index, self._spec.chain) if is_own else None
         return await self._client().attribute(self._spec.id, node=node, role=step.role, turn=step.index)
 
     @contextlib.asynccontextmanager
     async def watched(self, calls: TurnCalls, stop: Callable[[], None]) -> AsyncIterator[None]:
-        """Call `stop` once: when the rollout has used up its limits, or its endpoint has failed for too long.
+        """Call `stop` during the block, at most once, if a limit is used up or the endpoint fails for too long.
 
-        calls: of the turn. Some agents repeat a call that fails for as long as they are let.
+        Some agents repeat a failing call without end. `calls` are those of the turn.
         """
         has_limits = self._spec.run.limits != ModelLimits()
         patience_sec = self._retries.total_sec
@@ -269,7 +281,7 @@ class RolloutModel:
             await asyncio.gather(task, return_exceptions=True)
 
     async def blocked(self) -> Intervals | None:
-        """Return when calls waited for the gateway itself; None if it does not answer soon."""
+        """Return the intervals in which calls waited for the gateway itself; None if it does not respond soon."""
         from benchflow.gateway.client import GatewayClient
 
         try:
@@ -278,13 +290,13 @@ class RolloutModel:
         except (GatewayUnavailableError, TimeoutError):
             return None
         except BenchFlowError:
-            # It answers the agent, too: nothing waits.
+            # It responded, so it serves the agent, too: nothing waits.
             return ()
         return status.blocked
 
     @contextlib.asynccontextmanager
     async def explaining(self, session: int) -> AsyncIterator[None]:
-        """Replace an agent's error by `ModelEndpointError` if a failed model call caused it. session: its number."""
+        """Replace an `AgentError` while a session opens by `ModelEndpointError`, if a failed model call caused it."""
         calls = self._calls_since(f"opening-{session}")
         try:
             yield
@@ -299,7 +311,7 @@ class RolloutModel:
             raise found from error
 
     def _calls_since(self, name: str) -> TurnCalls:
-        """Return the calls since a moment, which is noted under a name: the same for whoever asks for it later."""
+        """Return a reader of the calls since the first request under this name, whose offset is noted."""
         record = self._results.model_calls
         with storage_errors(record):
             size = record.stat().st_size if record.exists() else 0
@@ -308,10 +320,7 @@ class RolloutModel:
     async def endpoint_error(
         self, calls: TurnCalls, end: TurnEnd, silent: Mapping[str, float]
     ) -> BenchFlowError | None:
-        """Return the error of a turn whose model was kept from answering; None for any other turn.
-
-        end, silent: as of `TurnCalls.find_problem`.
-        """
+        """Return the error of a turn whose model did not answer; else None. See `TurnCalls.find_problem`."""
         await asyncio.to_thread(calls.read)
         problem = calls.find_problem(end, silent)
         if problem is None:
@@ -321,14 +330,24 @@ class RolloutModel:
         return endpoint_error(problem, base_url, credential_names(self._endpoint, agent.credentials))
 
     async def end_turn(self, before: UsageTotals) -> tuple[bool, GatewayStatus, Usage]:
-        """Whether no call is under way any more, how it stands, and what the turn used."""
+        """Wait at most `QUIET_SEC` for the turn's calls in flight, and return the turn's usage.
+
+        Args:
+            before: Usage of the rollout before the turn, from `begin_turn`.
+
+        Returns:
+            Whether no call is in flight any more, the gateway's status of the rollout, and the turn's usage.
+        """
         client = self._client()
         quiet = await client.until_quiet(self._spec.id, timeout=QUIET_SEC)
         status = await client.status(self._spec.id)
         return quiet, status, _used(before, status.usage)
 
     async def used_in(self, step: Step) -> Usage | None:
-        """What a turn has used that nobody ended, with nothing let through any more; None where it had not begun."""
+        """Hold new calls until `release`, wait for those in flight, and return the usage of an interrupted turn.
+
+        Returns None if `begin_turn` was never called for the step. After `QUIET_SEC` a call may still be in flight.
+        """
         noted = self._notes.noted(f"usage-{step.index}")
         if noted is None:
             return None
@@ -338,26 +357,26 @@ class RolloutModel:
         return _used(UsageTotals.model_validate(noted), (await client.status(self._spec.id)).usage)
 
     async def hold(self) -> None:
-        """Let nothing through until the next session: what an agent left behind must not call on."""
+        """Hold new calls until the next session: processes that an agent left must not call its model."""
         with contextlib.suppress(UnknownRolloutError):
             await self._client().hold(self._spec.id)
 
     async def forget(self) -> None:
-        """Make the rollout's token nobody's. What this misses the reaper's next round does."""
+        """Invalidate the rollout's token at the gateway, if one runs. Raises nothing: the reaper retries."""
         client = self._running_client()
         if client is not None:
             with contextlib.suppress(BenchFlowError):
                 await client.forget(self._spec.id)
 
     async def warnings(self) -> list[str]:
-        """Return warnings about the rollout's calls: refused requests, calls without a record, estimated tokens."""
+        """Return warnings about refused requests, calls without a record, estimated tokens; none without a gateway."""
         client = self._running_client()
         if client is None:
             return []
         try:
             status = await client.status(self._spec.id)
         except BenchFlowError:
-            # Of a rollout whose agent did not get as far as a session it was never told.
+            # A rollout whose agent never opened a session was not registered.
             return []
         warnings = [
             f"the model gateway refused {refused.count} × {refused.method} {refused.path}"
@@ -375,7 +394,7 @@ class RolloutModel:
         return warnings
 
     def _running_client(self) -> GatewayClient | None:
-        """Return a client that gives up soon; None for an agent without a model, and where no gateway runs."""
+        """Return a client with a short timeout; None for an agent without a model, and if no gateway runs."""
         if not self._record.takes_model or not self._state.gateway.rollouts.is_dir():
             return None
         from benchflow.gateway.client import GatewayClient
@@ -385,7 +404,7 @@ class RolloutModel:
 
 
 def _used(before: UsageTotals, now: UsageTotals) -> Usage:
-    # A sum that leaves some calls out would be taken for all of them.
+    # The cost of some calls alone would be taken for the cost of all.
     known = now.cost_usd is not None and now.unpriced == 0
     cost = (now.cost_usd or 0.0) - (before.cost_usd or 0.0) if known else None
     return Usage(

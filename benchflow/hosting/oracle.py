@@ -1,4 +1,4 @@
-"""The oracle: the task's own solution, run in the workspace, mostly as root. It measures the task, not a model."""
+"""Run the oracle: the task's own solution, mostly as root. It measures the task, not a model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchflow.errors import AgentExitError, AgentTimeoutError, UnsupportedFeatu
 
 OUTPUT = "/logs/agent/oracle.txt"
 _TAIL = 4000
-# Solutions are published with and without a shebang; bash is what they are written for.
+# Solutions are published with and without a shebang, and are written for bash.
 _RUN = f'exec >{OUTPUT} 2>&1; command -v bash >/dev/null && exec bash "$0"; exec sh "$0"'
 
 
-# A solution that was migrated from /solution may still name that path. The output of the step before may be of another
-# user, who alone could write on.
+# A solution that was migrated from /solution may still name that path. The output of the step before is removed: it may
+# belong to another user, and then could not be overwritten.
 _PLACE = """
 rm -rf "$1" "$2"
 if [ "$1" = /oracle ] && { [ -h /solution ] || [ ! -e /solution ]; }; then ln -sfn /oracle /solution; fi
@@ -35,17 +35,33 @@ async def run_oracle(
     cwd: str | None = None,
     user: str | int | None = None,
 ) -> tuple[TurnResult, list[dict[str, Any]]]:
-    """Run `solve.sh` once under `key`; the turn and its trajectory lines.
+    """Run a step's `solve.sh` in the sandbox, at most once under a key, and return its turn.
 
-    source: the oracle's directory on this host; target: where it lies in the sandbox (absolute). cwd: where it starts,
-    the workspace by default. user: who it is, root by default.
+    A retry uploads nothing, and awaits the execution that an earlier attempt started. A nonzero exit status or a
+    timeout is a failure in the result, and not raised.
+
+    Args:
+        sandbox: The sandbox.
+        key: Idempotency key of the command.
+        source: Directory of the oracle on this host; None if the task has none.
+        target: Absolute path in the sandbox to which it is uploaded, in place of an earlier step's.
+        env: Environment of the script.
+        timeout: Seconds after which the script is killed; None for no limit.
+        cwd: Directory in which it starts; None for the workspace.
+        user: User as whom it runs; None for root.
+
+    Returns:
+        The result of the turn, and its lines for the trajectory: command, exit status and output, then a timeout.
+
+    Raises:
+        UnsupportedFeatureError: There is no `solve.sh`.
     """
     if source is None or not (source / "solve.sh").is_file():
         raise UnsupportedFeatureError(
             "the task has no oracle: there is no solve.sh", key="agent", remedy="run it with another agent"
         )
     if not await sandbox.was_started(key):
-        # A step's solution must not find that of the step before.
+        # A step's solution must not find the files of the step before.
         await sandbox.control(_PLACE, target, OUTPUT)
         await sandbox.upload(source, target)
     script = f"{target}/solve.sh"

@@ -1,11 +1,11 @@
-"""Tell an agent that was killed at the memory limit from one that went on after something else was killed.
+"""Tell an agent that was killed at the memory limit from one that survived while another process was killed.
 
-The kernel counts the processes of a sandbox that it kills, and does not say which. A turn that ends well is one whose
-agent went on. A turn that fails although nothing was killed in it fails for another reason. In between, an agent may
-have died behind a wrapper that reports some error, or hangs: then a tool call that it began afterwards is the proof
-that it went on. Where there is none, the turn has measured the memory limit, and not the agent.
+The kernel counts the processes of a sandbox that it kills, and does not say which. If a turn ends well, its agent has
+survived. If a turn fails and nothing was killed in it, it failed for another reason. In between, an agent may have died
+behind a wrapper that reports some error, or hangs: then a tool call that it started after the kill proves that it
+survived. Without that proof, the turn has measured the memory limit, and not the agent.
 
-Counts are noted on the host before a turn begins, so that an attempt that resumes it starts from the same number.
+Counts are stored on the host before a turn begins, so that an attempt that resumes it starts from the same number.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from benchflow.tasks.support import written_key
 from benchflow.trajectories.journal import NodeWriter
 
 POLL_INTERVAL_SEC = 5.0
-"""Seconds between two looks at the counters, by which a kill is told to be older than what the agent does next."""
+"""Seconds between two polls of the counters, by which a kill is known to precede the agent's next events."""
 
 _MAY_BE_MEMORY = frozenset(
     {"agent", "agent_connection", "agent_exit", "agent_protocol", "agent_timeout", "model_endpoint"}
 )
-"""Categories of a turn's failure that a killed agent may cause. The others prove that it went on (it has used up its
-budget, or said too much), or are no failure of its own.
+"""Categories of a turn's failure that a killed agent may cause. The others prove that it survived (it has used up its
+budget, or printed too much), or are not the agent's failures.
 """
 
 _BY_ENGINE = frozenset(
     {"user_message", "agent_error", "agent_timeout", "model_endpoint", "other_prefix", "service_died"}
 )
-"""Types of a turn's events that the agent has not caused."""
+"""Types of a turn's events that the engine writes, and that prove nothing about the agent."""
 
 
 def session_note(rollout: Hosted, session: int) -> KillNote:
-    """Return the note of the count when a session's agent was last known to live."""
+    """Return the note with the count of kills when the agent of session number `session` was last known to live."""
     return KillNote(_file(rollout, f"session-{session}"))
 
 
 def verifier_note(rollout: Hosted, step: int) -> KillNote:
-    """Return the note of the count before the verifier of a step."""
+    """Return the note with the count of kills before the verifier of step number `step`."""
     return KillNote(_file(rollout, f"verify-{step}"))
 
 
@@ -59,7 +59,15 @@ def _file(rollout: Hosted, name: str) -> Path:
 
 
 def memory_error(rollout: Hosted, use: MemoryUse, kills: int, error: str, log_tail: str | None) -> SandboxMemoryError:
-    """Return the error for an agent that was killed at the memory limit. error: how its end was noticed."""
+    """Return, not raise, the error for an agent that was killed at the memory limit.
+
+    Args:
+        rollout: The rollout.
+        use: Memory counters of its sandbox.
+        kills: Number of kills to report.
+        error: Message of the error by which the agent's end was noticed.
+        log_tail: End of the agent's log; None if there is none.
+    """
     task = rollout.task
     key = written_key(task, "sandbox.memory_mb")
     return SandboxMemoryError(
@@ -73,7 +81,7 @@ def memory_error(rollout: Hosted, use: MemoryUse, kills: int, error: str, log_ta
 
 @asynccontextmanager
 async def explaining_losses(sandbox: Sandbox) -> AsyncIterator[None]:
-    """Raise `SandboxMemoryError` instead of `SandboxLostError` where the sandbox ended for want of memory."""
+    """Replace a `SandboxLostError` of the block by `SandboxMemoryError` if the kernel has killed for memory there."""
     try:
         yield
     except SandboxMemoryError:
@@ -89,7 +97,12 @@ async def explaining_losses(sandbox: Sandbox) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def explaining_agent_errors(rollout: Hosted, note: KillNote) -> AsyncIterator[None]:
-    """Raise `SandboxMemoryError` for an agent that fails to open its session after a kill. note: begun before it."""
+    """Replace an `AgentError`, while a session opens, by `SandboxMemoryError` if the kernel has killed since the note.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        note: Note of the count; it is started now unless an earlier attempt started it.
+    """
     if not note.is_begun:
         await note.begin(rollout.sandbox)
     try:
@@ -111,35 +124,44 @@ class _Noticed(Model):
 
 
 class TurnMemory:
-    """The kernel's kills in one turn, and the verdict that follows from them."""
+    """Watch over the kernel's kills in one turn, by which the turn's result is corrected.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        work: The step of the turn.
+        writer: Writer of the turn's events.
+    """
 
     def __init__(self, rollout: Hosted, work: StepInput, writer: NodeWriter) -> None:
         """Make it."""
         self._rollout = rollout
         self._sandbox = rollout.sandbox
         self._writer = writer
-        # A turn that is taken again, for a session to be where its parent's was, is none of this rollout's.
+        # A replayed turn of the parent is no turn of this rollout, and has a note of its own.
         name = f"turn-{work.step.index}" if work.before is None else f"again-{work.step.index}"
         self._turn = KillNote(_file(rollout, name))
         self._session = session_note(rollout, work.session.index) if work.session is not None else self._turn
         self._noticed_file = _file(rollout, f"{name}-noticed")
 
     async def begin(self) -> None:
-        """Count from now on, before the turn begins."""
+        """Start counting kills. Call it before the turn begins, and not when it is resumed."""
         await self._turn.begin(self._sandbox)
 
     async def watch(self) -> None:
-        """Note each kill with what the agent had done by then; never returns."""
+        """Poll the counters without end, and record each new count with the number of the agent's next event."""
         while True:
             await asyncio.sleep(POLL_INTERVAL_SEC)
-            # What is wrong with the sandbox the turn itself finds out.
+            # Errors of the sandbox are suppressed here: the turn itself meets them.
             with suppress(SandboxError):
                 use = await self._sandbox.memory_use()
                 if use is not None and (kills := self._turn.kills(use)) != self._noticed().kills:
                     write_record(self._noticed_file, _Noticed(kills=kills, seq=self._writer.events[1]).model_dump())
 
     async def judge(self, turn: TurnResult) -> TurnResult:
-        """Return the turn's result as it is with what was killed: failed for want of memory, or with a warning."""
+        """Return the turn's result, corrected for kills: with a `SandboxMemoryError` as its failure, or with a warning.
+
+        It is unchanged if nothing was killed, or the turn waits for an answer.
+        """
         use = await self._sandbox.memory_use() if turn.question is None else None
         if use is None:
             return turn
@@ -148,7 +170,7 @@ class TurnMemory:
             await self._session.begin(self._sandbox)
         elif failure.category in _MAY_BE_MEMORY:
             if not any(event["type"] not in _BY_ENGINE for event in self._writer.written()):
-                # It may have been dead by the time of its prompt: killed while a verifier ran, for one.
+                # The agent may have been dead before its prompt: killed while a verifier ran, for one.
                 kills = self._session.kills(use)
             if kills and not self._went_on(kills):
                 error = memory_error(self._rollout, use, kills, failure.message, failure.log_tail)
@@ -164,7 +186,7 @@ class TurnMemory:
         return turn.model_copy(update={"warnings": [*turn.warnings, warning]})
 
     def _went_on(self, kills: int) -> bool:
-        """Return whether the agent began a tool call after the last kill was noticed."""
+        """Return whether the agent started a tool call after the last kill was recorded."""
         noticed = self._noticed()
         if noticed.kills != kills:
             return False

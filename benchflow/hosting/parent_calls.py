@@ -1,4 +1,4 @@
-"""The model calls that a child's parent has made, as far as they decide what the gateway does with the child's own."""
+"""Model calls of a child's parent, by which the gateway replays the parent's turns, or checks a resumed session."""
 
 from __future__ import annotations
 
@@ -17,19 +17,29 @@ from benchflow.trajectories.journal import iterate_journal
 
 
 class ParentCalls:
-    """The calls of a rollout's parent. Of a root, which has none, every method returns nothing."""
+    """The model calls of a rollout's parent. For a root, methods return an empty value.
+
+    Args:
+        spec: The rollout.
+        record: Registry record of the rollout's agent.
+        results: Results of the rollout.
+        parent_results: Results of the parent; None for a root.
+    """
 
     def __init__(
         self, spec: RolloutSpec, record: AgentRecord, results: RolloutPaths, parent_results: RolloutPaths | None
     ) -> None:
-        """Make it for one rollout, of which the arguments are."""
+        """Make it."""
         self._branch = spec.branch
         self._record = record
         self._results = results
         self._parent_results = parent_results
 
     def prefix(self) -> dict[str, Any]:
-        """Return the fields of `Registration` about the calls that a resumed session has before its first one."""
+        """Return the fields of `Registration` about the parent's calls that precede a resumed session's first call.
+
+        Empty for a root, and for a child whose session is neither loaded nor replayed.
+        """
         branch = self._branch
         layer = branch.checkpoint.session if branch is not None else None
         if branch is None or layer is None or not layer.requests or (layer.rung != "load" and branch.replays is None):
@@ -41,10 +51,11 @@ class ParentCalls:
         }
 
     def replay(self) -> Replay | None:
-        """Return what drives a child's session to where its parent's was: the calls of the turns until there.
+        """Return the replay that brings a child's session to the state of the parent's; None if none is needed.
 
-        Those of the turn in which the parent was asked something are among them where the child has an answer of its
-        own. The record of them is written beside the child's results.
+        It consists of the parent's calls in the turns before that state. If the child has its own answer to a question
+        of the parent's agent, the calls of the turn of that question are included. They are copied to a file in the
+        child's results, once.
         """
         branch = self._branch
         if branch is None or (branch.child.answer is None and branch.replays is None):
@@ -58,13 +69,13 @@ class ParentCalls:
         if branch.replays is None:
             return Replay(record=str(record))
         last = max((line["seq"] for line in iterate_journal(record) if line["type"] == "request"), default=None)
-        # Strictly: a request that differs on the way there is answered by nobody.
+        # Strict: a request that differs on the way there is refused, not sent to the upstream.
         return Replay(record=str(record), until=str(last), strict=True) if last is not None else None
 
     def left_when_there(self) -> int:
-        """Return how many recorded calls are left when the session is where its parent's was.
+        """Return the number of recorded calls that remain when the replayed session has reached the parent's state.
 
-        They are those of the turn that comes next, if it is to lead to a question.
+        They belong to the next turn, which leads to a question that the child answers itself; 0 without one.
         """
         from benchflow.gateway.recording import Recording
 
@@ -84,7 +95,7 @@ class ParentCalls:
 
 
 def _copy_calls(record: Path, turns: Container[int], target: Path) -> None:
-    """Write the requests of some turns, with their answers, from one record to another."""
+    """Copy the requests of some turns, with their responses, from one record to another."""
     ids, copied = set(), ""
     for line in iterate_journal(record):
         if line["type"] == "request" and line["turn"] in turns:

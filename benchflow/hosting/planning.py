@@ -1,4 +1,4 @@
-"""Plan a rollout: the steps of its task with their limits, and what the workflow needs to know besides."""
+"""Plan a rollout: the steps of its task, its time limits, and checks that the task can run at all."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.tasks import require_supported, turn_prompt
 
 INSTALL_SEC = 1800.0
-"""Most seconds that building an agent's toolbox may take."""
+"""Maximum number of seconds for building an agent's toolbox."""
 
 WORLD_SEC = 300.0
-"""Seconds that a world may take beyond its own readiness: to start its services, and to capture its baseline."""
+"""Seconds for a world beside its own readiness timeout: to start its services, and to capture its baseline."""
 
 
 def plan(rollout: Hosted) -> RolloutPlan:
-    """Return the plan of a rollout.
+    """Return the plan of a rollout: steps, time limits and warnings, after a check that the task can run here.
 
     Raises:
-        TaskError: The task can't be read, or not be scored.
-        UnsupportedFeatureError: It asks for something that the sandbox or the engine lacks.
-        MissingSecretError: A variable that it needs is not set.
-        ConfigError: Its environment in code can't be imported here.
+        TaskError: The task can't be read, or can't be scored.
+        UnsupportedFeatureError: The task needs a feature that the sandbox or the engine lacks.
+        MissingSecretError: A variable that task, agent, world or judges need is not set.
+        JudgeError: A judge of the task can't be used.
+        ConfigError: The task's environment in code can't be imported here.
     """
     task, spec, environment = rollout.task, rollout.spec, rollout.spec.task.environment
     warnings = require_supported(task, rollout.provider.capabilities())
@@ -59,7 +60,11 @@ def plan(rollout: Hosted) -> RolloutPlan:
 
 
 def lower(rollout: Hosted) -> list[Step]:
-    """Return the steps of the task: one a turn, scored after each of the task's `steps`, or once."""
+    """Return the steps of the task, one per turn; each of the task's `steps` is scored, or else the last turn is.
+
+    Raises:
+        UnsupportedFeatureError: The task's scenes are for another agent.
+    """
     task, spec = rollout.task, rollout.spec
 
     def step(index: int, name: str | None, timeout: float | None, verifier: VerifierConfig) -> dict[str, Any]:
@@ -69,11 +74,11 @@ def lower(rollout: Hosted) -> list[Step]:
             "name": name,
             "agent": spec.agent.name,
             "model": spec.agent.model,
-            # A new session for each step, which does not know what was said in the one before.
+            # A new session for each step, which does not know the messages of the one before.
             "session": index if rollout.has_agent else 0,
             "timeout_sec": _turn_timeout(rollout, timeout),
             "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
-            # An oracle's work may be scored in a clean room besides.
+            # An oracle's work may be scored a second time, in a clean room.
             "verify_timeout_sec": scoring_sec(task, verifier) * (1 if rollout.has_agent or not room_sec else 2)
             + room_sec,
         }
@@ -93,7 +98,7 @@ def lower(rollout: Hosted) -> list[Step]:
 
 
 def _of_scenes(rollout: Hosted, common: dict[str, Any]) -> list[Step]:
-    """Return a step a turn; those of a scene are one session, and the state after the last one is scored."""
+    """Return one step per turn of the scenes; each scene is a session, and only the last step is scored."""
     task, agent = rollout.task, rollout.spec.agent
     wanted = {task.roles[turn.role].agent for scene in task.scenes for turn in scene.turns}
     if agent.name not in wanted:
@@ -112,7 +117,7 @@ def _of_scenes(rollout: Hosted, common: dict[str, Any]) -> list[Step]:
 
 
 def _with_branch(rollout: Hosted, steps: list[Step]) -> list[Step]:
-    """Return the steps of a child: its first one with its own prompt, all of its own with its own role."""
+    """Return the steps of a child: its own ones have its role, the first of them has its prompt."""
     branch = rollout.spec.branch
     if branch is None:
         return steps
@@ -124,7 +129,7 @@ def _with_branch(rollout: Hosted, steps: list[Step]) -> list[Step]:
 
 
 def _turn_timeout(rollout: Hosted, of_step: float | None) -> float:
-    """Return the seconds of one turn: the job's, else the oracle's own, else the task's, never beyond the deadline."""
+    """Return the timeout of a turn in seconds: the job's, else the oracle's, else the step's, at most the deadline."""
     run = rollout.spec.run
     candidates = [run.agent_timeout_sec]
     if rollout.record.protocol == "oracle":

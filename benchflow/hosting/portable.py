@@ -1,6 +1,6 @@
-"""Take checkpoints from host to host by way of the store: their files, and what the rollout has written until there.
+"""Move checkpoints between hosts through the store: their images, and the rollout's results until then.
 
-A host that is given a checkpoint has it as one of its own from then on: with a record, so that its reaper finds it.
+A host that has fetched a checkpoint owns it like one that was taken there: with a record, so that its reaper finds it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,16 @@ _NOT_NEEDED = frozenset({"children", "attempts", "rollbacks", "agent", "artifact
 
 
 async def packed(rollout: Hosted, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with what other hosts need of it in the store."""
+    """Pack a checkpoint for other hosts, and return it with the references of the packs.
+
+    Args:
+        rollout: The rollout.
+        checkpoint: Checkpoint of this host. Its image, and the results of its branch path, are pinned by its id.
+
+    Raises:
+        UnsupportedFeatureError: The provider has no portable snapshots.
+        StoreError: The store fails.
+    """
     store = PinnedStore(rollout.host.store, checkpoint.id)
     pack = await get_provider(checkpoint.provider).pack_snapshot(checkpoint.files.image, store)
     with tempfile.TemporaryDirectory() as scratch:
@@ -44,9 +53,19 @@ async def packed(rollout: Hosted, checkpoint: Checkpoint) -> Checkpoint:
 
 
 async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> ImageRef:
-    """Return the image of a checkpoint on this host, fetched from the store if it is another host's.
+    """Return the image of a checkpoint on this host, fetched from the store if it was taken on another host.
 
-    run_id: the rollout's.
+    It is fetched once per host, with the results until the checkpoint; a lock and a record serve concurrent calls and
+    retries. A checkpoint without a pack is returned with its original image.
+
+    Args:
+        rollout: The rollout that starts from the checkpoint.
+        run_id: Run id of the first run of the rollout's workflow.
+        checkpoint: The checkpoint.
+
+    Raises:
+        ForeignSnapshotError: This host can't run the image.
+        StoreError: The store fails.
     """
     host, branch, pack = rollout.host, rollout.spec.branch, checkpoint.files.pack
     file = host.paths.checkpoints / f"{checkpoint.id}.json"
@@ -61,7 +80,7 @@ async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> Imag
             run_id=branch.run_id if branch is not None else run_id,
             provider=checkpoint.provider,
         )
-        # Of an attempt that ended before it was complete.
+        # Incomplete images of an interrupted attempt.
         await remove_layers(checkpoint.id, kept)
         kept = kept.model_copy(update={"tries": kept.tries + 1})
         await asyncio.to_thread(write_kept, file, kept)
@@ -77,9 +96,9 @@ async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> Imag
 
 
 def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
-    """Write an archive of what a branch path, and those above it, have written."""
+    """Write an archive of the results of the rollout with a branch path, and of all rollouts above it."""
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
-        # Else nothing has been written on this host yet.
+        # Without the directory, nothing has been written on this host yet, and the archive is empty.
         if root.root.is_dir():
             with storage_errors(root.root), ConfinedDirectory(root.root) as directory:
                 for name in chains_above(chain):
@@ -101,7 +120,7 @@ def _pack_entry(archive: tarfile.TarFile, directory: ConfinedDirectory, entry: E
 
 
 def _written(directory: ConfinedDirectory, own: str) -> list[Entry]:
-    """Return the files and links that a rollout has in its results and others need. own: the directory of these."""
+    """Return the files and links in the results directory `own` of a rollout that another host needs."""
     prefix = "" if own == "." else f"{own}/"
 
     def is_not_needed(name: str) -> bool:
@@ -114,7 +133,16 @@ def _written(directory: ConfinedDirectory, own: str) -> list[Entry]:
 
 
 async def lay_out_record(rollout: Hosted, record: ArtifactRef) -> None:
-    """Write what a rollout, and those above it, had written until a checkpoint, but for files that are there."""
+    """Unpack the results that a rollout, and those above it, had written until a checkpoint. Existing files stay.
+
+    Args:
+        rollout: The rollout.
+        record: Archive in the store, from `packed`.
+
+    Raises:
+        CorruptArtifactError: The archive can't be read, or has members that lead out of the results.
+        StoreError: The store fails.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         archive = Path(scratch) / "record.tar"
         await rollout.host.store.fetch(record, archive)
@@ -122,12 +150,12 @@ async def lay_out_record(rollout: Hosted, record: ArtifactRef) -> None:
 
 
 def _extract(archive: Path, root: Path) -> None:
-    """Write the files of a record that are not there yet."""
+    """Write those files of an archive of results that do not exist yet."""
     try:
         with storage_errors(root), archive.open("rb") as file:
             root.mkdir(parents=True, exist_ok=True)
             with ConfinedDirectory(root) as directory:
-                # A record has no holes, so that it holds no more than it is long.
+                # The archive has no holes, so that its content is no larger than itself.
                 limits = ArchiveLimits(size=os.fstat(file.fileno()).st_size, depth=2 * MAX_DEPTH)
                 _extract_members(file, limits, directory)
     except (tarfile.TarError, UnsafePathError) as error:
@@ -148,7 +176,7 @@ def _extract_members(file: IO[bytes], limits: ArchiveLimits, directory: Confined
             continue
         with directory.replacing(name, info.mode & 0o755) as target:
             copy_content(member.content, target)
-    # Last, so that no member has to be written through one.
+    # Links come last, so that no member is written through one.
     for name, leads_to in links:
         with contextlib.suppress(FileExistsError):
             directory.link(name, leads_to)

@@ -26,11 +26,16 @@ from benchflow.results.write import set_aside
 
 CLEAR_LOGS = """rm -rf /logs/agent /logs/verifier /logs/artifacts
 mkdir -m 0777 /logs/agent /logs/artifacts && mkdir -m 0755 /logs/verifier"""
-"""Removes what was left in the places that every rollout finds empty."""
+"""Shell script that empties the directories of logs and artifacts, which every rollout finds empty."""
 
 
 def sandbox_name(stack: str, request: ProvisionInput) -> str:
-    """Return the name of the sandbox that a rollout is to be run in."""
+    """Return the name of the sandbox for a rollout: one of its own for each generation, or the one its job shares.
+
+    Args:
+        stack: Identity of the stack.
+        request: Rollout, run and generation.
+    """
     spec = request.spec
     if spec.job_run_id is not None:
         return shared_sandbox(stack, spec.job_run_id, spec.task)
@@ -38,13 +43,19 @@ def sandbox_name(stack: str, request: ProvisionInput) -> str:
 
 
 def shared_sandbox(stack: str, run: str, task: TaskRef) -> str:
-    """Return the name of the sandbox that a job owns. run: the first of the job's workflow."""
+    """Return the name of the sandbox that a job owns, and that its rollouts share.
+
+    Args:
+        stack: Identity of the stack.
+        run: Run id of the first run of the job's workflow.
+        task: A task of the job; its world's name, else its own, is part of the name.
+    """
     world = task.environment.manifest.name if task.environment else task.name
     return ids.shared_sandbox_name(stack, run, world)
 
 
 def slot_owner(request: ProvisionInput) -> SlotOwner:
-    """Return the workflow whose end frees the sandbox and its slot: of a shared one the job, else the rollout."""
+    """Return the workflow whose end frees a sandbox and its slot: the job of a shared sandbox, else the rollout."""
     spec = request.spec
     if spec.job_run_id is not None:
         return SlotOwner(spec.job_id, spec.job_run_id)
@@ -52,7 +63,14 @@ def slot_owner(request: ProvisionInput) -> SlotOwner:
 
 
 def sandbox_labels(stack: str, spec: RolloutSpec, owner: SlotOwner, generation: int) -> dict[str, str]:
-    """Return the labels of a sandbox. owner: the workflow whose end is the sandbox's."""
+    """Return the labels of a sandbox, by which a reaper knows when it is an orphan.
+
+    Args:
+        stack: Identity of the stack.
+        spec: The rollout. Its deadline, counted from now, becomes the label's.
+        owner: Workflow with whose end the sandbox ends.
+        generation: Number of the sandbox among those of the rollout, from 0.
+    """
     return {
         "benchflow.stack": stack,
         "benchflow.workflow": owner.workflow,
@@ -65,7 +83,25 @@ def sandbox_labels(stack: str, spec: RolloutSpec, owner: SlotOwner, generation: 
 
 
 async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> SandboxRef:
-    """Have the sandbox run, set up, or with its world proved to be the checkpoint's. name: the sandbox's."""
+    """Provision the rollout's sandbox, attach the rollout to it, and return the sandbox's reference.
+
+    From the task's image it is started and set up. From a checkpoint it is started as a copy, which is proved to be the
+    checkpoint's. A retry finds the sandbox that an earlier attempt started, and runs no setup command twice.
+
+    Args:
+        rollout: The rollout.
+        request: Run, generation and checkpoint. Unless it resumes the rollout, results of an earlier run are moved to
+            `attempts/`.
+        name: Name of the sandbox.
+
+    Raises:
+        MissingArtifactError: The job's directory is gone.
+        ImageBuildError: The image can't be built.
+        SandboxStartError: The sandbox does not start in time.
+        SetupCommandError: A setup command fails.
+        TornCheckpointError: The copy is not in the checkpoint's state.
+        UnsupportedFeatureError: The agent can't act in such a sandbox.
+    """
     paths = await asyncio.to_thread(rollout.make_results_directory)
     identity = {"run_id": request.run_id, "generation": request.generation}
     if not request.goes_on:
@@ -89,7 +125,7 @@ async def _start(rollout: Hosted, request: ProvisionInput, name: str, build_log:
     wanted = await prepare_for_world(rollout, wanted, build_log)
     wanted = await prepare_for_agent(rollout, wanted, build_log)
     if request.checkpoint is not None:
-        # What fits the image that the root began with fits the state that it has come to.
+        # Additions for world and agent that fit the root's image fit a checkpoint of its sandbox, too.
         image = await image_of(rollout, request.run_id, request.checkpoint)
         wanted = wanted.model_copy(update={"image": image})
     start = blueprint.provider.start(
@@ -105,17 +141,37 @@ async def _start(rollout: Hosted, request: ProvisionInput, name: str, build_log:
         await rollout.attach(started.ref)
         return
     await rollout.attach(started.ref.model_copy(update={"episode": namespace_of(spec, request.run_id)}))
-    # Once a rollout, by a key that is its own.
+    # Once per rollout: the idempotency key is in the rollout's namespace.
     await rollout.sandbox.exec_once("enter", ["sh", "-c", CLEAR_LOGS], cwd="/")
 
 
 def namespace_of(spec: RolloutSpec, run_id: str) -> str:
-    """Return the prefix of a rollout's own things in a sandbox that several use; empty in a sandbox of its own."""
+    """Return the rollout namespace: the prefix of a rollout's names in a shared sandbox; empty in one of its own.
+
+    Args:
+        spec: The rollout.
+        run_id: Run id of the first run of the rollout's workflow.
+    """
     return f"e{ids.short_hash(run_id)}-" if spec.job_run_id is not None else ""
 
 
 async def make_ready(rollout: Hosted, wanted: ReadinessInput) -> Readied | None:
-    """Return when the world is healthy, as itself and the task say, with the state that it begins with."""
+    """Start the world, wait until its own probes and the task's healthcheck succeed, and return its state then.
+
+    In a copy of a sandbox the world's answers are compared with those before the checkpoint. A retry finds a running
+    world as it is.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        wanted: Baseline and observations of the world that this one is a copy of.
+
+    Returns:
+        The world, its baseline, and a sentence for each difference; None for a task without a world.
+
+    Raises:
+        ReadinessError: World or healthcheck do not become healthy in time.
+        UnprovenStateError: The copy answers differently, and the job requires equal answers.
+    """
     world, readied = await rollout.world(), None
     if world is not None:
         ready = await start_world(rollout, world, wanted.baseline)
@@ -128,7 +184,10 @@ async def make_ready(rollout: Hosted, wanted: ReadinessInput) -> Readied | None:
 
 
 async def tear_down(rollout: Hosted) -> None:
-    """Remove the sandbox, or leave the one that the job shares. A sandbox that is gone is success."""
+    """Remove the rollout's sandbox, its slot and its session files, and invalidate its gateway token.
+
+    In a sandbox that the job shares only the agent's processes end. A missing sandbox is success.
+    """
     host, ref = rollout.host, rollout.ref
     await rollout.model.forget()
     if rollout.spec.job_run_id is not None:
@@ -142,7 +201,7 @@ async def tear_down(rollout: Hosted) -> None:
         try:
             await get_provider(ref.provider).remove(ref.name)
         except SandboxUnavailableError as error:
-            # Where the provider is gone for good, so is what it had.
+            # If the provider is gone for good, so are its sandboxes.
             if error.retryable:
                 raise
     await asyncio.to_thread(host.release, ref.name)
@@ -155,5 +214,5 @@ async def _leave(rollout: Hosted) -> None:
     with suppress(SandboxLostError):
         sandbox: Sandbox = await get_provider(ref.provider).attach(ref)
         await sandbox.kill_processes()
-        # The results have their copies, and the rollouts to come their share of the disk.
+        # The results have copies of the journals, and later rollouts need the space on the disk.
         await asyncio.to_thread(remove_journals, rollout.sessions, ref.episode)

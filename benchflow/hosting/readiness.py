@@ -1,4 +1,4 @@
-"""Make a sandbox ready for its agent or verifier: setup commands, a step's `setup.sh`, healthchecks."""
+"""Prepare a sandbox for its agent or verifier: setup commands, a step's `setup.sh`, healthchecks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchflow.planes.sandbox.timeouts import awake_clock
 from benchflow.secrets import Secrets
 
 _COMMAND_SEC = 30.0
-"""Seconds that a command may take beside its own time: to be started, and to be ended."""
+"""Seconds for a command beside its own timeout: to start it, and to end it."""
 
 _TAIL = 4000
 
@@ -21,14 +21,17 @@ _TAIL = 4000
 async def run_setup_commands(
     sandbox: Sandbox, commands: Sequence[SetupCommand], env: dict[str, str], secrets: Secrets, *, file: str
 ) -> None:
-    """Run setup commands in order, each once. Raises `SetupCommandError` at the first that fails.
+    """Run setup commands in order, each at most once in this sandbox, also if this is called again.
 
     Args:
-        sandbox: Where they run.
-        commands: The task's.
-        env: Environment of all of them.
-        secrets: Values for what their own environments name.
-        file: The task's configuration, which errors name.
+        sandbox: The sandbox.
+        commands: Setup commands of the task.
+        env: Environment of all commands.
+        secrets: Values of the variables that the commands' own environments name.
+        file: Configuration file of the task, for errors.
+
+    Raises:
+        SetupCommandError: A command failed or timed out; the rest is not run.
     """
     for number, command in enumerate(commands):
         result = await sandbox.exec_once(
@@ -53,7 +56,19 @@ async def run_setup_commands(
 async def run_step_setup(
     sandbox: Sandbox, step: Step, env: dict[str, str], timeout: float, *, cwd: str, user: str | int | None
 ) -> None:
-    """Run the `setup.sh` that a step's `workdir/` brought to `cwd`, once. Raises `SetupCommandError`."""
+    """Run the `setup.sh` that was uploaded to `cwd` from a step's `workdir/`, at most once in this sandbox.
+
+    Args:
+        sandbox: The sandbox.
+        step: The step.
+        env: Environment of the script.
+        timeout: Seconds after which the script is killed.
+        cwd: Directory with the script, in which it runs.
+        user: User as whom it runs; None for root.
+
+    Raises:
+        SetupCommandError: The script failed or timed out.
+    """
     run = "chmod +x ./setup.sh 2>/dev/null; command -v bash >/dev/null && exec bash ./setup.sh; exec sh ./setup.sh"
     result = await sandbox.exec_once(
         f"step-setup-{step.index}", ["sh", "-c", run], env=env, cwd=cwd, user=user, timeout=timeout
@@ -69,18 +84,26 @@ async def run_step_setup(
 
 
 def health_limit(check: Healthcheck) -> float:
-    """Return the most seconds that a healthcheck can take before it is decided.
+    """Return the maximum number of seconds after which a healthcheck has succeeded or failed for good.
 
-    With less, a machine that is slow to start commands would begin it again for ever.
+    With a shorter timeout, a machine that is slow to start commands would start the check again for ever.
     """
     return check.start_period_sec + (check.retries + 2) * (check.interval_sec + check.timeout_sec + _COMMAND_SEC)
 
 
 async def check_health(sandbox: Sandbox, check: Healthcheck, env: dict[str, str]) -> None:
-    """Return as soon as the command exits 0; raise `ReadinessError` after `retries` failures in a row.
+    """Wait until the healthcheck's command exits with 0.
 
-    As in Docker, failures within the start period do not count. Unlike there, the first try is made at once, and it
-    does not count either.
+    As in Docker, failures within the start period do not count. Unlike there, the first try is made at once, for which
+    one more failure is allowed.
+
+    Args:
+        sandbox: The sandbox.
+        check: The healthcheck.
+        env: Environment of the command.
+
+    Raises:
+        ReadinessError: The command failed `retries` + 1 times after the start period.
     """
     async with awake_clock() as clock:
         await _check_until_healthy(sandbox, check, env, clock)

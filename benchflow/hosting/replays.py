@@ -1,4 +1,4 @@
-"""Compare a turn that is taken again with the parent's, and the state that it leads to."""
+"""Compare a replayed turn, and the state that it leads to, with the parent's turn."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from benchflow.errors import SessionNotReplayedError
 from benchflow.hosting.hosted import Hosted
 
 TAKEN_AGAIN = "session_before.trajectory.jsonl"
-"""File beside a child's trajectory: events of the turns that were its parent's."""
+"""File beside a child's trajectory: events of the parent's turns that the child replayed."""
 
 
 async def compared(rollout: Hosted, work: StepInput, turn: TurnResult) -> TurnResult:
-    """Return the result of a turn that was taken again: a failure where it differs from the parent's."""
+    """Return the result of a turn; if it replays a turn of the parent and differs from it, with a failure.
+
+    Args:
+        rollout: The child, attached to its sandbox.
+        work: The step, with the parent's turn; without one, and if the turn asks a question, nothing is compared.
+        turn: Result of the child's turn.
+    """
     if work.before is None or turn.question is not None:
         return turn
     why = turn.failure.message if turn.failure is not None else _turn_difference(work.before, turn)
@@ -28,6 +34,7 @@ async def compared(rollout: Hosted, work: StepInput, turn: TurnResult) -> TurnRe
 
 
 def _turn_difference(before: TakenBefore, turn: TurnResult) -> str | None:
+    """Return how the turn itself differs from the parent's, as a phrase; None if it does not."""
     if turn.replay is not None and turn.replay.divergence is not None:
         return turn.replay.divergence.message
     if turn.stop_reason != before.stop_reason:
@@ -36,7 +43,7 @@ def _turn_difference(before: TakenBefore, turn: TurnResult) -> str | None:
 
 
 async def _state_difference(rollout: Hosted, before: TakenBefore, replay: ReplayStatus | None) -> str | None:
-    """Return why this is not the state that the parent had reached; None when it is."""
+    """Return how the state after the turn differs from the parent's, as a phrase; None if it does not."""
     if replay is not None:
         left = replay.left - rollout.model.parent_calls.left_when_there()
         if left > 0:

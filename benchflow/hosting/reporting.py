@@ -1,4 +1,4 @@
-"""End a rollout on disk: logs and artifacts out of the sandbox, the result, its row, and the delivery."""
+"""Report a rollout that ends: collect logs and artifacts from its sandbox, write its result and row, and pack them."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from benchflow.trajectories.tree import build_tree, with_events
 log = structlog.get_logger("benchflow.reports")
 
 COLLECT_SEC = 600.0
-"""Seconds for collecting what a rollout has left: several artifacts of the largest size that is allowed."""
+"""Maximum number of seconds to collect logs and artifacts: several artifacts of the largest size that is allowed."""
 
 AFTER_CANCEL_SEC = 10.0
-"""Seconds for collecting what a cancelled rollout has left: its end matters more than all of it."""
+"""Maximum number of seconds to collect from a cancelled rollout: that it ends soon matters more than completeness."""
 
 
 class HostedReport:
@@ -56,16 +56,23 @@ class HostedReport:
         """Make it.
 
         Args:
-            rollout: Of which nothing but the task need be read.
-            report: What the workflow knows of it.
-            is_last_attempt: Returns whether a failure of this attempt ends the attempts.
+            rollout: The rollout, with its task read; it need not be attached to its sandbox.
+            report: All that the workflow knows of the rollout.
+            is_last_attempt: Returns whether no retry follows if this attempt fails.
         """
         self._rollout = rollout
         self._report = report
         self._is_last_attempt = is_last_attempt
 
     async def collect_and_write(self) -> ReportResult:
-        """Collect what lies in the sandbox, then write the result."""
+        """Collect logs and artifacts from the sandbox within a time limit, then write the result as `write` does.
+
+        Whatever can't be collected becomes a warning. If `keeps_result` is set and there is a result, nothing is done.
+
+        Raises:
+            SandboxError: Collecting fails retryably.
+            StoreError: The results can't be written.
+        """
         report, paths = self._report, self._rollout.make_results_directory()
         if report.keeps_result and paths.result.exists():
             return ReportResult(is_kept=True)
@@ -92,19 +99,22 @@ class HostedReport:
             return await finishing
 
     async def _finish(self, warnings: list[str], paths: RolloutPaths) -> ReportResult:
-        """Write what needs no more of the sandbox."""
+        """Write the rest of the results, which needs no sandbox: gateway warnings, journals, result."""
         rollout = self._rollout
         warnings += await rollout.model.warnings()
-        # Last: nothing that comes out of the sandbox may take their place.
+        # Journals last: no file that comes out of the sandbox may replace them.
         episode = rollout.ref.episode
         warnings += await asyncio.to_thread(keep_journals, rollout.sessions, episode, paths.sessions, rollout.redact)
         self._report = self._report.model_copy(update={"warnings": warnings})
         return await self.write()
 
     async def write_without_sandbox(self) -> ReportResult:
-        """Write the result of a rollout whose sandbox is lost, or that never had one."""
+        """Write the result, as `write` does, of a rollout whose sandbox is lost, or that never had one.
+
+        After a lost host, results up to the last portable checkpoint are fetched from the store before.
+        """
         if self._report.record is not None:
-            # Its host is lost, and what it had written there.
+            # Its host is lost, with the results that it had written there.
             await lay_out_record(self._rollout, self._report.record)
         self._rollout.make_results_directory()
         return await self.write()
@@ -112,10 +122,7 @@ class HostedReport:
     # --- collecting ---------------------------------------------------------------------------------------------
 
     async def _collect(self, paths: RolloutPaths) -> list[str]:
-        """Bring logs and artifacts out of the sandbox. Returns what could not be, as warnings.
-
-        The rewards are known already: what is missing does not change them.
-        """
+        """Download logs and artifacts from the sandbox. Return warnings about missing ones, which change no reward."""
         rollout, report = self._rollout, self._report
         try:
             await rollout.attach()
@@ -123,7 +130,7 @@ class HostedReport:
                 return ["logs and artifacts were not collected: the rollout was cancelled while it waited for a slot"]
             await thaw(rollout.sandbox, paths.root)
             if report.status == "cancelled" and rollout.spec.job_run_id is None:
-                # Nothing in it is needed any more, and what runs there could hold up the collecting.
+                # No process is needed any more, and a running one could delay the collecting.
                 await rollout.sandbox.kill_processes(keep="nothing")
             task, warnings = rollout.task, await self._collect_logs(paths)
             done = {outcome.step.name for outcome in report.steps}
@@ -143,7 +150,7 @@ class HostedReport:
     async def _collect_logs(self, paths: RolloutPaths) -> list[str]:
         warnings = []
         for source, target in (("/logs/agent", paths.agent), ("/logs/artifacts", paths.artifacts)):
-            # Made before: in place of a directory, nothing else comes out of a sandbox.
+            # Made before: then a sandbox can't put a file or a link in place of the directory.
             with storage_errors(target):
                 target.mkdir(parents=True, exist_ok=True)
             try:
@@ -185,9 +192,19 @@ class HostedReport:
     # --- writing ------------------------------------------------------------------------------------------------
 
     async def write(self, *, is_lost: bool = False) -> ReportResult:
-        """Write the result, its row and, where the job was submitted on another host, the pack.
+        """Fetch the results of children, remove clean rooms, redact, and write the result, the tree and the job's row.
 
-        is_lost: the rollout has not reported. What it writes after all stays.
+        It may be repeated by a retry, which writes the same files again.
+
+        Args:
+            is_lost: Whether the job reports a rollout that did not report itself. A result of its own is not replaced.
+
+        Returns:
+            Directory of the results on this host, a pack of them in the store if the job's host is another one, or
+            both for a child in a tree that may use several hosts.
+
+        Raises:
+            BenchFlowError: A child's results can't be fetched, and a retry may help; or the files can't be written.
         """
         rollout, report, spec, paths = self._rollout, self._report, self._rollout.spec, self._rollout.paths
         notes: list[str] = []
@@ -195,13 +212,13 @@ class HostedReport:
             try:
                 await self._fetch_child(path, results)
             except BenchFlowError as error:
-                # A disk of several hosts may show late what is there.
+                # A disk that several hosts share may show a file late.
                 if error.is_outage or (error.retryable and not self._is_last_attempt()):
                     raise
-                # The reward is in the tree, which the parent was given.
+                # The child's reward is in the tree all the same: the parent got it from the workflow.
                 notes.append(f"the results of the child {path} are missing: {error.message}")
         await end_rooms(spec.run.sandbox, paths.root)
-        # A verifier may print what the agent has written.
+        # A verifier may print files of the agent, with the agent's secrets.
         notes += await asyncio.to_thread(_clean, rollout.redact, collected(paths))
         report = report.model_copy(update={"warnings": report.warnings + notes})
         events = await asyncio.to_thread(read_heads, paths.trajectory)
@@ -215,7 +232,7 @@ class HostedReport:
         if not await asyncio.to_thread(write_rollout, paths, result, tree, self._prompts(), is_lost=is_lost):
             return ReportResult(directory=str(paths.root))
         if spec.branch is not None:
-            # Its parent reports it, and the row is the root's.
+            # Its parent reports it, and only the root has a row.
             portable = spec.run.branch is not None and spec.run.branch.portable
             return ReportResult(directory=str(paths.root), pack=await self._packed() if portable else None)
         if rollout.host.is_origin(spec.origin):
@@ -225,27 +242,27 @@ class HostedReport:
                 if spec.run.mode is not None:
                     await asyncio.to_thread(append_rows, job, spec.run.mode, result)
             except BenchFlowError as error:
-                # What was measured is written. The job's end writes all rows anew, and no rollout is run again for one.
+                # The result is written. The job's end writes all rows anew, and no rollout is run again for a row.
                 log.warning("a row is missing until the job ends", id=spec.id, error=error.message)
             return ReportResult(directory=str(paths.root))
         return ReportResult(pack=await self._packed())
 
     async def _packed(self) -> ArtifactRef:
-        """Put all results of the rollout into the store."""
+        """Pack all results of the rollout, and return the archive's reference in the store."""
         with tempfile.TemporaryDirectory() as scratch:
             pack = Path(scratch) / "rollout.tar"
             await asyncio.to_thread(write_pack, self._rollout.paths.root, pack)
             return await self._rollout.host.store.put_file(pack)
 
     async def _fetch_child(self, path: str, pack: ArtifactRef) -> None:
-        """Have the results of a child on this host, wherever it was run. path: its branch path."""
+        """Fetch the packed results of the child with a branch path to this host, unless its result is there."""
         results = self._rollout.root_paths.child(path)
         if results.result.exists():
             return
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "rollout.tar"
             await self._rollout.host.store.fetch(pack, file)
-            # Files of it on this host are from before its own host was lost.
+            # Files of the child on this host date from before its host was lost.
             await asyncio.to_thread(shutil.rmtree, results.root, ignore_errors=True)
             await asyncio.to_thread(unpack, file, results.root)
 
@@ -263,7 +280,7 @@ class HostedReport:
 def _result(
     rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int, found: Mapping[str, Any]
 ) -> RolloutResult:
-    """Return the result as it is written. leaves, nodes: of its tree. found: the fields about the hardening."""
+    """Return the result as it is written, with the tree's numbers of leaves and nodes, and the hardening's fields."""
     spec = rollout.spec
     failure = report.error or report.verifier_error
     sandbox = report.sandbox
@@ -313,7 +330,7 @@ def _result(
 
 
 def _hardening(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
-    """Return the report of a step's hardening; None where there is none that can be read."""
+    """Return the report of a step's hardening; None if there is none, or it can't be parsed."""
     try:
         return hardening_after(paths, step)
     except ResultFileError as error:
@@ -326,12 +343,12 @@ def _warnings(step: StepOutcome) -> list[str]:
 
 
 def collected(paths: RolloutPaths) -> tuple[Path, ...]:
-    """Return the directories of what came out of a sandbox, and may hold secrets until it is redacted."""
+    """Return the results' directories with files from a sandbox, which may hold secrets until they are redacted."""
     return (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
 
 
 def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
-    """Take secrets out of directories. One that cannot be looked through as a whole is removed; returns warnings."""
+    """Redact secrets in directories, and remove one that can't be read as a whole. Return warnings about the latter."""
     notes = []
     for directory in directories:
         try:
@@ -343,7 +360,7 @@ def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
 
 
 def _totals(report: ReportInput) -> dict[str, Any]:
-    """Return tokens and cost of all turns, as far as they are known."""
+    """Return the result's fields about tokens and cost of all turns, as far as these are known."""
     # A step that a child ran counts once, with the child.
     own = [one for one in report.steps[report.spec.begins_at[1] :] if one.step.index not in report.adopted_steps]
     used = [step.turn.usage for step in own if step.turn.usage is not None] + report.used_below
@@ -359,7 +376,7 @@ def _totals(report: ReportInput) -> dict[str, Any]:
 
 
 def _world(report: ReportInput) -> dict[str, Any]:
-    """Return the world's name and source, and its state when it became ready."""
+    """Return the world's name, digest and source, and its state when it became ready; empty without a world."""
     environment = report.spec.task.environment
     if environment is None:
         return {}

@@ -1,7 +1,7 @@
-"""Score a stored rollout again on this host, with the children that it has, and write the new scores beside the first.
+"""Score one stored rollout of a tree again: its steps, then its reward from them or from its children.
 
-No agent is run. A step is scored by what its task says now, or by a rubric that was given instead. What can't be scored
-is data: the record has an error, and no number. Only trouble of the engine's own is raised, and tried again.
+No agent is run. A step is scored by its task as it is now, or by a rubric that the request names instead. A rollout
+that can't be scored gets a record with an error and no reward; only retryable errors are raised.
 """
 
 from __future__ import annotations
@@ -47,30 +47,31 @@ from benchflow.trajectories.tree import node_id
 from benchflow.trajectories.values import state_value
 
 _ANSWER = re.compile(r"(steps/[^/]+/)?judge/[^/]+")
-"""Files of a rollout's new score that later attempts need: what judges have answered."""
+"""Files of a rollout's new score that outlive a run of the workflow: recorded answers of judges."""
 
 UNFINISHED = "unfinished"
-"""Directory of a new score for what attempts of one run of the workflow tell each other; gone with the record."""
+"""Directory of a new score for the progress of one run of the workflow; removed once the record is written."""
 
 _RUN = "run"
+"""File in that directory with the id of the run."""
 
 
 class _StepNote(Model):
-    """The score of a step, for an attempt that resumes."""
+    """Score of a step, stored so that a later attempt does not score the step again."""
 
     score: StepScore
     warnings: list[str]
     is_next_scored: bool
-    """Whether the step after it counts."""
+    """Whether the step after it counts, because its rewards reach the minimum that the task requires."""
 
 
 class RescoredRolloutWork:
-    """The scoring of one stored rollout of a tree.
+    """The scoring of one stored rollout of a tree: call `score_steps`, then `record`.
 
     Args:
-        basis: The tasks and the rubric to score by.
-        stored: The rollout.
-        paths: Where the new score is written.
+        basis: Tasks and rubric to score by.
+        stored: The stored rollout.
+        paths: Paths for the new score.
         before: New scores of the parent's steps, for a child.
     """
 
@@ -85,11 +86,17 @@ class RescoredRolloutWork:
         self._warnings: list[str] = []
         self._failure: Failure | None = None
         self._is_cut_short = False
-        """Whether a step does not count, so that those after it, and its children, don't either."""
+        """Whether some step does not count, so that the steps after it, and the children, do not count either."""
         self._task: Task | None = None
 
     async def score_steps(self) -> list[StepScore]:
-        """Score the steps that the rollout has run itself, up to the first that does not count."""
+        """Score the rollout's own steps, up to the first that does not count, and return them after the parent's.
+
+        A step that an earlier attempt of this run has scored is read from its note. An error is stored for `record`.
+
+        Raises:
+            BenchFlowError: It is retryable.
+        """
         if self._was_never_measured():
             return self._steps
         try:
@@ -104,18 +111,18 @@ class RescoredRolloutWork:
         return self._steps
 
     def _fail(self, error: Exception) -> None:
-        """Record an error as the rollout's, unless a further attempt may pass."""
+        """Store an error, redacted, as the rollout's; raise it if it is retryable."""
         if isinstance(error, BenchFlowError) and error.retryable:
             raise error
         self._failure = self._basis.redacted(failure_of(error, "verify"))
 
     @property
     def _own_steps(self) -> list[StepOutcome]:
-        """Steps that it has run itself; of a child, the ones before are its parent's."""
+        """Return the steps that the rollout ran itself, without those of a child's parent."""
         return self._stored.result.steps[self._stored.spec.begins_at[1] :]
 
     def _was_never_measured(self) -> bool:
-        """Return whether it has no reward because of how it ended, whatever a verifier would say."""
+        """Return whether the rollout has no reward because of how it ended, whatever a verifier would report."""
         result, steps = self._stored.result, self._own_steps
         if result.reward_kind == "value":
             return result.reward is None
@@ -126,7 +133,7 @@ class RescoredRolloutWork:
         return self._paths.root / UNFINISHED
 
     def _begin(self) -> None:
-        """Remove what another run has left, but for the answers of judges. A further attempt of this run resumes."""
+        """Remove the files of another run's score, except judges' answers. Do nothing in a retry of this run."""
         mark, run = self._unfinished / _RUN, self._basis.owner.run.encode()
         try:
             if read_stored(mark) == run:
@@ -147,7 +154,7 @@ class RescoredRolloutWork:
     # --- a step -----------------------------------------------------------------------------------------------
 
     async def _score_step(self, outcome: StepOutcome, task: Task) -> bool:
-        """Score a step once, and return whether the next one counts: a step may have to be good enough for it."""
+        """Score a step, or read its note, and return whether the next step counts. A step that never ran: False."""
         if outcome.verify is None and outcome.verifier_error is None:
             return False
         noted = self._unfinished / f"{outcome.step.index}.json"
@@ -191,7 +198,7 @@ class RescoredRolloutWork:
         except Exception as error:
             if isinstance(error, BenchFlowError) and error.retryable:
                 raise
-            # The first task's verifier may have run, too, with the secrets of that task.
+            # The verifier of the first scoring's task may have run, too, with the secrets of that task.
             failure, warnings = basis.redacted(failure_of(error, "verify")), [*map(basis.redacted_text, step.warnings)]
             score_ = StepScore(**mark, verifier=step.ran, error=failure)
             return _StepNote(score=score_, warnings=warnings, is_next_scored=False)
@@ -218,7 +225,7 @@ class RescoredRolloutWork:
         return self._judge
 
     async def _result(self, outcome: StepOutcome, rollout: Hosted, judge: Judge, workbench: Workbench) -> VerifyResult:
-        """Score the state that a step led to: by the task's own scoring, or the rubric that was given."""
+        """Score the state that a step led to: by the task's verifier and reward functions, or the request's rubric."""
         name, task, now = outcome.step.name, rollout.task, datetime.now(UTC)
         node = await asyncio.to_thread(node_after, self._stored, outcome, judge, workbench)
         if (scorer := self._basis.scorer()) is not None:
@@ -241,7 +248,7 @@ class RescoredRolloutWork:
         return await score(node, output, table, now=now, reward_range=reward_range, file=file, allowed=allowed)
 
     def _counts_on(self, outcome: StepOutcome, task: Task, result: VerifyResult, warnings: list[str]) -> bool:
-        """Return whether the step after this one counts. warnings: about that are added."""
+        """Return whether the step after this one counts. A change of that since the rollout is added to `warnings`."""
         names = [step.name for step in task.steps]
         if outcome.step.name not in names or not result.is_scored:
             return result.is_scored
@@ -249,7 +256,7 @@ class RescoredRolloutWork:
         is_last = outcome is run[-1]
         if reaches(result, _min_reward(outcome, task)):
             has_stopped = is_last and place + 1 < len(names) and self._stored.result.error is None
-            # Where it branches, its children run the others; or they are to end before the last.
+            # If it branches, its children run the other steps; or they are to end before the last.
             if has_stopped and self._stored.spec.run.branch is None:
                 warnings.append(f"step {names[place]!r} is good enough now for the next one, which was not run")
             return True
@@ -260,7 +267,15 @@ class RescoredRolloutWork:
     # --- the record -------------------------------------------------------------------------------------------
 
     def record(self, children: list[ChildOutcome], below: list[RescoredRollout]) -> RescoredRollout:
-        """Return the record. children, below: what its children earn now, and their records."""
+        """Return the record of the new score.
+
+        Args:
+            children: New outcomes of the rollout's children.
+            below: Their records.
+
+        Raises:
+            BenchFlowError: It is retryable.
+        """
         if self._was_never_measured():
             return self._record("unmeasured", below)
         if self._failure is not None:
@@ -274,7 +289,7 @@ class RescoredRolloutWork:
             return self._record("failed", below, error=self._failure)
 
     def _valued(self, children: list[ChildOutcome], below: list[RescoredRollout]) -> RescoredRollout:
-        """Make V(s) anew of what the children earn now. A child that had a return must have one."""
+        """Return the record with V(s) of the children's new returns; a failure if a child has lost its return."""
         lost = next((record for record in below if record.has_lost_return), None)
         if lost is not None:
             return self._record("failed", below, error=lost.error)
@@ -285,6 +300,7 @@ class RescoredRolloutWork:
         return self._measured({"reward": value.value}, below, value)
 
     def _summed_up(self, below: list[RescoredRollout]) -> RescoredRollout:
+        """Return the record with the rewards that the steps' new scores give by the task's strategy."""
         of = {one.index: one for one in self._steps}
         outcomes = [
             with_score(outcome, one)
@@ -345,12 +361,19 @@ class RescoredRolloutWork:
 
 
 def _min_reward(outcome: StepOutcome, task: Task) -> float | dict[str, float] | None:
-    """Return what the task, as it is now, asks of a step's rewards before the next one is run."""
+    """Return the rewards that a step must reach for the next one to run, by the task as it is now; None for any."""
     return next((step.min_reward for step in task.steps if step.name == outcome.step.name), None)
 
 
 def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workbench: Workbench) -> RolloutNode:
-    """Return the node that a step led to, as it was when it was first scored: nothing had come of it or after it."""
+    """Return the node that a step led to, as it was before its first scoring: without rewards and later nodes.
+
+    Args:
+        rollout: The stored rollout.
+        outcome: The step.
+        judge: Judge for the node's scorers.
+        workbench: Workbench for the node's scorers.
+    """
     reached = load_rollout(rollout.paths.root, judge=judge)[node_id(outcome.step.index, rollout.spec.chain)]
     about = replace(reached.rollout, workbench=workbench)
     node: RolloutNode | None = None
@@ -363,12 +386,12 @@ def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workb
 
 
 def with_score(outcome: StepOutcome, score_: StepScore) -> StepOutcome:
-    """Return a step with its new score, and without the tokens that its turn used: they were paid for at first."""
+    """Return a step's outcome with its new score, and without its turn's usage, which was counted at first."""
     turn = outcome.turn.model_copy(update={"usage": None})
     return outcome.model_copy(update={"turn": turn, "verify": score_.verify, "verifier_error": score_.error})
 
 
 def aggregate_of(stored: StoredRollout) -> str:
-    """Return how the returns of a rollout's children are aggregated."""
+    """Return the name of the aggregation that makes V(s) of the returns of a rollout's children; `mean` by default."""
     config = stored.spec.run.branch
     return config.aggregate if config is not None else "mean"

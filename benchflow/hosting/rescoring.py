@@ -1,7 +1,7 @@
-"""Score a stored rollout again on this host, with the children that it has, and write the new scores beside the first.
+"""Score a stored rollout and its children again on this host, and write the new scores beside the stored results.
 
-No agent is run. A step is scored by what its task says now, or by a rubric that was given instead. What can't be scored
-is data: the record has an error, and no number. Only trouble of the engine's own is raised, and tried again.
+No agent is run. A step is scored by its task as it is now, or by a rubric that the request names instead. A rollout
+that can't be scored gets a record with an error and no reward; only retryable errors are raised.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ _UNMEASURED: dict[str, Any] = {
 
 
 class StoredScoring:
-    """The scoring of one stored rollout, with the children that it has, for one run of its workflow."""
+    """The scoring of one stored rollout and its children, for one run of its workflow.
+
+    Args:
+        basis: Tasks and rubric to score by.
+    """
 
     def __init__(self, basis: ScoringBasis) -> None:
         """Make it."""
@@ -56,11 +60,14 @@ class StoredScoring:
         self._spec = basis.spec
 
     async def plan(self) -> RolloutPlan:
-        """Return the limit of scoring the rollout and its children, and how the rewards of steps are combined."""
+        """Return a plan with the timeout of scoring rollout and children, and the strategy of combining rewards.
+
+        A task or a stored rollout that can't be read gives an empty plan: `rescore` records the error.
+        """
         try:
             rollout, n_steps = await self._basis.hosted(), await asyncio.to_thread(_n_steps, await self._stored())
         except (TaskError, ResultFileError, JobNotFoundError):
-            # Said again, and recorded, when it is scored.
+            # Raised again, and recorded, by `rescore`.
             return RolloutPlan(steps=[])
         task, start_sec = rollout.task, self._spec.run.sandbox_setup_timeout
         step_sec = 0.0
@@ -69,12 +76,17 @@ class StoredScoring:
             config = config_of(task, name)
             ready_sec = rollout.blueprint.of_verifier(name, config, None).ready_sec(start_sec)
             step_sec = max(step_sec, scoring_sec(task, config) + ready_sec + 4 * PUT_SEC + rollout.host.slots.wait_sec)
-        # Twice: the verifier of the first scoring is run, too, where the task has changed.
+        # Twice: the verifier of the first scoring is run, too, if the task has changed.
         limit_sec = 2 * n_steps * step_sec
         return RolloutPlan(steps=[], strategy=task.multi_step_reward_strategy, scoring_timeout_sec=limit_sec)
 
     async def rescore(self) -> AgentlessScore:
-        """Score the rollout and its children, but for what is scored, and return what came of it."""
+        """Score the rollout and its children, and return the new score; complete records of this scoring are reused.
+
+        Raises:
+            ResultFileError: A stored file can't be read, or the rollout was rolled back meanwhile.
+            BenchFlowError: It is retryable.
+        """
         stored, scored = await self._stored(), list[_Scored]()
         paths = await asyncio.to_thread(Hosted(self._basis.host, self._spec).make_results_directory)
         identity = {"run_id": self._basis.owner.run, "generation": 0} | self._spec.model_dump(mode="json")
@@ -112,16 +124,19 @@ class StoredScoring:
         return as_its_job_says(await asyncio.to_thread(read_rollout, directory), self._spec)
 
     def _deliver(self, scored: list[_Scored]) -> None:
-        """Copy the new scores into the results, which go to the store, for the host where the stored rollout lies."""
+        """Copy the new scores into the results that go to the store, for the host of the stored rollout."""
         target = Hosted(self._basis.host, self._spec).make_results_directory().root / DELIVERED
         shutil.rmtree(target, ignore_errors=True)
         for one in scored:
             deliver(one.stored, self._basis.scoring.name, target)
 
     async def _score(self, stored: StoredRollout, before: list[StepScore], scored: list[_Scored]) -> RescoredRollout:
-        """Score a rollout of the tree, then its children, and write the record of each. scored: they are added to it.
+        """Score a rollout of the tree, then its children, write a record of each, and return the rollout's.
 
-        before: of a child, what its parent's steps have now.
+        Args:
+            stored: The rollout.
+            before: New scores of the parent's steps, for a child.
+            scored: List to which the rollout and all below it are added, parents first.
         """
         place = place_of(stored.paths, self._basis.scoring.name)
         await asyncio.to_thread(check_place, stored.paths, place)
@@ -153,14 +168,14 @@ class StoredScoring:
 
 @dataclass
 class _Scored:
-    """A rollout of the tree, with its record once there is one."""
+    """A rollout of the tree, and its record; None until it is scored."""
 
     stored: StoredRollout
     record: RescoredRollout | None
 
 
 def _outcome_of(stored: StoredRollout, record: RescoredRollout, nodes: Iterable[Node] = ()) -> ChildOutcome:
-    """Return what a child earns now. nodes: of its own branch path."""
+    """Return the new outcome of a child, with the nodes of its branch path."""
     chain, own = stored.spec.chain, list(nodes)
     return ChildOutcome(
         chain=chain,
@@ -174,7 +189,7 @@ def _outcome_of(stored: StoredRollout, record: RescoredRollout, nodes: Iterable[
 
 
 def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
-    """Return what all rollouts below the first earn now, each with the nodes of its own branch path."""
+    """Return the new outcomes of all rollouts below the first, each with the nodes of its own branch path."""
     root, *below = scored
     if not below:
         return []
@@ -191,7 +206,7 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
         assert one.record is not None
         outcomes.append(_outcome_of(one.stored, one.record, own.get(one.stored.spec.chain, [])))
     known = {outcome.chain for outcome in outcomes}
-    # Children that have no result failed then, as now.
+    # Children without a result failed at first, and count as failed now.
     for chain, failure in ((chain, failure) for node in stored.nodes for chain, failure in node.failed.items()):
         if chain not in known:
             number = int(chain.rpartition(".")[2])
@@ -200,7 +215,7 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
 
 
 def _values_below(scored: list[_Scored], values: list[StateValue]) -> list[StateValue]:
-    """Return V(s) of all nodes, but none where a child has no return that had one: that of the others is another."""
+    """Return V(s) of all nodes, without a value if a child has lost its return: the others' V(s) is not comparable."""
     lost = {start_of(one.stored.spec.chain) for one in scored if one.record is not None and one.record.has_lost_return}
     none = {"value": None, "variance": None, "stderr": None}
     return [value.model_copy(update=none) if value.node in lost else value for value in values]
@@ -213,7 +228,7 @@ def _rewards_of(node: Node, record: RescoredRollout | None) -> Mapping[str, obje
 
 
 def _require_same(stored: StoredRollout) -> None:
-    """Raise `ResultFileError` where a rollout was rolled back since it was read: its score is one of undone work."""
+    """Raise `ResultFileError` if a rollout was rolled back since it was read: the scored work is reverted."""
     with suppress(JobNotFoundError):
         if read_rollout(stored.paths.root).result.finished_at == stored.result.finished_at:
             return
@@ -225,6 +240,6 @@ def _require_same(stored: StoredRollout) -> None:
 
 
 def _n_steps(stored: StoredRollout) -> int:
-    """Return how many steps a rollout and those below it have run."""
+    """Return the number of steps that a rollout and all rollouts below it have run."""
     own = len(stored.result.steps) - stored.spec.begins_at[1]
     return own + sum(_n_steps(child) for child in read_children(stored))

@@ -1,6 +1,6 @@
-"""The rollout on this host, with the verbs that its activities call.
+"""The rollout on this host, with the operations that its activities call.
 
-Every error that leaves a verb is without the rollout's secrets: it ends up in histories.
+Errors are redacted, because they end up in workflow histories.
 """
 
 from __future__ import annotations
@@ -42,20 +42,32 @@ from benchflow.results.write import write_json
 
 
 class HostedRollout(Hosted):
-    """A rollout on this host, made once an activity."""
+    """A rollout on this host, made once per activity; its methods are the work of the activities."""
 
     def plan(self) -> RolloutPlan:
-        """Return the steps of the task, and their limits. Raises what `planning.plan` raises."""
+        """Return the plan of the rollout: steps, time limits and warnings.
+
+        Raises `TaskError`, `UnsupportedFeatureError` or `MissingSecretError`, among others, for a task that can't run
+        here: see `planning.plan`.
+        """
         with self.redacted_errors():
             return planning.plan(self)
 
     # --- its sandbox ---------------------------------------------------------------------------------------------
 
     async def provision(self, request: ProvisionInput, attempt: int) -> SandboxRef:
-        """Have the sandbox run in a slot of this host. attempt: of the activity.
+        """Take a slot of this host, provision the rollout's sandbox in it, and return the sandbox's reference.
+
+        A retry finds the sandbox of an earlier attempt. After a failure or a cancellation, sandbox and slot are
+        released; if only the worker stops, they stay for the next attempt.
+
+        Args:
+            request: Run, generation and checkpoint.
+            attempt: Number of the activity's attempt.
 
         Raises:
             HostFullError: No slot is free.
+            BenchFlowError: The sandbox can't be started or set up: see `provisioning.provision`.
         """
         slots, name = self.host.slots, provisioning.sandbox_name(self.host.stack, request)
         if not slots.take(name, attempt, provisioning.slot_owner(request)):
@@ -72,10 +84,10 @@ class HostedRollout(Hosted):
                 raise
 
     async def _discard(self, name: str, attempt: int) -> None:
-        """Remove what a failed provision has left; the reaper finds what this misses.
+        """Remove the sandbox of a failed provision, and free its slot; errors are left to the reaper.
 
-        An attempt that was given up as lost and lives on must not remove what its successor has found, and no rollout
-        what its job owns.
+        An attempt that was given up as lost but still runs must not remove the sandbox of its successor, and no rollout
+        removes the sandbox of its job.
         """
         if self.spec.job_run_id is not None or not self.host.slots.is_current(name, attempt):
             return
@@ -84,13 +96,16 @@ class HostedRollout(Hosted):
         self.host.release(name)
 
     async def wait_for_slot(self, request: ProvisionInput) -> SandboxRef:
-        """Take a slot of this host as soon as one is free. Return where the sandbox is to be.
+        """Take a slot of this host as soon as one is free, and return a reference of the sandbox, which is not started.
+
+        Args:
+            request: Run and generation of the provision that follows on this host.
 
         Raises:
             HostFullError: No slot was free for `slot_wait_sec`. Retried: another host may take the next attempt.
         """
         host, name = self.host, provisioning.sandbox_name(self.host.stack, request)
-        # Attempts are counted by what is done in the slot.
+        # Attempt 0: only attempts of `provision`, which works in the slot, are counted.
         await host.slots.wait(name, attempt=0, owner=provisioning.slot_owner(request))
         return SandboxRef(
             provider=self.spec.run.sandbox,
@@ -103,63 +118,74 @@ class HostedRollout(Hosted):
         )
 
     async def make_ready(self, wanted: ReadinessInput) -> Readied | None:
-        """Return when the world is healthy, with the state that it begins with; None for a task without a world."""
+        """Start the world, wait until it and the task's healthcheck are healthy, and return its initial state.
+
+        Returns None for a task without a world. See `provisioning.make_ready`.
+        """
         with self.redacted_errors():
             return await provisioning.make_ready(self, wanted)
 
     async def tear_down(self) -> None:
-        """Remove the sandbox, or leave the one that the job shares. A sandbox that is gone is success."""
+        """Remove the sandbox, or leave one that the job shares. A missing sandbox is success."""
         await provisioning.tear_down(self)
 
     # --- its agent -----------------------------------------------------------------------------------------------
 
     async def open_session(self, wanted: ConnectInput) -> Connected:
-        """Prepare the agent's account, and open its session: resumed from the parent's in a child."""
+        """Prepare the agent's account, and open its session, or resume the parent's: see `HostedAgent.connect`."""
         with self.redacted_errors():
             return await HostedAgent(self).connect(wanted)
 
     async def run_turn(self, work: StepInput) -> TurnResult:
-        """Run a turn to its end, or until the agent asks; resume it where an earlier attempt left it."""
+        """Run a turn to its end or to a question of the agent, or resume it where an earlier attempt left it."""
         with self.redacted_errors():
             return await HostedTurn(self, work).run()
 
     # --- its score -----------------------------------------------------------------------------------------------
 
     async def verify(self, work: VerifyInput) -> VerifyResult:
-        """Score the state that a step led to. Processes that the agent left running end."""
+        """Score the state that a step led to, and return the result: see `scoring.verify`. The agent is ended."""
         with self.redacted_errors():
             return await scoring.verify(self, work)
 
     async def preview(self, work: SoftVerifyInput) -> VerifyResult:
-        """Return the verifier's result for the world as it is, between turns. Nothing is changed by it."""
+        """Return a verification preview: the verifier's result between turns. The agent and the world are not ended."""
         with self.redacted_errors():
             return await scoring.preview(self, work)
 
     # --- its checkpoints -----------------------------------------------------------------------------------------
 
     async def checkpoint(self, work: CheckpointInput) -> Checkpoint:
-        """Capture the state of the sandbox, or return what an earlier attempt has captured."""
+        """Capture the state of the sandbox, or return the checkpoint of an earlier attempt."""
         with self.redacted_errors():
             return await checkpoints.take_checkpoint(self, work)
 
     async def resume(self, session: AgentSession | None) -> None:
-        """Have the sandbox continue that has waited for its children."""
+        """Thaw the sandbox, which waited for the rollout's children, and release its agent's model calls."""
         await checkpoints.resume(self, session)
 
     async def undo(self, work: UndoInput) -> Undone:
-        """Put aside what the rollout has written since a checkpoint."""
+        """Move everything that the rollout has written since a checkpoint to `rollbacks/`; return directory and usage.
+
+        See `checkpoints.undo`.
+        """
         with self.redacted_errors():
             return await checkpoints.undo(self, work)
 
     # --- its results ---------------------------------------------------------------------------------------------
 
     async def write_tree(self, tree: RolloutTree) -> None:
-        """Write the tree as it has grown; the result comes later."""
+        """Write the current tree of a running rollout to its results."""
         paths = await asyncio.to_thread(self.make_results_directory)
         await asyncio.to_thread(write_json, paths.tree, tree.model_dump(mode="json"))
 
     async def report(self, report: ReportInput, is_last_attempt: Callable[[], bool]) -> ReportResult:
-        """Collect what lies in the sandbox, if there is one, and write the result. The rest as of `HostedReport`."""
+        """Collect logs and artifacts from the sandbox, if there is one, and write the result.
+
+        Args:
+            report: All that the workflow knows of the rollout.
+            is_last_attempt: Returns whether no retry follows if this attempt fails.
+        """
         writing = HostedReport(self, report, is_last_attempt)
         with self.redacted_errors():
             if report.sandbox is None:

@@ -1,8 +1,8 @@
-"""Capture the sandbox of a rollout after its setup commands, for clean rooms to begin with.
+"""Capture the sandbox of a rollout after its setup commands, as the base of clean rooms.
 
-So a room has what these commands have left there, and not what another run of them would leave. What they have started
-is in no capture: where a process of theirs runs, a room starts from the image, and they are run again. Without setup
-commands the image itself is what the agent began with.
+So a room has the files that these commands made for the agent, and not those of another run of them. A capture holds no
+processes: if a process of the commands runs, a room starts from the image, and the commands are run again. Without
+setup commands, rooms start from the image, as the agent's sandbox did.
 """
 
 from __future__ import annotations
@@ -25,11 +25,19 @@ from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
 
 _FILE = "room-base.json"
-"""File among a sandbox's sessions: the `ImageRef` of the capture."""
+"""File in a sandbox's session directory: the `ImageRef` of the capture."""
 
 
 async def capture_for_rooms(rollout: Hosted, request: ProvisionInput) -> None:
-    """Capture the sandbox, if a verifier of the rollout may get a clean room that begins like it."""
+    """Capture the sandbox after its setup commands, once, if a verifier may get a clean room of the same base.
+
+    Nothing is captured for children and in shared sandboxes, without setup commands, without snapshots, and if a
+    process of the commands runs.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        request: Names the run of the workflow, to which the capture belongs.
+    """
     task, can = rollout.task, rollout.provider.capabilities()
     is_shared = rollout.spec.branch is not None or rollout.spec.job_run_id is not None
     if is_shared or not task.sandbox.setup_commands or not can.snapshot or can.lockdown != "clean_room":
@@ -46,7 +54,7 @@ async def capture_for_rooms(rollout: Hosted, request: ProvisionInput) -> None:
 
 
 def base_of_rooms(rollout: Hosted) -> ImageRef | None:
-    """Return what was captured of a rollout's sandbox; None where nothing was."""
+    """Return the image of the capture of a rollout's sandbox; None if there is none."""
     try:
         return ImageRef.model_validate_json(read_stored(rollout.sessions / _FILE))
     except FileNotFoundError:
@@ -54,7 +62,7 @@ def base_of_rooms(rollout: Hosted) -> ImageRef | None:
 
 
 async def forget_base(rollout: Hosted) -> None:
-    """Remove what was captured of a rollout's sandbox, if anything was. What can't be removed now the reaper finds."""
+    """Remove the capture of a rollout's sandbox, if there is one. Errors are suppressed: the reaper retries."""
     record = _record(rollout)
     if record.is_file():
         with suppress(BenchFlowError):
@@ -66,12 +74,18 @@ def _record(rollout: Hosted) -> Path:
 
 
 def begins_alike(task: Task, step: str | None, config: VerifierConfig) -> bool:
-    """Return whether the clean room of a step begins like the agent's sandbox: with no table or image of its own."""
+    """Return whether a step's clean room has the base of the agent's sandbox: no table and no image of its own.
+
+    Args:
+        task: The task.
+        step: Name of the step; None for the only one.
+        config: Configuration of the step's verifier.
+    """
     return config.sandbox is None and not task.verifier_build_of(step)
 
 
 def _may_have_room(rollout: Hosted, step: str | None) -> bool:
-    """Return whether the verifier of a step may run in a clean room that begins like the agent's sandbox."""
+    """Return whether the verifier of a step may run in a clean room with the base of the agent's sandbox."""
     config = config_of(rollout.task, step)
     if not begins_alike(rollout.task, step, config):
         return False

@@ -1,4 +1,4 @@
-"""Score an oracle's work in a clean room too, beside its real score, to learn whether a clean room is faithful."""
+"""Score an oracle's work a second time in a clean room, to measure whether a clean room is faithful to the task."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RoomTrial:
     """The trial of a clean room for one step of an oracle's rollout. It never decides the rollout's own score.
 
     Args:
-        evidence: Directory for what travels into the room; removed at the end.
-        task: Digest of the task, name of the provider, and name of the step.
+        evidence: Directory for the packed work; removed at the end.
+        task: Digest of the task, name of the provider, and name of the step (None: the only one).
     """
 
     def __init__(self, evidence: Path, task: tuple[str, str, str | None]) -> None:
@@ -28,7 +28,13 @@ class RoomTrial:
         self._task = task
 
     async def keep(self, keep_work: Callable[[Path], Awaitable[list[str]]]) -> None:
-        """Keep what travels, before the real verifier begins. keep_work: given the directory."""
+        """Pack the oracle's work before the real verifier starts. Errors are not raised, and end the trial.
+
+        An error that is not retryable is stored as the clean room's result.
+
+        Args:
+            keep_work: Packs the work into the directory that it is called with.
+        """
         try:
             await keep_work(self._evidence)
         except BenchFlowError as error:
@@ -42,12 +48,14 @@ class RoomTrial:
         alone: ScriptVerifier,
         measure: Callable[[CleanRoom, ScriptVerifier], Awaitable[VerifyResult]],
     ) -> None:
-        """Score in the room, and keep what that shows.
+        """Score the packed work in the room, and store rewards or error in the task's `Fidelity`.
+
+        Does nothing if `keep` failed. No `BenchFlowError` is raised; after a retryable one nothing is stored.
 
         Args:
             room: The clean room.
-            alone: The verifier as it runs there.
-            measure: Runs the verifier in the room.
+            alone: The verifier for a clean room.
+            measure: Called with both; runs the verifier in the room, and returns its result.
         """
         if not self._evidence.is_dir():
             return
@@ -56,7 +64,7 @@ class RoomTrial:
             found = Fidelity(separate=result.rewards)
         except BenchFlowError as error:
             if error.retryable:
-                # Nothing is known: the next oracle may find out.
+                # Nothing was measured: the next oracle's rollout may succeed.
                 return
             found = Fidelity(error=error.message)
         finally:

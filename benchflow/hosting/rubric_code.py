@@ -1,4 +1,4 @@
-"""Import the rubric that a user names as `module:object`, as it is now."""
+"""Import the rubric that a user names as `module:object`, by the current content of its file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ class Scorer(Protocol):
     """A rubric in Python, such as `benchflow.Rubric`."""
 
     async def score(self, node: RolloutNode) -> VerifyResult:
-        """Score a node."""
+        """Return the score of a node: rewards by key, or an error."""
         ...
 
 
 def load_scorer(name: str, root: str) -> Scorer:
-    """Import a rubric. The arguments are those of `import_anew`.
+    """Import a rubric, also if an earlier version of its module was imported.
+
+    Args:
+        name: `module:object`.
+        root: Directory in which the module is looked up after the installed ones; empty for none.
 
     Raises:
-        ConfigError: It can't be imported, or is no rubric.
+        ConfigError: It can't be imported, or is no object with a `score` method.
     """
     found = import_anew(name, root, key=_OPTION)
     if isinstance(found, type) or not isinstance(found, Scorer):

@@ -1,6 +1,6 @@
-"""Score a step on this host: the verifier, the reward functions.
+"""Score a step on this host, by the task's verifier and its reward functions.
 
-`verify` is destructive and comes after a step; `preview` looks between turns, and changes nothing.
+`verify` comes after a step, and ends the agent. `preview` runs only the verifier, between turns, and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,20 @@ from benchflow.results.write import without_events, write_rewards
 
 
 async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
-    """Score the state that a step led to. Processes that the agent left running end."""
+    """End the agent, score the state that a step led to, write the reward events, and return the result.
+
+    The evidence is collected once, and the verifier runs once: a retry resumes after them. An oracle's rewards are also
+    stored as the task's `Fidelity`.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        work: The step, the agent's session, and whether it is the last step.
+
+    Raises:
+        VerifierError: The verifier failed, or gave no valid reward.
+        RewardFuncError: A reward function failed.
+        SandboxMemoryError: The sandbox ended for want of memory.
+    """
     step, scored = work.step, ScoredStep(rollout, work.step)
 
     measured: list[VerifyResult] = []
@@ -59,7 +72,7 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
     async with explaining_losses(rollout.sandbox):
         settled = await scored.settle(work)
         verifier = scored.verifier(settled.state)
-        # Others go on in a sandbox that a job shares, and children begin with one of a rollout that branches.
+        # Later rollouts use a shared sandbox, and children start from the sandbox of a rollout that branches.
         spec = rollout.spec
         is_last = work.is_last and spec.job_run_id is None and spec.branch is None and spec.run.branch is None
         result = await scored.score(verifier, work.run_id, scored.evidence, scorers, settled.place, is_last=is_last)
@@ -87,17 +100,27 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
 
 
 async def preview(rollout: Hosted, work: SoftVerifyInput) -> VerifyResult:
-    """Return the verifier's result for the world as it is, between turns. Nothing ends, and nothing of it stays."""
+    """Return a verification preview: the verifier's result for the current state, while the agent waits for an answer.
+
+    The agent and its processes stay, and the result does not count as the step's.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        work: The step under way, and the number of the preview, which names its directory in the results.
+
+    Raises:
+        VerifierError: The verifier failed, or gave no valid reward.
+    """
     scored, root = ScoredStep(rollout, work.step), rollout.paths.root / "soft" / str(work.number)
     evidence, shown = root / "evidence", None
-    # Of an attempt that a crash cut off.
+    # An attempt that a crash interrupted may have left the sandbox frozen.
     await thaw(rollout.sandbox, rollout.paths.root)
     world = await rollout.world()
     if world is not None and not has_ended_world(rollout):
         shown, _ = await keep_state(rollout, world, f"soft-{work.number}", work.baseline)
     verifier = replace(scored.verifier(shown), key=f"soft-{work.number}")
     await scored.keep_inputs(evidence)
-    # A look is not worth what it takes to find out whether a clean room would tell the same.
+    # A preview is not worth the cost of finding out whether a clean room is faithful.
     place = VerifierPlace(is_separate=scored.config.sandbox_mode == "separate", why="a look between turns")
     if place.is_separate:
         await scored.keep_for_room(evidence)

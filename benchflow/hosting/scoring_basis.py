@@ -1,4 +1,8 @@
-"""What a stored rollout is scored by: its task, as it is now and as it was at first, and the rubric that was given."""
+"""The tasks and the rubric by which a stored rollout is scored again.
+
+There are two tasks: the one to score by now, and the one of the first scoring. They differ if the request named a
+directory of tasks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,16 @@ from benchflow.hosting.rubric_code import Scorer, load_scorer
 
 
 class ScoringBasis:
-    """What scores one stored rollout on this host, for one run of its workflow."""
+    """Tasks, rubric and secrets by which one stored rollout is scored on this host, in one run of its workflow.
+
+    `hosted` and `scorer` read and import at their first call, and cache the result.
+
+    Args:
+        host: This host.
+        spec: Specification of the rollout; `stored` is set.
+        scoring: Tasks, rubric and settings of the request.
+        run_id: Run id of the first run of the rollout's workflow, which owns sandboxes and slots of the scoring.
+    """
 
     def __init__(self, host: Host, spec: RolloutSpec, scoring: Scoring, run_id: str) -> None:
         """Make it."""
@@ -30,19 +43,38 @@ class ScoringBasis:
 
     @classmethod
     async def of(cls, host: Host, spec: RolloutSpec, run_id: str) -> ScoringBasis:
-        """Read what scores from the store. run_id: first run of the rollout's workflow."""
+        """Return the basis of a rollout, with the `Scoring` that the rollout names read from the store.
+
+        Args:
+            host: This host.
+            spec: Specification of the rollout.
+            run_id: Run id of the first run of the rollout's workflow.
+
+        Raises:
+            StoreError: The `Scoring` can't be read.
+        """
         assert spec.stored is not None
         return cls(host, spec, Scoring.model_validate_json(await host.store.read(spec.stored.scoring)), run_id)
 
     def scored_by(self, *, first: bool = False) -> ScoredBy:
-        """Return the task that the rollout is scored by now, or was at first."""
+        """Return the reference to the task to score by, or the failure in its place; empty for an unknown task.
+
+        Args:
+            first: Whether the task of the first scoring is meant.
+        """
         table = self.scoring.recorded if first else self.scoring.tasks
         return table.get(self.spec.task.name) or ScoredBy()
 
     async def hosted(self, *, first: bool = False) -> Hosted:
-        """Return the rollout with the task that it is scored by now, or was at first.
+        """Return the rollout with its task replaced by the one to score by; fetched and parsed once, then cached.
 
-        Raises `TaskError` for a task that may not be used, or can't be had.
+        Args:
+            first: Whether the task of the first scoring is meant.
+
+        Raises:
+            TaskError: The task may not be used, or can no longer be had from the store. A task that is there and can't
+                be parsed raises it only where `task` or `files` is read.
+            StoreError: The store fails retryably.
         """
         by = self.scored_by(first=first)
         if by.failure is not None:
@@ -68,7 +100,7 @@ class ScoringBasis:
 
     @contextmanager
     def redacted_errors(self) -> Iterator[None]:
-        """Take the secrets of both tasks out of the errors of a block, as far as the tasks were read in it."""
+        """Redact the secrets of the tasks that `hosted` has returned by then in a `BenchFlowError` of the block."""
         try:
             yield
         except BenchFlowError as error:
@@ -77,19 +109,23 @@ class ScoringBasis:
             raise
 
     def redacted(self, failure: Failure) -> Failure:
-        """Return a failure without the secrets of either task."""
+        """Return a failure without the secrets of the tasks that `hosted` has returned so far."""
         for rollout in self._hosted.values():
             failure = rollout.redacted(failure)
         return failure
 
     def redacted_text(self, text: str) -> str:
-        """Return a text without the secrets of either task."""
+        """Return a text without the secrets of the tasks that `hosted` has returned so far."""
         for rollout in self._hosted.values():
             text = rollout.redact.cut(text)
         return text
 
     def scorer(self) -> Scorer | None:
-        """Return the rubric in Python that scores, if one was given."""
+        """Return the user's rubric in Python, imported at the first call; None if the request names none.
+
+        Raises:
+            ConfigError: It can't be imported, or is no rubric.
+        """
         rubric = self.scoring.rubric
         if rubric is not None and rubric.code is not None and self._scorer is None:
             self._scorer = load_scorer(rubric.code, rubric.code_root or ".")

@@ -1,6 +1,6 @@
-"""Copy and remove the files that this host has of agents' sessions: journals, notes, copies in the results.
+"""Copy the journals of agents' sessions into the results, and remove session files from this host.
 
-The files of a sandbox's sessions lie in one directory of this host, which is not mounted as a whole.
+The session files of a sandbox, journals and notes, lie in one directory of this host, which is not mounted as a whole.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from benchflow.store import storage_errors
 
 
 def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) -> list[str]:
-    """Copy the journals of a rollout's agents to `target`, in place of what is there.
+    """Copy the journals of a rollout's agents into the results, in place of earlier copies, and redact them.
 
     Args:
-        sessions: Directory of the sandbox's sessions.
-        episode: The rollout's namespace in the sandbox.
-        target: Directory in the results.
-        redact: Takes secrets out of the copies.
+        sessions: Session directory of the sandbox.
+        episode: Namespace of the rollout in the sandbox; empty in a sandbox of its own.
+        target: Directory in the results, which is removed first.
+        redact: Redactor of the copies.
 
     Returns:
-        What was left out, as warnings.
+        Warnings about journals that were truncated or could not be copied.
     """
     with storage_errors(target):
-        # What came out of the sandbox may have a directory of this name.
+        # Files collected from the sandbox may include a directory of this name.
         trees.remove(target)
         target.mkdir(parents=True)
         with ConfinedDirectory(target) as results:
@@ -40,7 +40,14 @@ def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) 
 
 
 def remove_journals(sessions: Path, episode: str) -> None:
-    """Remove what an episode's sandbox holds of its agents' stdio, and what its root has put beside it."""
+    """Remove the journals of one rollout from the directory that a shared sandbox mounts. Missing is success.
+
+    Files that a root process of the sandbox has added there, which are of no known session, are removed, too.
+
+    Args:
+        sessions: Session directory of the sandbox.
+        episode: Namespace of the rollout in the sandbox.
+    """
     files = SessionFiles.below(sessions)
     with contextlib.suppress(FileNotFoundError, UnsafePathError), ConfinedDirectory(files.shared) as directory:
         for name in {entry.name.partition("/")[0] for entry in directory.entries()}:
@@ -49,6 +56,6 @@ def remove_journals(sessions: Path, episode: str) -> None:
 
 
 def remove_sessions(sessions: Path) -> None:
-    """Remove the files of a sandbox's sessions; the results have their copies."""
+    """Remove the session directory of a sandbox, once its journals are copied to the results. Errors are suppressed."""
     with contextlib.suppress(OSError):
         trees.remove(sessions)

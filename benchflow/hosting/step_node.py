@@ -1,4 +1,4 @@
-"""The node of a step that scorers read: a path from the root of its tree up to the step, with the step's evidence."""
+"""Make the node of a step for scorers: the path from the root of its tree to the step, with the step's evidence."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from benchflow.trajectories.tree import ROOT, node_id
 
 
 def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench, judge: Judge) -> RolloutNode:
-    """Return the node of a step.
+    """Return the node that a step led to, linked to the nodes before it, with events read from the trajectories.
+
+    State, state diff and findings are read only when a scorer asks for them.
 
     Args:
-        rollout: The step's.
+        rollout: The rollout, attached to its sandbox.
         step: The step.
-        evidence: Directory of what was kept for scoring.
-        workbench: Runs the verifier.
-        judge: Answers what a model is asked.
+        evidence: Directory of the step's evidence.
+        workbench: Workbench for scorers that run something, such as the verifier.
+        judge: Judge for scorers that ask a model.
     """
     paths, spec = rollout.paths, rollout.spec
     started = spec.begins_at[1]
     steps = {node_id(done, spec.chain): done for done in range(started, step.index + 1)}
     names = [*(path_before(spec.chain) or [ROOT]), *steps]
-    # What its parents have done, scorers read from their events.
+    # Nodes of the parents need no steps: scorers read the parents' work from the events.
     nodes = [Node(id=names[0])]
     nodes += [Node(id=name, parent=names[at], step=steps.get(name)) for at, name in enumerate(names[1:])]
     tree = RolloutTree(rollout=spec.id, root=names[0], nodes=nodes)
@@ -36,11 +38,11 @@ def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench,
     before = events_before(paths) if spec.branch is not None else []
     own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
     for event in own:
-        # In place: a second copy of a long trajectory is worth saving.
+        # In place, to save the memory of a second copy of a long trajectory.
         event["seq"] += len(before)
 
     def findings(node: str) -> tuple[HardeningFinding, ...]:
-        # Of the turns of scenes, which share a directory, the last is scored alone.
+        # The turns of scenes share a directory, and only the last one is scored.
         names: dict[int, str | None] = {done: one.name for done, one in enumerate(rollout.task.steps)}
         names[step.index] = step.name
         index = steps.get(node)

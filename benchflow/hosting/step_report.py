@@ -1,4 +1,4 @@
-"""The report of a step's hardening, as the step's evidence has it: what is found later is added to it."""
+"""Read, write and extend the stored report of a step's hardening, without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchflow.trajectories.nodes import hardening_after
 
 @dataclass(frozen=True)
 class StepReport:
-    """The report of a step's hardening."""
+    """The stored report of a step's hardening."""
 
     rollout: Hosted
     """The rollout."""
@@ -24,14 +24,14 @@ class StepReport:
     """Name of the step; None for the only one."""
 
     is_trusted: bool
-    """Whether the oracle acted, whose doings are notes."""
+    """Whether the oracle acted: its findings are notes and never tampering."""
 
     def read(self) -> HardeningReport | None:
-        """Return what was recorded; None where nothing was."""
+        """Return the stored report; None if nothing was hardened. Raises `ResultFileError` if it can't be parsed."""
         return hardening_after(self.rollout.paths, self.step)
 
     def write(self, report: HardeningReport) -> None:
-        """Record a report. What an attempt before it had found stays, since nothing of it is found again."""
+        """Store a redacted report. Findings of an earlier attempt are retained, because they are not found again."""
         earlier = self.read()
         whole = cleaned(report, self.rollout, is_trusted=self.is_trusted)
         if earlier is not None:
@@ -42,17 +42,17 @@ class StepReport:
         write_atomic(file, json.dumps(whole.model_dump(mode="json"), indent=2).encode() + b"\n", durable=False)
 
     def add(self, found: Sequence[HardeningFinding]) -> None:
-        """Record what was found after the hardening."""
+        """Add findings that were made after the hardening to the stored report."""
         if found:
             self.write((self.read() or HardeningReport()).model_copy(update={"findings": list(found)}))
 
 
 def cleaned(report: HardeningReport, rollout: Hosted, *, is_trusted: bool) -> HardeningReport:
-    """Return a report without secrets, in which nothing of the oracle's is tampering.
+    """Return a report with secrets redacted, and for an oracle with all findings weighted as notes.
 
     Args:
-        report: What was found.
-        rollout: Whose secrets it is not to have.
+        report: The report.
+        rollout: The rollout, for its secrets.
         is_trusted: Whether the oracle acted.
     """
     findings = report.findings

@@ -1,4 +1,4 @@
-"""Judge stored rollouts: what a judge is shown where a rubric is given, and how often it had to be asked."""
+"""Judge stored rollouts by a rubric of the request, and count the questions and the cost of judges."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from benchflow.planes.reward.capture import limits_of
 from benchflow.planes.reward.judge import Document, Material, documents_below, judge_rubric
 
 MOST_UNPACKED = 64 * 1024 * 1024
-"""Bytes of a kept workspace's files that are laid out to be judged."""
+"""Maximum size in bytes of a retained workspace's files that are unpacked for a judge, all together."""
 
 _TRAJECTORY = "trajectory/acp_trajectory.jsonl"
+"""Name under which a judge is shown the events of the trajectory."""
 
 
 class CountingJudge:
-    """A `Judge` that counts the answers of another one, `inner`."""
+    """A `Judge` that asks another one, `inner`, and sums up the answers in `use`: None until there is one."""
 
     def __init__(self) -> None:
-        """Make it."""
+        """Make it without an `inner`, which is set later."""
         self.inner: Judge | None = None
         self.use: JudgeUse | None = None
 
@@ -58,7 +59,7 @@ def _plus(use: JudgeUse, answer: JudgeAnswer) -> JudgeUse:
 
 
 def together(uses: Iterable[JudgeUse | None]) -> JudgeUse | None:
-    """Return the answers that several scorings rest on; None where none has asked a judge."""
+    """Return the sum of several judge uses; None if all are None. The cost is None unless all costs are known."""
     known = [use for use in uses if use is not None]
     if not known:
         return None
@@ -73,10 +74,20 @@ def together(uses: Iterable[JudgeUse | None]) -> JudgeUse | None:
 
 
 async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path | None, now: datetime) -> VerifyResult:
-    """Judge what was kept of a rollout by a rubric that no task knows.
+    """Return a judge's score of a stored rollout by a rubric of the request.
 
-    It is shown the inputs that scorers had, else the files of the workspace, if that was kept; the artifacts; and what
-    the agent did. Raises `JudgeError`, and `VerifierError` for a workspace that cannot be read.
+    The judge is shown the retained inputs of scorers, or else the files of the retained workspace; the artifacts; and
+    the trajectory.
+
+    Args:
+        rubric: The rubric.
+        node: Node to score; its rollout has the judge.
+        workspace: Archive of the retained workspace; None if it was not retained.
+        now: Time of the reward events.
+
+    Raises:
+        JudgeError: The judge can't be asked, or gives no valid answer.
+        VerifierError: The workspace can't be read.
     """
     judge = node.rollout.judge
     assert judge is not None
@@ -106,7 +117,7 @@ def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list
 
 
 def _lay_out(workspace: Path, target: Path) -> int:
-    """Write the regular files of a kept workspace below `target`. Return how many were too large."""
+    """Unpack the regular files of a retained workspace below `target`; return the number of those left out by size."""
     left, left_out = MOST_UNPACKED, 0
     try:
         with workspace.open("rb") as file, ConfinedDirectory(target) as directory:

@@ -1,4 +1,4 @@
-"""A step of a stored rollout that is scored again: its verifier, its kept work, and what it was given at first."""
+"""A step of a stored rollout that is scored again: its retained work, its first score, and its verifier's rooms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNPINNED = (
 _KEEP = "submit with --keep workspace, so that verifiers can be run again"
 
 Find = Callable[[], Awaitable[Hosted]]
-"""Returns the rollout with its task read. Raises `TaskError` where it may not be used, or can't be had."""
+"""Returns the rollout with its task read. Raises `TaskError` if the task may not be used, or can't be had."""
 
 
 @dataclass
@@ -45,18 +45,21 @@ class StoredStep:
     """A step of a stored rollout that is scored again."""
 
     stored: StoredRollout
+    """The stored rollout."""
+
     outcome: StepOutcome
+    """Stored outcome of the step."""
     by: Find
-    """The rollout with the task that it is scored by now."""
+    """Returns the rollout with the task that it is scored by now."""
 
     first_by: Find
-    """The rollout with the task that it was scored by at first."""
+    """Returns the rollout with the task of its first scoring."""
 
     logs: Path
-    """Directory for what the verifier leaves."""
+    """Directory for the files that the verifier writes now."""
 
     notes: Path
-    """Directory for the notes of its rooms."""
+    """Directory for the files of its rooms, one below it for each room."""
 
     labels: Callable[[Hosted], dict[str, str]]
     """Returns the labels of its rooms."""
@@ -65,15 +68,16 @@ class StoredStep:
     """Workflow whose end frees its rooms and their slots."""
 
     is_trusted: bool = False
-    """Whether the kept workspace is taken to be all that verifiers read."""
+    """Whether it is taken on trust that verifiers read nothing but the retained workspace."""
 
     ran: Ran | None = field(default=None, init=False)
-    """How the verifier's part was had, once it was."""
+    """Source of the verifier's result: its script `ran` again, or its `stored` output was read. None before."""
 
     warnings: list[str] = field(default_factory=list, init=False)
+    """Warnings of the scoring so far; they may hold secrets."""
 
     found: list[HardeningFinding] = field(default_factory=list, init=False)
-    """Findings about its verifier when it was run again."""
+    """Hardening findings of its verifier when that is run again."""
 
     @property
     def step(self) -> str | None:
@@ -82,16 +86,16 @@ class StoredStep:
 
     @property
     def workspace(self) -> Path | None:
-        """The workspace that was kept, if it was."""
+        """Return the archive of the retained workspace; None if it was not retained. Raises `ResultFileError`."""
         return self.stored.workspace(self.step)
 
     @property
     def baseline(self) -> HardeningBaseline | None:
-        """The first sandbox before its agent acted; None for a rollout from before that was kept."""
+        """Return the stored baseline of the agent's sandbox; None in a rollout from before baselines were stored."""
         return read_baseline(self.stored.paths.evidence(self.step))
 
     def is_same(self, rollout: Hosted) -> bool:
-        """Return whether the task is the one that the rollout was scored by at first."""
+        """Return whether the rollout's task has the digest of the first scoring's."""
         return rollout.spec.task.digest == self.stored.result.task_digest
 
     def config(self, rollout: Hosted) -> VerifierConfig:
@@ -99,7 +103,7 @@ class StoredStep:
         return config_of(rollout.task, self.step)
 
     def has_clean_room(self, rollout: Hosted) -> bool:
-        """Return whether the verifier runs in a sandbox of its own."""
+        """Return whether the verifier is configured to run in a clean room, not where the agent worked."""
         return self.config(rollout).sandbox_mode == "separate"
 
     def _is_lenient(self, rollout: Hosted) -> bool:
@@ -108,7 +112,12 @@ class StoredStep:
     # --- running the verifier again ---------------------------------------------------------------------------
 
     def room(self, rollout: Hosted, purpose: str = "") -> CleanRoom:
-        """Return the room of the step's verifier. purpose: tells several rooms of a step apart."""
+        """Return the room of the step's verifier, not yet opened: a clean room, or one like the agent's sandbox.
+
+        Args:
+            rollout: The rollout with the task to score by.
+            purpose: Suffix of the room's name, by which several rooms of a step differ.
+        """
         config, blueprint = self.config(rollout), rollout.blueprint
         is_clean = self.has_clean_room(rollout)
         if is_clean:
@@ -132,7 +141,20 @@ class StoredStep:
 
     @asynccontextmanager
     async def opened(self, rollout: Hosted, room: CleanRoom) -> AsyncIterator[Sandbox]:
-        """Open a room in a slot of this host, for a block. One that is interrupted, or retried, leaves it open."""
+        """Wait for a slot of this host, open a room for the block, and yield its sandbox; then remove it.
+
+        If the block is interrupted or fails retryably, the room stays for the next attempt.
+
+        Args:
+            rollout: The rollout with the task to score by.
+            room: The room, from `room`.
+
+        Raises:
+            VerifierError: No workspace was retained, or it can't be put into the room.
+            UnsupportedFeatureError: The task asks for something that the sandbox lacks.
+            MissingSecretError: A variable that the task needs is not set.
+            HostFullError: No slot became free in time.
+        """
         if self.workspace is None:
             raise self.nothing_kept()
         require_supported(rollout.task, rollout.provider.capabilities())
@@ -142,14 +164,19 @@ class StoredStep:
             async with room.kept_for_retries():
                 yield await room.open()
         except Exception as error:
-            # An error that is not ours is a scorer's own, and recorded: no attempt follows that would find the room.
+            # An error that is not the engine's is a scorer's own, and recorded: no further attempt would use the room.
             if not isinstance(error, BenchFlowError):
                 await room.remove()
             raise
         await room.remove()
 
     def verifier(self, rollout: Hosted, room: CleanRoom) -> ScriptVerifier:
-        """Return a task's verifier as at the first scoring. room: that it runs in."""
+        """Return a task's verifier with the evidence of the first scoring: state, baseline, workspace.
+
+        Args:
+            rollout: The rollout with the task to score by.
+            room: Room in which it will run.
+        """
         config = self.config(rollout)
         verifier = verifier_of(
             rollout.task,
@@ -170,7 +197,7 @@ class StoredStep:
         return verifier.alone(rollout.env(config.env, task=room.blueprint.task), room.baseline)
 
     def hardening(self, rollout: Hosted) -> HardeningReport | None:
-        """Return the report of the step's hardening, with what its verifier has met now; None without either."""
+        """Return the stored report of the step's hardening, extended by the findings of now; None without either."""
         report = hardening_after(self.stored.paths, self.step)
         if not self.found:
             return report
@@ -182,7 +209,7 @@ class StoredStep:
 
     @property
     def has_first(self) -> bool:
-        """Whether what the verifier wrote at the first scoring is there, and counted."""
+        """Return whether the reward file of the first scoring is there, and was valid then."""
         logs = self.stored.paths.verifier_of(self.step)
         written = any((logs / name).is_file() for name in ("reward.txt", "reward.json"))
         failure = self.outcome.verifier_error
@@ -191,20 +218,31 @@ class StoredStep:
         return written and (self.outcome.verify is not None or is_withheld)
 
     def first(self, rollout: Hosted) -> VerifyResult:
-        """Read again what the verifier wrote at first. Raises `VerifierError` where it is not a reward."""
+        """Return the result that the first scoring's reward file gives by the rollout's task.
+
+        Args:
+            rollout: The rollout with the task to score by.
+
+        Raises:
+            VerifierError: The file is no valid reward.
+        """
         return read_result(
             self.stored.paths.verifier_of(self.step),
             config=self.config(rollout),
             document=rollout.task.verifier_document,
             rubrics=rollout.task.rubrics,
-            # How it ended was told by the warnings of the first scoring.
+            # A nonzero exit status is among the warnings of the first scoring already.
             exit_code=0,
             is_split=rollout.task.layout == "split",
             is_lenient=self._is_lenient(rollout),
         )
 
     def nothing_kept(self, rollout: Hosted | None = None) -> VerifierError:
-        """Return the error of a verifier that can't be run again. rollout: with the task to score by, if it matters."""
+        """Return, not raise, the error for a verifier that can't run again, because no workspace was retained.
+
+        Args:
+            rollout: The rollout with the task to score by, to say why the first result does not count; None for none.
+        """
         why = "the workspace of this rollout was not kept"
         if rollout is not None and not self.is_same(rollout):
             why += ", and the task is not the one that it was scored by"
@@ -214,10 +252,14 @@ class StoredStep:
 
 
 def labels_of(run: SlotOwner) -> Callable[[Hosted], dict[str, str]]:
-    """Return what labels the rooms of a workflow's run."""
+    """Return a function that returns the labels for the rooms of a rollout.
+
+    Args:
+        run: Workflow run whose end is the end of the rooms.
+    """
 
     def labels(rollout: Hosted) -> dict[str, str]:
-        # The deadline of the scoring is that of a whole tree, and may be months; a room is of one step.
+        # The deadline of the scoring is for a whole tree, and may be months; a room is for one step.
         limit_sec = min(rollout.spec.run.deadline_sec, RunSettings().deadline_sec)
         config = rollout.spec.run.model_copy(update={"deadline_sec": limit_sec})
         return sandbox_labels(rollout.host.stack, rollout.spec.model_copy(update={"run": config}), run, 0)

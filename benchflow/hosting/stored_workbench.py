@@ -1,8 +1,8 @@
-"""The world of a stored rollout as its agent left it: a new sandbox with the workspace that was kept, if one asks.
+"""The workbench of a stored rollout: a new sandbox with the retained workspace, started when a scorer needs it.
 
-It is not taken on trust that the workspace is all that a verifier reads: the verifier of the first scoring must give it
-the reward that it gave at first. Where no workspace was kept, nothing can be run; but what the verifier wrote at first
-is read again, as long as the task is still the same.
+A verifier may read more than the workspace. So the verifier of the first scoring must give the workspace the same
+reward again, before another one is trusted. Without a retained workspace nothing can be run, but the reward file of the
+first scoring is read again, as long as the task is still the same.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _OUTSIDE = (
 
 @asynccontextmanager
 async def workbench_of(step: StoredStep) -> AsyncIterator[Workbench]:
-    """Yield the workbench of a step. What was started for it is removed at the end."""
+    """Yield the workbench of a step. At the end, sandboxes that it started are removed, unless a retry needs them."""
     async with AsyncExitStack() as stack:
         yield _StoredWorkbench(step, stack)
 
 
 class _StoredWorkbench:
-    """A `Workbench` that finds its task, and starts its sandbox, when it is first asked for what needs them."""
+    """A `Workbench` that reads its task and starts its sandbox at the first call that needs them."""
 
     def __init__(self, step: StoredStep, stack: AsyncExitStack) -> None:
         self._step, self._stack = step, stack
@@ -43,10 +43,13 @@ class _StoredWorkbench:
         self._bench: SandboxWorkbench | None = None
         self._result: VerifyResult | BenchFlowError | None = None
         self._unproven: BenchFlowError | None = None
-        """Why the workspace is not taken to be all that verifiers read; matters to the task's own verifier alone."""
+        """Error that shows that verifiers read more than the workspace; raised for the task's own verifier only."""
 
     async def tests(self) -> VerifyResult:
-        """Return the result of the task's own verifier: run again, or, without a workspace, read again."""
+        """Return the result of the task's own verifier, cached: run again, or read again without a workspace.
+
+        A `BenchFlowError` is cached, too, and raised at each call.
+        """
         async with self._testing:
             if self._result is None:
                 try:
@@ -74,7 +77,7 @@ class _StoredWorkbench:
         return await bench.tests()
 
     async def _again(self, rollout: Hosted) -> VerifyResult:
-        """Run the very verifier of the first scoring; where its reward differs now, the first result counts."""
+        """Run the unchanged verifier again; if its reward differs now, return the first result, with a warning."""
         step = self._step
         first = await asyncio.to_thread(step.first, rollout)
         try:
@@ -102,21 +105,22 @@ class _StoredWorkbench:
         env: Mapping[str, str] | None = None,
         timeout_sec: float = 60.0,
     ) -> SandboxExecResult:
-        """Run a command in the workspace, once for each key."""
+        """Run a command in the workspace, once per idempotency key, and return its exit status and output."""
         bench = await self._made()
         return await bench.run(key, command, files=files, env=env, timeout_sec=timeout_sec)
 
     async def read(self, path: str, *, limit: int) -> bytes | None:
-        """Return a file's content; None when there is none."""
+        """Return a file's content; None if there is no such file."""
         return await (await self._made()).read(path, limit=limit)
 
     async def _made(self) -> SandboxWorkbench:
+        """Return the workbench of the new sandbox, made once, after a check of a changed task's workspace."""
         async with self._making:
             if self._bench is None:
                 step = self._step
                 rollout = await step.by()
                 if step.has_first and not step.is_trusted and not step.is_same(rollout):
-                    # Before there is a room, in a slot: enough steps that hold one and wait for another fill the host.
+                    # Before the room takes a slot: steps that hold one and wait for another could fill the host.
                     try:
                         await _check_workspace(step)
                     except BenchFlowError as error:
@@ -136,7 +140,7 @@ class _StoredWorkbench:
 
 
 async def _check_workspace(step: StoredStep) -> None:
-    """Raise `VerifierError` unless the verifier of the first scoring gives the kept workspace what it gave at first."""
+    """Raise `VerifierError` unless the first scoring's verifier gives the retained workspace the same reward again."""
     recorded = await step.first_by()
     first = await asyncio.to_thread(step.first, recorded)
     room = step.room(recorded, "-first")
@@ -162,5 +166,5 @@ async def _check_workspace(step: StoredStep) -> None:
 
 
 def _worth(result: VerifyResult) -> float | dict[str, float] | None:
-    """Return what a result gives the work: its scalar, or its several keys."""
+    """Return a result's reward: the scalar, or the rewards by key if it is keyed."""
     return result.rewards if result.is_keyed else result.reward

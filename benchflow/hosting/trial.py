@@ -1,4 +1,4 @@
-"""Try a world on this host: whether it does what its manifest declares, in a sandbox of its own."""
+"""Try a world on this host: check in a sandbox of its own that the world does what its manifest declares."""
 
 from __future__ import annotations
 
@@ -25,17 +25,22 @@ from benchflow.results.write import set_aside
 from benchflow.store import write_atomic
 
 ORACLE_SEC = 600.0
-"""Limit of an oracle that has none of its own, in seconds."""
+"""Timeout of an oracle that has none of its own, in seconds."""
 
 WORLD_SEC = 1800.0
-"""Seconds that a trial may take beside its images, its setup, its oracles and its readiness."""
+"""Seconds for a trial beside its image builds, setup commands, oracles and readiness."""
 
 
 class HostedTrial:
     """The trial of a rollout's world, for one run of its workflow."""
 
     def __init__(self, rollout: Hosted, run_id: str) -> None:
-        """Make it. run_id: first run of the rollout's workflow."""
+        """Make it.
+
+        Args:
+            rollout: The rollout, with its task read; its spec has a world and a trial.
+            run_id: Run id of the first run of the rollout's workflow, which names the sandbox.
+        """
         environment, trial = rollout.spec.task.environment, rollout.spec.trial
         assert environment is not None and trial is not None
         self._rollout = rollout
@@ -45,7 +50,7 @@ class HostedTrial:
         self._name = ids.sandbox_name(rollout.host.stack, run_id, rollout.task.name, 0)
 
     def plan(self) -> RolloutPlan:
-        """Return the limit of the trial."""
+        """Return a plan without steps, with the timeout of the trial."""
         task, manifest = self._rollout.task, self._environment.manifest
         oracle_sec = (task.oracle.timeout_sec or ORACLE_SEC) * len(self._oracles)
         setup_sec = sum(command.timeout_sec for command in task.sandbox.setup_commands)
@@ -53,9 +58,16 @@ class HostedTrial:
         return RolloutPlan(steps=[], scoring_timeout_sec=limit_sec + oracle_sec + 2 * setup_sec)
 
     async def run(self) -> AgentlessScore:
-        """Try the world in a slot of this host, and write what was found into the results.
+        """Try the world in a slot of this host, write the findings to `TRIAL_FILE`, and return their counts as a score.
 
-        A further attempt tries it again, in a sandbox of the same name.
+        Meanwhile `TRIAL_STEP` has the name of the current check. A retry removes the sandboxes of the earlier attempt,
+        and tries the world from the beginning.
+
+        Returns:
+            A score with one step, whose items count the outcomes `holds`, `fails` and `unproven`.
+
+        Raises:
+            HostFullError: No slot became free in time.
         """
         rollout, provider = self._rollout, self._rollout.provider
         paths = await asyncio.to_thread(rollout.make_results_directory)
@@ -90,7 +102,7 @@ class HostedTrial:
         return AgentlessScore(steps=[scored])
 
     def setting(self) -> Setting:
-        """Return what the world is tried in."""
+        """Return the setting of the trial: the world, its sandbox, and the oracles that change its state."""
         rollout, manifest, task = self._rollout, self._environment.manifest, self._rollout.task
         owner_labels = sandbox_labels(rollout.host.stack, rollout.spec, self._owner, 0)
         declared = manifest.state.observe if manifest.state is not None else ()
@@ -114,7 +126,7 @@ class HostedTrial:
         )
 
     async def _image(self) -> ImageRef:
-        """Return the image that a rollout's sandbox would start from; without a task, the one of the manifest."""
+        """Return the image that a rollout's sandbox would start from; without a task, the manifest's image."""
         blueprint, manifest = self._rollout.blueprint, self._environment.manifest
         if self._trial.has_task:
             return await blueprint.image()
@@ -131,7 +143,7 @@ class HostedTrial:
 
     @property
     def _oracles(self) -> list[Path]:
-        """Directories of the task's oracles, one a step."""
+        """Return the directories of the task's oracles, one per step; empty without a task."""
         if not self._trial.has_task:
             return []
         task, directory = self._rollout.task, self._rollout.directory
@@ -139,7 +151,7 @@ class HostedTrial:
         return [directory / source for source in found if source is not None]
 
     async def _solve(self, sandbox: Sandbox) -> str:
-        """Run the oracles of the task, one step after another, and say how they ended."""
+        """Run the task's oracles, step by step until one fails, and return a sentence about how that ended."""
         task = self._rollout.task
         for number, source in enumerate(self._oracles):
             turn, _ = await run_oracle(

@@ -1,4 +1,4 @@
-"""Run a turn on this host: what comes before it, the agent or the oracle, and what may end it from outside."""
+"""Run a turn on this host: prepare the step, run the agent or the oracle, watch world, memory and disk meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,12 @@ INSTRUCTION = "/instruction.md"
 
 
 class HostedTurn:
-    """One turn of a rollout's agent, of whichever kind."""
+    """One turn of a rollout's agent: of one with a session, of the oracle, or of `nop`.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        work: The step, and the agent's session.
+    """
 
     def __init__(self, rollout: Hosted, work: StepInput) -> None:
         """Make it."""
@@ -51,12 +56,19 @@ class HostedTurn:
         self._work = work
         self._step = work.step
         self._key = f"turn-{work.step.index}"
-        """Key of the oracle's command in the sandbox."""
+        """Idempotency key of the oracle's command in the sandbox."""
 
     async def run(self) -> TurnResult:
-        """Run the turn to its end, or resume it where an earlier attempt left it."""
+        """Run the turn to its end or to a question of the agent, or resume it where an earlier attempt left it.
+
+        A failure of the agent, a broken world or a lack of memory is in the result. Events are written meanwhile.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+            TurnInterruptedError: The engine stopped the agent although the rollout was not cancelled; retryable.
+        """
         rollout, work, sandbox = self._rollout, self._work, self._rollout.sandbox
-        # After a preview that a crash cut off while the agent waited for an answer.
+        # A preview that a crash interrupted, while the agent waited for an answer, may have left it frozen.
         await thaw(sandbox, rollout.paths.root)
         with closing(trajectory_writer(rollout, work)) as writer:
             memory = TurnMemory(rollout, work, writer)
@@ -92,13 +104,13 @@ class HostedTurn:
         return turn if work.before is None else await compared(rollout, work, turn)
 
     async def _act(self, writer: NodeWriter) -> TurnResult:
-        """Take a turn of one of the engine's own agents."""
+        """Run a turn of one of the engine's own agents: the oracle, or `nop`, which does nothing."""
         if self._rollout.record.protocol == "oracle":
             return await self._run_oracle(writer)
         return TurnResult(stop_reason="end_turn")
 
     async def _watched(self, acting: Coroutine[Any, Any, TurnResult], memory: TurnMemory) -> TurnResult:
-        """Return the turn's result.
+        """Run the turn's coroutine with its watches: memory, world, size of the shared directory. Return its result.
 
         Raises:
             ServiceDiedError: The world broke before the turn ended.
@@ -118,7 +130,7 @@ class HostedTurn:
                     watch.result()
             return await turn
         except SandboxLostError:
-            # It may have ended with the process that the world was.
+            # If the world was the sandbox's main process, its error explains the loss.
             if world is not None:
                 await world.check()
             raise
@@ -128,7 +140,7 @@ class HostedTurn:
             await asyncio.gather(turn, *watches, return_exceptions=True)
 
     async def _end_acting(self) -> None:
-        """End the agent or oracle, whose turn nobody waits for any more."""
+        """End the agent or the oracle, after its turn was given up."""
         with suppress(SandboxLostError):
             if self._work.session is not None:
                 await HostedAgent(self._rollout).end(self._work.session)
@@ -138,14 +150,17 @@ class HostedTurn:
     # --- before it ----------------------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Bring the instruction and the files of the task's step, run their setup, wait for the step's healthcheck."""
+        """Write the instruction, upload the step's files, run their `setup.sh`, wait for the step's healthcheck.
+
+        If the session continues after a turn, only the instruction is written.
+        """
         rollout, step, session, task = self._rollout, self._step, self._work.session, self._rollout.task
         sandbox, setup_sec = rollout.sandbox, rollout.spec.run.sandbox_setup_timeout
         if self._work.goes_on:
             await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
             return
         if step.index and session is not None:
-            # The step before was verified, for which the workspace became the verifier's.
+            # For the verification of the step before, the verifier became the owner of the workspace.
             await prepare_account(sandbox, rollout.record, session.user, setup_sec)
         await remove_verifiers(rollout)
         await keep_step_memory(rollout, step, session, "before")
@@ -165,16 +180,19 @@ class HostedTurn:
             await check_health(sandbox, config.healthcheck, env)
 
     async def _take_baseline(self) -> None:
-        """Record what the sandbox is before the agent acts in this step, for the verifier after it."""
+        """Store the sandbox's baseline before the agent acts in this step, for its verifier; once per step.
+
+        A child that resumes its parent's session inherits the parent's baseline.
+        """
         rollout, work, task = self._rollout, self._work, self._rollout.task
         step = self._step.name
         if work.goes_on and rollout.spec.branch is not None:
-            # What its parent's agent has left is not the image's, whichever rollout continues from there.
+            # Files that the parent's agent left are not the image's, so no new baseline may hold them.
             await inherit_baseline(rollout, step)
         if read_baseline(rollout.paths.evidence(step)) is not None:
             return
-        # Where nobody acts but the engine's own agents, which are trusted, nobody has changed the system.
-        # The user is an agent's nevertheless: the oracle's work is verified as an agent's would be.
+        # The engine's own agents are trusted, and have not changed the system. The user is an agent's nevertheless: the
+        # oracle's work is verified as an agent's would be.
         own = AGENT_USER if task.agent.user in (None, "root", 0, "0") else task.agent.user
         agent = work.session.user if work.session is not None else own
         config, default = config_of(task, step), task.verifies_as(rollout.sandbox.ref.image_user)
@@ -183,7 +201,7 @@ class HostedTurn:
             agent=agent,
             verifier=config.user,
             default=default,
-            # In a clean room nothing else of the agent's is there. The list takes some milliseconds.
+            # A clean room has no other files of the agent, and needs no list. It takes some milliseconds.
             is_listed=config.sandbox_mode != "separate",
             instruction=prompt_of(task, self._step),
         )
@@ -206,7 +224,7 @@ class HostedTurn:
                 user=task.acts_as(step.name, rollout.sandbox.ref.image_user),
             )
         except asyncio.CancelledError:
-            # A cancelled rollout stops its agent; a worker that only shuts down leaves it running.
+            # A cancelled rollout stops its oracle; a worker that only shuts down leaves it running.
             if is_cancelled():
                 with suppress(BenchFlowError):
                     await see_through(self._kill_oracle())
@@ -217,10 +235,11 @@ class HostedTurn:
         return turn
 
     async def _kill_oracle(self) -> None:
-        """Kill the oracle, marked before: no later attempt takes the kill for the oracle's own failure."""
+        """Mark the oracle as stopped, then kill it: no later attempt takes the kill for the oracle's own failure."""
         self._rollout.mark(self._stopped)
         await self._rollout.sandbox.kill_once(self._key)
 
     @property
     def _stopped(self) -> str:
+        """Return the name of the mark that the engine has killed the oracle."""
         return f"{self._rollout.ref.episode}{self._key}.stopped"

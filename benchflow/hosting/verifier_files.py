@@ -1,4 +1,4 @@
-"""Files that verifiers of finished steps have left in the sandbox, and that no later agent may see."""
+"""Remove the files of finished steps' verifiers from the sandbox, which no later agent may see."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from benchflow.planes.reward.verify import config_of, verifier_of
 from benchflow.store import write_atomic
 
 SETTLED = "settled.json"
-"""File of the evidence: all of it is there, with the warnings. Later changes to the sandbox do not count."""
+"""File that marks a step's evidence as complete, with its warnings. Later changes to the sandbox do not count."""
 
 _REMOVED = "verifier-removed"
-"""File of the evidence: the sandbox no longer has what the step's verifier brought and wrote."""
+"""File of the evidence that marks the files of the step's verifier as removed from the sandbox."""
 
 
 async def remove_verifiers(rollout: Hosted) -> None:
-    """Take out of the sandbox what the verifiers of its steps brought and wrote, before an agent or a copy has it.
+    """Remove the files that verifiers of finished steps brought and wrote, once per step.
 
-    Not at the end of a verification: one that a crash cuts off reads the verifier's files again.
+    Call it before an agent acts in the sandbox, and before the sandbox is copied. It is not part of a verification,
+    because one that resumes after a crash reads the verifier's files again.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
     """
     task = rollout.task
     for index, step in enumerate(task.steps):

@@ -1,8 +1,8 @@
-"""Where a step's verifier runs, and why: where the agent worked, or in a clean room.
+"""Choose where a step's verifier runs: in the agent's sandbox, or in a clean room.
 
-A clean room keeps an agent's doings from the verifier best, and scores honest work 0 if the verifier reads what does
-not travel. Where nobody has decided, it is taken only if both are known: the oracle's work is worth the same there, and
-this rollout has left nothing behind.
+A clean room protects the verifier best from an agent's changes, but scores honest work 0 if the verifier reads files
+that do not travel. If neither task nor job decides, it is used only if the oracle's work gets the same rewards there,
+and this rollout has changed no files outside of those that travel.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from benchflow.planes.reward.hardening.record import note_paths
 from benchflow.planes.reward.hardening.survey import is_below
 
 _NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs", "/var/lib/benchflow")
-"""Places of caches, settings and what is made anew: nothing that is there alone is a result of work."""
+"""Directories of caches, settings and temporary files, whose changes are no result of work."""
 
 
 class VerifierPlace(Model):
-    """Where a verifier runs."""
+    """Place where a verifier runs."""
 
     is_separate: bool = False
-    """True for a clean room."""
+    """Whether it is a clean room; otherwise it is the agent's sandbox."""
 
     is_weaker: bool = False
-    """True if a clean room would keep more from the verifier, and was not taken because it might cost honest work."""
+    """Whether a clean room was not used, although it protects better, because honest work might get no reward there."""
 
     why: str = ""
-    """The reason, for people."""
+    """Reason of the choice, for people."""
 
     @property
     def metadata(self) -> dict[str, str | bool]:
-        """Return what a result says of it."""
+        """Return the metadata about the place for the verifier's result."""
         said: dict[str, str | bool] = {"verified_in": "separate" if self.is_separate else "shared"}
         return said | {"verified_in_why": self.why, "weaker": self.is_weaker}
 
@@ -53,17 +53,18 @@ async def choose_place(
     *,
     has_rooms: bool,
 ) -> tuple[VerifierPlace, list[str] | None]:
-    """Return where the verifier of a step is to run, after the sandbox was hardened for it.
-
-    Beside it are the paths that a clean room would not have; None where they were not looked for.
+    """Choose where the verifier of a step runs. Call it after the sandbox was hardened for the verifier.
 
     Args:
-        sandbox: Where the agent worked.
-        config: The verifier's table, as the task and the job have it.
-        fidelity: What is known of clean rooms for this step.
-        baseline: What the sandbox was before the agent acted.
-        travelling: Paths that go into the room besides the workspace.
+        sandbox: The agent's sandbox.
+        config: Configuration of the verifier, with the job's settings applied.
+        fidelity: Rewards of an oracle's work in this step; None if no oracle was run.
+        baseline: Baseline of the sandbox before the agent acted; None if there is none.
+        travelling: Paths that go into a clean room beside the workspace.
         has_rooms: Whether the provider has clean rooms.
+
+    Returns:
+        The place, and the changed paths that a clean room would lack; None instead of these if they were not searched.
     """
     if config.sandbox_mode != "auto":
         asked = "the task or the job asks for it"
@@ -80,7 +81,7 @@ async def choose_place(
         return shared(fidelity.difference)
     if baseline is None or baseline.changes is None:
         return shared("the files were not listed before the agent acted")
-    # Code that was put into a process of the world can't be what is scored.
+    # Processes of the world into which the agent injected code are left out: they can't be the work that is scored.
     if running := [process for process in await sandbox.strangers() if not process.is_altered]:
         return shared(f"a process of the agent's runs: {running[0].command}")
     try:
@@ -99,14 +100,17 @@ async def note_outside(
     known: list[str] | None,
     listing: FileChanges | None,
 ) -> list[HardeningFinding]:
-    """Return a note about what was changed outside of the workspace: a verifier that runs there may meet it.
+    """Return at most one note about files that the agent changed outside of the workspace, which a verifier may read.
 
     Args:
-        sandbox: Where the agent worked.
-        baseline: What the sandbox was before the agent acted.
-        travelling: Paths that are not counted, as in `choose_place`.
-        known: The paths, where they were looked for.
-        listing: The files that differ from the image, where they were listed.
+        sandbox: The agent's sandbox.
+        baseline: Baseline of the sandbox before the agent acted; None if there is none.
+        travelling: Paths that do not count, as in `choose_place`.
+        known: Changed paths from `choose_place`; None to search for them.
+        listing: List of the files that differ from the image; None to make one.
+
+    Raises:
+        SandboxError: It is retryable; after any other, no note is returned.
     """
     if known is None and baseline is not None and baseline.changes is not None:
         try:
@@ -114,23 +118,29 @@ async def note_outside(
         except SandboxError as error:
             if error.retryable:
                 raise
-            # A note is not worth a reward.
+            # The reward must not be lost for a note.
             return []
         known = left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling])
     top: list[str] = []
     for path in sorted(known or (), key=lambda path: path.split("/")):
-        # Of a new directory, what is in it says no more.
+        # Of a new directory, only its own path is named.
         if not top or not path.startswith(f"{top[-1]}/"):
             top.append(path)
     return [note_paths(VERIFY_TOOLS, top, "was changed outside of the workspace")] if top else []
 
 
 def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[str]) -> list[str]:
-    """Return the paths that have changed and that a clean room would not have."""
+    """Return the changed paths that a clean room would lack, without caches and settings.
+
+    Args:
+        before: Files that differed from the image before the agent acted.
+        after: Files that differ now.
+        travelling: Paths that go into a clean room, the workspace included.
+    """
     places = [place.rstrip("/") for place in (*travelling, *_NOT_WORK) if place.rstrip("/")]
     return [path for path in before.differences(after) if "/__pycache__" not in path and not is_below(path, places)]
 
 
 def _skipped(sandbox: Sandbox, baseline: HardeningBaseline) -> list[str]:
-    """Return the places of which no list is needed: a home may have very many files."""
+    """Return the directories that are not listed, since their changes do not count: a home may have very many files."""
     return [*skipped(sandbox, baseline.tools), baseline.home, *_NOT_WORK]

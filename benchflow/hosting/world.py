@@ -1,6 +1,6 @@
-"""The world of a rollout, where it has one: what its sandbox is started with, its life, its state.
+"""Start, watch and end the world of a rollout, and store its state and logs with the results.
 
-How a world is started, watched, captured and put back is the environment plane's to know.
+How a world is started, checked, captured and restored is known to the environment plane only.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from benchflow.planes.environment import differences, prepare_sandbox
 from benchflow.store import storage_errors, write_atomic
 
 MAX_STATE_BYTES = 256 * 1024 * 1024
-"""Bytes of a snapshot that are fetched from a sandbox, to be read and retained with the results."""
+"""Maximum size in bytes of a snapshot that is fetched from a sandbox into the results."""
 
 MAX_LOG_CHARS = 4 * 1024 * 1024
-"""Characters of a service's log that are retained with the results."""
+"""Maximum number of characters of a service's log in the results, from its end."""
 
 POLL_INTERVAL_SEC = 2.0
-"""Seconds between two checks that the world still lives, while an agent acts in it."""
+"""Seconds between two checks of the world while an agent acts in it."""
 
 _ENDED = "world-ended"
+"""Mark of a sandbox whose world the engine has ended, after the rollout's namespace."""
 
 
 def entrypoint_env(rollout: Hosted) -> dict[str, str]:
-    """Return the variables that the image's entrypoint alone is given."""
+    """Return the secret variables that only the image's entrypoint gets; empty unless the entrypoint is the world."""
     manifest = rollout.manifest
     if manifest is None or not manifest.owns_lifecycle:
         return {}
@@ -39,7 +40,13 @@ def entrypoint_env(rollout: Hosted) -> dict[str, str]:
 
 
 async def prepare_for_world(rollout: Hosted, wanted: SandboxSpec, log: Path) -> SandboxSpec:
-    """Return what a sandbox must be started with for its world, and record how that is. wanted: without it."""
+    """Return the specification of a sandbox with the world's additions, and store the setup of the world's helper.
+
+    Args:
+        rollout: The rollout.
+        wanted: Specification without the world; returned as it is for a task without one. Its image is ready.
+        log: File for the output of a build.
+    """
     environment, host = rollout.spec.task.environment, rollout.host
     if environment is None:
         return wanted
@@ -61,12 +68,17 @@ async def prepare_for_world(rollout: Hosted, wanted: SandboxSpec, log: Path) -> 
 
 
 async def start_world(rollout: Hosted, world: Environment, baseline: StateSnapshot | None) -> ReadyWorld:
-    """Provision the world, and return what is known of it. What is learned of its image spares later ones the probes.
+    """Start the world unless it runs, wait until it is ready, and return its services, probes and ports.
+
+    Services that started are cached in the host, so that later sandboxes of the same image need no probes for them.
 
     Args:
-        rollout: Whose world it is.
-        world: The environment.
-        baseline: State that the agent began with, in a copy of its sandbox.
+        rollout: The rollout, attached to its sandbox.
+        world: The rollout's world.
+        baseline: In a copy of a sandbox, the state that the agent started with there; None to capture it now.
+
+    Raises:
+        ReadinessError: The world is not ready in time.
     """
     environment = rollout.spec.task.environment
     assert environment is not None
@@ -79,20 +91,24 @@ async def start_world(rollout: Hosted, world: Environment, baseline: StateSnapsh
 
 
 async def watch_world(world: Environment) -> None:
-    """Raise `ServiceDiedError` as soon as the world breaks; never returns."""
+    """Check the world every two seconds, without end.
+
+    Raises:
+        ServiceDiedError: A part of the world has ended that should run.
+    """
     while True:
         await world.check()
         await asyncio.sleep(POLL_INTERVAL_SEC)
 
 
 async def end_world(rollout: Hosted, world: Environment) -> None:
-    """End a world that is not kept alive. It is marked before, so that a further attempt does not find it dead."""
+    """End the world's processes. The end is marked before, so that a retry does not take the world for broken."""
     rollout.mark(f"{rollout.ref.episode}{_ENDED}")
     await world.teardown()
 
 
 def has_ended_world(rollout: Hosted) -> bool:
-    """Return whether the engine has ended the world itself, or was about to."""
+    """Return whether `end_world` was called, in this attempt or an earlier one."""
     return rollout.has_mark(f"{rollout.ref.episode}{_ENDED}")
 
 
@@ -102,10 +118,16 @@ def has_ended_world(rollout: Hosted) -> bool:
 async def keep_state(
     rollout: Hosted, world: Environment, label: str, baseline: StateSnapshot | None
 ) -> tuple[Path | None, list[str]]:
-    """Capture the state after a step, with what has changed in it, into the results.
+    """Capture the world's state and its difference from the baseline, and write both into the results.
+
+    Args:
+        rollout: The rollout.
+        world: The rollout's world.
+        label: Name of the moment, which names the directory.
+        baseline: State that the agent started with; None if there is none.
 
     Returns:
-        The directory that is the verifier's evidence, None where there is none, and warnings.
+        Directory with the state for the verifier, None for a stateless world or a state that is too large; warnings.
     """
     if not world.is_stateful:
         return None, []
@@ -122,7 +144,7 @@ async def keep_state(
             (evidence / "state.json").write_text(state.model_dump_json() + "\n")
             if found.diff is not None:
                 (evidence / "diff.json").write_text(found.diff.model_dump_json() + "\n")
-            # It goes into the sandbox with its modes, for a verifier that may have a user of its own.
+            # It is uploaded with its modes, for a verifier that may run as a user of its own.
             for path in (evidence, *evidence.rglob("*")):
                 if not path.is_symlink():
                     path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o044))
@@ -132,15 +154,15 @@ async def keep_state(
 
 
 async def compare_copy(world: Environment, observed: Sequence[Observation], *, must_be_equal: bool) -> tuple[str, ...]:
-    """Return which URLs of a copied world answer otherwise than they did in the world that it is a copy of.
+    """Return a sentence for each URL at which a copied world answers differently from the original.
 
     Args:
-        world: The copy.
-        observed: The answers in the world itself, just before the checkpoint.
+        world: World of the copy.
+        observed: Answers of the original just before the checkpoint; empty to compare nothing.
         must_be_equal: Whether a difference is an error.
 
     Raises:
-        UnprovenStateError: There are any, and there must be none.
+        UnprovenStateError: There is a difference, and `must_be_equal` is set.
     """
     if not observed:
         return ()
@@ -155,7 +177,7 @@ async def compare_copy(world: Environment, observed: Sequence[Observation], *, m
 
 
 async def keep_logs(world: Environment, paths: RolloutPaths) -> list[str]:
-    """Write the logs of the services into the results. Returns warnings."""
+    """Write the logs of the world's services into the results. Return a warning if they can't be read."""
     directory = paths.environment / "logs"
     try:
         logs = await world.logs(tail=MAX_LOG_CHARS)

@@ -12,10 +12,10 @@ Range = tuple[int, int]
 
 
 class Spans:
-    """Queue of rollout indices, stored as ranges: a job may have 10^5 of them."""
+    """Queue of rollout indices, stored as ranges, since a job may have 10^5 indices."""
 
     def __init__(self, spans: Iterable[Range]) -> None:
-        """Make it from ranges; empty ones are dropped."""
+        """Make the queue from ranges of indices; empty ranges are dropped."""
         self._spans = [(first, end) for first, end in spans if first < end]
 
     def __len__(self) -> int:
@@ -27,7 +27,7 @@ class Spans:
         return iter(self._spans)
 
     def first(self, count: int) -> list[Range]:
-        """Return the ranges of the first `count` indices, or of all there are."""
+        """Return the ranges of the first `count` indices, or of all if there are fewer. Remove nothing."""
         found: list[Range] = []
         for first, end in self._spans:
             if count <= 0:
@@ -47,7 +47,7 @@ class Spans:
         self._spans = left
 
     def put_back(self, first: int, end: int) -> None:
-        """Add a range to the front."""
+        """Add the range of indices from `first` up to, not including, `end` to the front."""
         self._spans.insert(0, (first, end))
 
 
@@ -55,32 +55,32 @@ class Backlog:
     """The rollouts of a job that are still to be started: pending, named, or waiting for a retry."""
 
     def __init__(self, pending: Iterable[Range], retries: Iterable[Retry]) -> None:
-        """Make it, with no rollout named.
+        """Make the backlog, with no rollout named.
 
         Args:
-            pending: Indices of the rollouts that had no attempt yet.
-            retries: Attempts that are due at or after a time.
+            pending: Ranges of the indices of rollouts that had no attempt yet.
+            retries: Scheduled attempts of rollouts that failed, or failed to start.
         """
         self.pending = Spans(pending)
         self.named: deque[RolloutSpec] = deque()
         self.retries = list(retries)
 
     def __len__(self) -> int:
-        """Return how many rollouts are still to be started, retries included."""
+        """Return the number of rollouts that are still to be started, retries included."""
         return self.n_unstarted + len(self.retries)
 
     @property
     def n_unstarted(self) -> int:
-        """Number of rollouts that are pending or named, retries not included unless they are named."""
+        """Return the number of rollouts that are pending or named; of the retries, only named ones count."""
         return len(self.named) + len(self.pending)
 
     def has(self, index: int) -> bool:
-        """Return whether a rollout is still to be started."""
+        """Return whether the rollout of this index is still to be started, for the first time or again."""
         indices = [*(spec.index for spec in self.named), *(retry.index for retry in self.retries)]
         return index in indices or any(first <= index < end for first, end in self.pending)
 
     def next(self, now: float, count: int, batch: int) -> tuple[list[Retry], list[Range]]:
-        """Return the rollouts to name next: the retries that are due, or if none is, pending rollouts. Remove nothing.
+        """Return the rollouts to name next: due retries, or if there are none, pending rollouts. Remove nothing.
 
         Args:
             now: Workflow time.
@@ -94,11 +94,11 @@ class Backlog:
         return due, [(retry.index, retry.index + 1) for retry in due] or self.pending.first(batch)
 
     def add_named(self, due: Sequence[Retry], specs: Sequence[RolloutSpec]) -> None:
-        """Move rollouts that `next` returned to the named ones.
+        """Move rollouts that `next` returned to the named ones, with the number of the attempt in their specifications.
 
         Args:
             due: The retries that `next` returned.
-            specs: Specifications of the rollouts, in order; may be fewer than `next` returned, the rest then stays.
+            specs: Specifications of the rollouts, in order. Rollouts beyond these stay where they are.
         """
         attempts = {retry.index: retry.attempt for retry in due}
         self.named.extend(spec.model_copy(update={"attempt": attempts.get(spec.index, 1)}) for spec in specs)
@@ -108,13 +108,23 @@ class Backlog:
             self.pending.drop(len(specs))
 
     def add_retry(self, index: int, attempt: int, not_before: float) -> Retry:
-        """Schedule an attempt of a rollout, not to start before `not_before` (workflow time), and return the retry."""
+        """Schedule an attempt of a rollout, and return the retry.
+
+        Args:
+            index: Index of the rollout.
+            attempt: Number of the attempt.
+            not_before: Earliest workflow time of the start, in seconds since the epoch.
+        """
         retry = Retry(index=index, attempt=attempt, not_before=not_before)
         self.retries.append(retry)
         return retry
 
     def unname(self, now: float) -> None:
-        """Move the named rollouts back: first attempts to the front of the pending ones, others to the due retries."""
+        """Move the named rollouts back: first attempts to the front of the pending ones, others to the retries.
+
+        Args:
+            now: Workflow time, from which those retries are due.
+        """
         for spec in reversed(self.named):
             if spec.attempt > 1:
                 self.add_retry(spec.index, spec.attempt, now)
@@ -126,11 +136,11 @@ class Backlog:
         """Remove retries, and pending rollouts from the front.
 
         Args:
-            due: The retries.
+            due: Retries to remove.
             pending: Ranges of the first pending rollouts, as `next` returns them.
 
         Returns:
-            The number of rollouts removed, and the ranges of those that had no attempt yet.
+            The number of rollouts removed, and the ranges of the indices of those that had no attempt yet.
         """
         self._drop_retries({retry.index for retry in due})
         count = sum(end - first for first, end in pending)
@@ -140,7 +150,10 @@ class Backlog:
     def drop_attempted(self, now: float) -> int:
         """Remove the retries of rollouts that had an attempt, and return their number.
 
-        These rollouts have a row already, that of their last attempt. All others become pending.
+        These rollouts have a row already, that of their last attempt. Named rollouts and other retries become pending.
+
+        Args:
+            now: Workflow time.
         """
         self.unname(now)
         number, never = self.drop(self.retries, [])

@@ -1,7 +1,7 @@
-"""A rollout branches: children start from a checkpoint, their returns make the node's value, and it may then continue.
+"""Branching of a rollout: children start from a checkpoint, their returns make V(s), and the rollout may continue.
 
-The children are child workflows, which their parent awaits. The failure of one is data in its outcome; when the parent
-ends early, they are cancelled, and tear down their sandboxes.
+The children are child workflows, which their parent awaits. The failure of a child is data in its outcome. If the
+parent ends early, its children are cancelled, and tear down their sandboxes.
 """
 
 from __future__ import annotations
@@ -45,12 +45,20 @@ MAX_STARTS = 64
 
 
 class Branching:
-    """Decides where a rollout branches, runs the children, and continues from one of them."""
+    """The branches of one rollout: where children start, their runs, and the continuation from one of them."""
 
     def __init__(
         self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox, checkpoints: Checkpoints, turns: Turns
     ) -> None:
-        """Make it from the modules of one rollout, which all work on `state`."""
+        """Make it for one rollout.
+
+        Args:
+            state: State of the rollout, shared by its modules; the fields about children are set here.
+            phases: Phases of the rollout.
+            sandbox: Sandbox of the rollout.
+            checkpoints: Checkpoints of the rollout, from which children start.
+            turns: Turns of the rollout's agent, which continue from a child.
+        """
         self._state = state
         self._phases = phases
         self._sandbox = sandbox
@@ -116,7 +124,7 @@ class Branching:
         if config is None or isinstance(config.policy, Unbranched):
             return ()
         if state.continues_itself and state.node(done) in {start_of(outcome.chain) for outcome in state.outcomes}:
-            # Its children have started at this node before: it now continues from there.
+            # Children have started at this node before, and the rollout now continues from it.
             return ()
         origin_steps = state.origin_steps if state.branch_origin is not None else None
         if isinstance(config.policy, CustomPolicy):
@@ -130,7 +138,13 @@ class Branching:
         return wanted if len(wanted) <= self._capacity() else ()
 
     async def _decide(self, policy: CustomPolicy, steps_left: int, max_children: int) -> tuple[ChildSpec, ...]:
-        """Run the user's own policy in an activity, and return the children that it starts at the present node."""
+        """Run the user's own policy in an activity, and return the children that it wants at the present node.
+
+        Args:
+            policy: Name and options of the policy.
+            steps_left: Number of steps that the rollout may still run.
+            max_children: Maximum number of children in the whole tree.
+        """
         state = self._state
         request = DecideInput(
             policy=policy,
@@ -148,11 +162,14 @@ class Branching:
     # --- the step that branches -----------------------------------------------------------------------------
 
     async def branch_at(self, before: Checkpoint | None, question: Question) -> bool:
-        """Run children that each answer the agent's question differently. Return whether there were any.
+        """Run children that each answer the agent's question differently, if the policy has any.
 
         Args:
-            before: The checkpoint from before the turn; None if users answer.
+            before: Checkpoint from before the turn; None if users answer questions.
             question: The question.
+
+        Returns:
+            Whether children have run. If not, a user is to answer the question.
         """
         if before is None or not (children := await self.due(question)):
             return False
@@ -163,13 +180,17 @@ class Branching:
         return True
 
     async def branch(self, checkpoint: Checkpoint, children: tuple[ChildSpec, ...]) -> bool:
-        """Run children from a checkpoint to their ends, and set the node's value.
+        """Run children from a checkpoint to their ends, set the node's value, and continue by the configuration.
+
+        Args:
+            checkpoint: Checkpoint from which the children start.
+            children: Overrides of each child.
 
         Returns:
-            Whether the rollout has more to run: by itself, or from the end of one of the children.
+            Whether the rollout has more to run: in its own sandbox, or in a new one from the end of a child.
         """
         state = self._state
-        # The activity that took the checkpoint may have succeeded although it was cancelled.
+        # The activity that took the checkpoint may have succeeded although it was cancelled, and swallowed that.
         state.check_stop()
         slots.current().lend()
         if self._phases.phase != "branch":
@@ -182,7 +203,7 @@ class Branching:
             value = await self._grow(checkpoint, children)
         finally:
             if state.continues_itself:
-                # The node's value is no value of this rollout, however it ends.
+                # The rollout continues, so V(s) of this node is not its reward, however it ends.
                 state.value = None
             # A pending write of the tree would overwrite newer ones. The task may end well although cancelled.
             grown.set()
@@ -220,7 +241,7 @@ class Branching:
     async def _continue_from(self, child: ChildOutcome) -> None:
         """Adopt the steps of a child, and provision a sandbox at its last checkpoint, if steps are left to run."""
         state = self._state
-        # The value of the node chose the child. The reward of the rollout comes from its further steps.
+        # V(s) is not the rollout's reward any more: that comes from its further steps.
         state.value = None
         own = [node for node in child.nodes if chain_of(node.id) == child.chain]
         state.adopted |= child.adopted | {node.step: node.id for node in own if node.step is not None}
@@ -232,7 +253,15 @@ class Branching:
     # --- the children ---------------------------------------------------------------------------------------
 
     async def _grow(self, checkpoint: Checkpoint, children: Sequence[ChildSpec]) -> StateValue:
-        """Run children from a checkpoint to their ends, and return the value of the node where they start."""
+        """Run children from a checkpoint to their ends, and return V(s) of the node where they start.
+
+        Args:
+            checkpoint: Checkpoint from which the children start.
+            children: Overrides of each child.
+
+        Raises:
+            ActivityError: The user's own aggregate has failed for the final returns of a node.
+        """
         state, config = self._state, self._state.config
         assert config is not None
         node = checkpoint.node if state.asked is None else state.asked
@@ -256,7 +285,12 @@ class Branching:
         return state.value
 
     def _drawn_origins(self, policy: TreeGrpo, root: Checkpoint) -> list[BranchOrigin]:
-        """Return the origins of the next round of Tree-GRPO: new branch paths at nodes drawn from the trees so far."""
+        """Return the origins of the next round of Tree-GRPO: new branch paths at nodes drawn from the trees so far.
+
+        Args:
+            policy: Parameters of Tree-GRPO.
+            root: Checkpoint of the root of all trees.
+        """
         state = self._state
         retained = {one.node: one for one in state.retained_below} | {root.node: root}
         trees: dict[str, list[Node]] = {}
@@ -277,7 +311,10 @@ class Branching:
         return origins
 
     async def _run_all(self, origins: Sequence[BranchOrigin], node: str) -> None:
-        """Run children to their ends, `concurrency` at a time, and update the value of `node` as each ends."""
+        """Run children to their ends, `concurrency` at a time, and update V(s) of `node` after each end.
+
+        If the work is cancelled or raises meanwhile, all of them are cancelled and awaited.
+        """
         state, config = self._state, self._state.config
         assert config is not None
         state.pending = [origin.chain for origin in origins]
@@ -295,7 +332,7 @@ class Branching:
                 n_left -= 1
                 slots.current().give_back(child, is_last=n_left == 0)
             outcome = outcome.model_copy(update={"tree": origin.tree, "before": origin.before})
-            # One after another, so that each value counts all children that have ended before.
+            # Under a lock, so that each V(s) counts all children that have ended before.
             async with self._counting:
                 if is_own(config.aggregate):
                     await self._ask_aggregate(state.value_of(start_of(outcome.chain) or "", outcome))
@@ -337,7 +374,7 @@ class Branching:
     # --- the tree as it grows -------------------------------------------------------------------------------
 
     async def _write_growth(self, grown: asyncio.Event) -> None:
-        """Write the tree now, and after each child that ends, until `grown` is set."""
+        """Write the tree now, and after the end of each child, until `grown` is set."""
         while not grown.is_set():
             n_ended = len(self._state.outcomes)
             try:
@@ -348,7 +385,11 @@ class Branching:
             await workflow.wait_condition(lambda n=n_ended: grown.is_set() or len(self._state.outcomes) > n)  # type: ignore[misc]
 
     async def write_tree(self) -> None:
-        """Write the tree as it is so far to the results, to be read while the rollout runs. A failure is logged."""
+        """Write the tree so far to the results, to be read while the rollout runs. A failure is logged.
+
+        Raises:
+            HostLost: The sandbox's host is lost.
+        """
         work = TreeInput(spec=self._state.spec, tree=self._state.tree())
         try:
             await self._sandbox.run(names.WRITE_TREE, work, None)

@@ -1,4 +1,4 @@
-"""Awaits that a cancellation of the workflow does not cut short, and cancellations of other workflows."""
+"""Awaits that a cancellation of the workflow does not interrupt, and cancellations of other workflows."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda: None) -> T:
-    """Await `work` to its end, and return its result or raise its error.
+    """Await `work` to its end, whatever is cancelled meanwhile, and return its result or raise its error.
 
-    A cancellation that arrives meanwhile calls `on_cancel`, and is dropped.
+    Args:
+        work: Coroutine or task.
+        on_cancel: Called for each cancellation of the caller, which is then dropped.
     """
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            # Ours or the work's own: `done` is true only of the latter, which `result` raises below.
+            # The caller was cancelled, or the work itself: in the latter case it is done, and `result` raises below.
             if not task.done():
                 on_cancel()
         except Exception:
-            # The work's own error, which `result` raises below. Any other one is no reason to abandon the work.
+            # An error of the work, which `result` raises below. Any other error is no reason to abandon the work.
             continue
     return task.result()
 
@@ -36,8 +38,14 @@ async def to_the_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda:
 async def result_of(activity: workflow.ActivityHandle[Any]) -> Any:
     """Await an activity and return its result. A cancellation of the caller is passed on to the activity.
 
-    A result that arrives together with a cancellation is returned. The SDK would drop it, and whatever the activity
-    has made, a sandbox for example, would be an orphan.
+    A result that arrives together with a cancellation is returned. The SDK would drop it, and a sandbox, for example,
+    that the activity has made would be an orphan.
+
+    Args:
+        activity: Handle of the started activity.
+
+    Raises:
+        ActivityError: The activity has failed, or was cancelled.
     """
     while True:
         try:
@@ -45,21 +53,21 @@ async def result_of(activity: workflow.ActivityHandle[Any]) -> Any:
         except asyncio.CancelledError:
             if activity.done():
                 return activity.result()
-            # Not at once: a result that has arrived needs one more turn of the loop to reach the handle.
+            # Not at once: a result that has arrived needs one more iteration of the event loop to reach the handle.
             asyncio.get_running_loop().call_soon(activity.cancel)
 
 
 class Cancellations:
-    """The cancellations of a job's rollouts: those that were requested one by one, or all of a cancelled job."""
+    """Cancellations of a job's rollouts: of single rollouts on request, or of all when the job is cancelled."""
 
     def __init__(
         self, requested: Sequence[str], open_: Mapping[int, OpenRollout], is_of_all: Callable[[], bool], at_a_time: int
     ) -> None:
-        """Make it, empty or with the requests of the workflow's last run.
+        """Make the list of cancellations, empty or with the requests of the workflow's last run.
 
         Args:
             requested: Workflow ids of the rollouts to cancel, some of which may not have started yet.
-            open_: The open rollouts of the job, by index.
+            open_: Open rollouts of the job by index: the job's own mapping, not a copy.
             is_of_all: Returns whether the job itself is cancelled.
             at_a_time: Maximum number of cancellations sent in one workflow task.
         """
@@ -71,15 +79,15 @@ class Cancellations:
 
     @property
     def requested(self) -> list[str]:
-        """Return the workflow ids that were requested one by one."""
+        """Return the workflow ids of single rollouts to cancel, to be carried across continue-as-new."""
         return list(self._requested)
 
     def has(self, id_: str) -> bool:
-        """Return whether the cancellation of a rollout was requested."""
+        """Return whether the cancellation of this single rollout was requested, by its workflow id."""
         return id_ in self._requested
 
     def request(self, id_: str, *, limit: int) -> None:
-        """Request the cancellation of a rollout, whether it runs or has yet to start. `send` carries it out.
+        """Request the cancellation of a rollout, whether it runs or has yet to start. `send` sends it. Idempotent.
 
         Args:
             id_: Workflow id of the rollout.
@@ -89,34 +97,35 @@ class Cancellations:
             self._requested[id_] = None
 
     def forget(self, id_: str) -> None:
-        """Forget the request of a rollout that has ended."""
+        """Forget the request to cancel a rollout, because it has ended; one that was not requested is ignored."""
         self._requested.pop(id_, None)
 
     def unsent(self) -> list[OpenRollout]:
-        """Return the running rollouts whose cancellation was requested and not sent."""
+        """Return the running rollouts whose cancellation is due and was not sent to their present attempt."""
         started = [rollout for rollout in self._open.values() if rollout.since is not None]
         unsent = [rollout for rollout in started if (rollout.index, rollout.attempt) not in self._sent]
         return [rollout for rollout in unsent if self._is_of_all() or rollout.id in self._requested]
 
     async def send(self) -> None:
-        """Send the cancellations that were requested, and those that are requested meanwhile."""
+        """Send all due cancellations, once for each attempt, and those that become due meanwhile."""
         while asked := self.unsent():
             self._sent |= {(rollout.index, rollout.attempt) for rollout in asked}
             await cancel_workflows([rollout.id for rollout in asked], self._at_a_time)
 
 
 async def cancel_workflows(ids: Sequence[str], at_a_time: int) -> None:
-    """Cancel other workflows. A failure, e.g. because the workflow is over, is logged.
+    """Request the cancellation of other workflows. A failure, e.g. because a workflow has ended, is logged.
 
     Args:
         ids: Workflow ids.
-        at_a_time: Maximum number per workflow task, whose commands are one message to the server.
+        at_a_time: Maximum number per workflow task, whose commands are one message of limited size to the server.
     """
     for start in range(0, len(ids), at_a_time):
         await asyncio.gather(*map(_cancel, ids[start : start + at_a_time]))
 
 
 async def _cancel(workflow_id: str) -> None:
+    """Request the cancellation of one workflow; log a failure."""
     try:
         await workflow.get_external_workflow_handle(workflow_id).cancel()
     except Exception as error:

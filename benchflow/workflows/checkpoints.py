@@ -1,7 +1,7 @@
-"""The checkpoints of a rollout: taken, retained and released; and the rollout's restore to one of them.
+"""The checkpoints of a rollout: take, retain and release them, and restore the rollout to one of them.
 
-A restore reverts everything after the checkpoint: the rollout no longer has those steps, nodes and rewards, while their
-model usage still counts. A user requests it (a roll-back), or the host of the sandbox is lost.
+A restore reverts everything after the checkpoint: the rollout no longer has those steps, nodes and rewards, but their
+model usage still counts. It follows a user's request (a roll-back), or the loss of the sandbox's host.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.state import RolloutState
 
 NOT_RESTORABLE = "NotRestorable"
-"""Type of the `ApplicationError` with the reason why a rollout cannot be restored."""
+"""Type of the `ApplicationError` that refuses to restore a rollout; its message has the reason."""
 
 
 async def release(
     checkpoints: Iterable[Checkpoint], *, before: Callable[[], None] = lambda: None, lost: Collection[str] = ()
 ) -> None:
-    """Release checkpoints on their hosts, and portable ones of a lost host in the store. A failure is logged.
+    """Remove checkpoints from their hosts and the store. Missing ones are success; a failure is logged.
+
+    Of a lost host, only the portable ones are removed, from the store; the host's reaper removes its local data once
+    the workflow of the root has ended.
 
     Args:
         checkpoints: Checkpoints that are no longer needed.
-        before: As in `on_host`.
-        lost: Queues of lost hosts. The reapers of those hosts remove their local data once the root is over.
+        before: Called before each scheduling of an activity; what it raises is raised.
+        lost: Queues of hosts that are known to be lost.
     """
     by_queue: dict[str, list[Checkpoint]] = {}
     for checkpoint in checkpoints:
@@ -69,8 +72,8 @@ async def retain(state: RolloutState, *, lost: Collection[str] = ()) -> None:
     """Retain the checkpoints of an ending rollout beyond its end, each on its host, and release its children's.
 
     Args:
-        state: State of the rollout; each host also stores the part of it that a later roll-back needs.
-        lost: Queues of lost hosts, whose checkpoints are not retained.
+        state: State of the rollout. Each host also stores the part of it that a later roll-back needs.
+        lost: Queues of lost hosts, whose checkpoints are not retained. Another lost host raises `HostLost`.
     """
     await release([*state.release_at_end, *state.retained_below], lost=lost)
     kept = [*state.retained, *state.session_checkpoints]
@@ -81,20 +84,26 @@ async def retain(state: RolloutState, *, lost: Collection[str] = ()) -> None:
 
 
 class Checkpoints:
-    """Takes, retains and releases the checkpoints of a rollout."""
+    """The checkpoints of one rollout: taken in its sandbox, retained and released."""
 
     def __init__(self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox) -> None:
-        """Make it from the modules of one rollout, which all work on `state`."""
+        """Make it for one rollout.
+
+        Args:
+            state: State of the rollout, shared by its modules; the fields about checkpoints are set here.
+            phases: Phases of the rollout.
+            sandbox: Sandbox of the rollout, which is captured.
+        """
         self._state = state
         self._phases = phases
         self._sandbox = sandbox
 
     async def take(self, *, freezes: bool = False, steps_done: int | None = None, name: str = "") -> Checkpoint:
-        """Take a checkpoint of the present node.
+        """Capture the sandbox as a checkpoint of the present node, and return it. A retry returns the same capture.
 
         Args:
-            freezes: Whether the sandbox stays frozen afterwards, while children run.
-            steps_done: Number of steps that led to the node; by default, that of the outcomes so far.
+            freezes: Whether the sandbox stays frozen afterwards, with its slot of the host lent, while children run.
+            steps_done: Number of steps that led to the node; by default, the number of outcomes so far.
             name: Suffix to the name of the node.
         """
         state, origin = self._state, self._state.branch_origin
@@ -116,23 +125,31 @@ class Checkpoints:
         return checkpoint
 
     def start_from(self, checkpoint: Checkpoint | None) -> None:
-        """Set `base_checkpoint` for the next sandbox; to None if it is the child's origin, which its parent owns."""
+        """Set the state's `base_checkpoint` before the next sandbox is provisioned.
+
+        Args:
+            checkpoint: Checkpoint to start from. The one of a child's origin is not set: its parent owns and releases
+                it.
+        """
         origin = self._state.branch_origin
         is_parents = origin is not None and checkpoint == origin.checkpoint
         self._state.base_checkpoint = None if is_parents else checkpoint
 
     async def take_session_begin(self) -> Checkpoint:
-        """Take a checkpoint at the origin of a session, from which children may replay it."""
+        """Take a checkpoint at the origin of a session, from which children may replay the session, and return it."""
         checkpoint = await self.take(name="-session")
         self._state.session_checkpoints.append(checkpoint)
         return checkpoint
 
     async def take_leaf(self) -> None:
-        """Take a checkpoint of a child's end before the verifier changes it, for a parent that continues from there."""
+        """Take a checkpoint of a child after its last step, before the verifier changes the sandbox.
+
+        Its parent may continue from it. It is stored as the state's `leaf`.
+        """
         self._state.leaf = await self.take(steps_done=len(self._state.steps) + 1)
 
     def retains_node(self, node: str) -> bool:
-        """Return whether a checkpoint of a node is retained."""
+        """Return whether a checkpoint of the node with this id is retained."""
         return any(one.node == node for one in self._state.retained)
 
     def retain(self, checkpoint: Checkpoint) -> None:
@@ -140,20 +157,25 @@ class Checkpoints:
         self._state.retained.append(checkpoint)
 
     async def release(self, *checkpoints: Checkpoint | None) -> None:
-        """Release checkpoints of this rollout and its children, but for those that are retained or in use."""
+        """Release checkpoints of this rollout and its children, except those that are retained or in use.
+
+        Args:
+            checkpoints: Checkpoints that may be released; None is ignored. Portable ones are released at the root's
+                end.
+        """
         state = self._state
         used = [one for one in (*state.retained, *state.retained_below, state.base_checkpoint) if one is not None]
         ids = {one.id for one in used}
         unneeded = [one for one in checkpoints if one is not None and one.id not in ids]
-        # A portable checkpoint may be the base of a later one: all are released together, in the end.
+        # A portable checkpoint in the store may be the base of a later one: all are released together at the end.
         state.release_at_end += [one for one in unneeded if one.is_portable]
         await release([one for one in unneeded if not one.is_portable], before=state.check_stop)
 
     async def release_after_work(self, *, is_resumable: bool) -> None:
-        """Release the checkpoints that only the work needed, once it has ended: the base, and those of session origins.
+        """Release the checkpoints that only the work has needed: the base checkpoint, and those of session origins.
 
         Args:
-            is_resumable: Whether other rollouts may yet resume the sessions of this one.
+            is_resumable: Whether other rollouts may still resume sessions of this one: their checkpoints then stay.
         """
         state = self._state
         begins = [] if is_resumable else state.session_checkpoints
@@ -163,20 +185,20 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """Where a rollout starts, or starts again."""
+    """State from which a rollout starts, or starts again after a restore."""
 
     checkpoint: Checkpoint | None
-    """None for a root's start, from the task's image."""
+    """Checkpoint to start from; None to start a root from the task's image."""
 
     revert: UndoInput | None = None
-    """Revert to run in the new sandbox, on the results of a host before it; None if nothing is left to revert."""
+    """Input of the revert that is still to run, on the new sandbox's host; None if nothing is left to revert."""
 
 
 class Restores:
-    """Restores a rollout to a checkpoint, when a user requests it or its host is lost."""
+    """Restores of one rollout to its checkpoints, on a user's request or after the loss of its host."""
 
     def __init__(self, state: RolloutState, sandbox: RolloutSandbox) -> None:
-        """Make it from the rollout's state and sandbox."""
+        """Make it for one rollout, whose state a restore rewinds, and whose sandbox it discards."""
         self._state = state
         self._sandbox = sandbox
         self._n_losses = 0
@@ -187,12 +209,12 @@ class Restores:
         """Check that the rollout can be restored to a node now.
 
         Args:
-            node: The node.
+            node: Id of the node.
             is_over: Whether the rollout has ended.
-            has_started: Whether it runs in a sandbox, with nothing left to revert there.
+            has_started: Whether the rollout runs in a sandbox, with nothing left to revert there.
 
         Raises:
-            ApplicationError: It can't be; the message has the reason.
+            ApplicationError: It can't be restored (`NOT_RESTORABLE`); the message has the reason.
         """
         state = self._state
         if not has_started:
@@ -210,33 +232,33 @@ class Restores:
         _refuse(f"it has not come by {node}; {have}")
 
     def request(self, node: str) -> int:
-        """Request a roll-back to a node, for which the work stops. Return the number of this roll-back, from 1 on."""
+        """Request a roll-back to a node that `check` has accepted. Return the number of this roll-back, from 1."""
         self._state.restore_to = self._state.restorable[node]
         return len(self._state.rollbacks) + 1
 
     def is_done(self, number: int) -> bool:
-        """Return whether a roll-back was carried out, and the rollout has its sandbox again."""
+        """Return whether the roll-back of this number was carried out, and the rollout has a sandbox again."""
         return len(self._state.rollbacks) >= number and self._state.sandbox is not None
 
     def note_undone(self, undone: Undone) -> None:
-        """Record that a pending revert was carried out, and in which directory the reverted files are."""
+        """Record the result of a pending revert (`RestorePoint.revert`) that was carried out."""
         state = self._state
         if state.is_restarting:
             state.rollbacks[-1] = state.rollbacks[-1].model_copy(update={"directory": undone.directory})
         state.is_restarting = False
 
     def result(self, number: int) -> Restored:
-        """Return the result of a completed roll-back: its node, and the nodes that it has reverted."""
+        """Return the result of the completed roll-back of this number: its node, and the nodes that it has reverted."""
         done = self._state.rollbacks[number - 1]
         return Restored(rollout=self._state.spec.id, node=done.node, undone=done.undone)
 
     async def roll_back(self) -> RestorePoint:
         """Carry out the requested roll-back: revert results and state to its checkpoint, and remove the sandbox.
 
-        Nothing runs in the sandbox by then.
+        The caller has ended the work in the sandbox before.
 
         Returns:
-            The point from which to start again.
+            The point from which to start again, with nothing left to revert.
         """
         state = self._state
         checkpoint, sandbox = state.restore_to, state.sandbox
@@ -250,7 +272,7 @@ class Restores:
                 undone = await on_host(sandbox.queue, names.UNDO, revert, Undone, limit)
             except HostLost:
                 workflow.logger.warning("what is reverted stays on the lost host %s", sandbox.host_id)
-            # Cancelled now, the rollout has no other sandbox to remove.
+            # To its end, even if the rollout is cancelled now: it then has no other sandbox to remove.
             await to_the_end(tear_down(state.spec, sandbox))
         usage = self._reverted_usage(checkpoint, gone)
         usage += [undone.used] if undone is not None and undone.used is not None else []
@@ -265,15 +287,18 @@ class Restores:
         return RestorePoint(checkpoint)
 
     async def after_end(self, restart: Restart) -> RestorePoint:
-        """Restore the state of a rollout that had ended, rewound to a node, and return where it starts again.
+        """Load the recorded state of a rollout that had ended, and rewind it to a node.
 
-        Its results stay as they are until its sandbox is restored.
+        The results stay as they are until the new sandbox is provisioned.
 
         Args:
-            restart: The node, and the queue of the host that retains its checkpoints.
+            restart: The node, and the queue of the host that retains the checkpoints.
+
+        Returns:
+            The point from which to start again, with the revert of the results that is still to run.
 
         Raises:
-            ApplicationError: It cannot be restored to that node, or the host is lost.
+            ApplicationError: The rollout can't be restored to that node, or the host is lost.
         """
         state, node = self._state, restart.node
         try:
@@ -302,9 +327,11 @@ class Restores:
         return RestorePoint(checkpoint, revert)
 
     def after_loss(self) -> RestorePoint:
-        """Rewind a rollout whose host is lost, and return where it starts again.
+        """Rewind the state of a rollout whose host is lost.
 
-        That is its last portable checkpoint of its own, else its start, where it has no results yet.
+        Returns:
+            The point from which to start again on another host: the newest portable checkpoint of the rollout's own
+            nodes; else the rollout's start, with all results discarded.
         """
         state, origin = self._state, self._state.branch_origin
         assert state.sandbox is not None
@@ -312,22 +339,23 @@ class Restores:
         portable = [checkpoint for checkpoint in state.restorable.values() if checkpoint.is_portable]
         checkpoint, revert = portable[-1] if portable else None, None
         if checkpoint is None or (origin is not None and checkpoint == origin.checkpoint):
-            # From its start, with new results.
+            # Back to the rollout's start, without any results.
             checkpoint, gone, state.reverted_usage = None, list(state.outcomes), []
         else:
-            # No user requested this: if the rollout continues by itself, children that began at the checkpoint stay.
+            # No user has requested this: if the rollout continues after its children, those that started at the
+            # checkpoint stay.
             gone = state.children_beside(state.path(checkpoint.steps_done - (not state.continues_itself)))
             self._n_losses += 1
             revert = self._revert_input(checkpoint, gone, f"lost-{self._n_losses}").model_copy(update={"sandbox": None})
             state.reverted_usage += self._reverted_usage(checkpoint, gone)
         unneeded = [*self._rewind(checkpoint, gone), *state.session_checkpoints]
         state.session_checkpoints = []
-        # The reaper of the lost host removes the others.
+        # The others are on the lost host, whose reaper removes them.
         state.release_at_end += [one for one in unneeded if one.is_portable]
         return RestorePoint(checkpoint or (origin.checkpoint if origin is not None else None), revert)
 
     def _revert_input(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome], label: str) -> UndoInput:
-        """Return the input of the activity that moves results after a checkpoint to the directory of the roll-back."""
+        """Return the input of the activity that moves results after a checkpoint to the roll-back directory `label`."""
         state, steps, done = self._state, self._state.plan.steps, checkpoint.steps_done
         last = min(len(state.steps) + 1, len(steps))
         return UndoInput(
@@ -376,7 +404,7 @@ class Restores:
 
 
 def lost_checkpoints(queue: str) -> ApplicationError:
-    """Return the error for a roll-back of an ended rollout whose checkpoints are on a lost host."""
+    """Return the error for a roll-back of an ended rollout whose checkpoints are on the lost host of `queue`."""
     message = f"the host of its checkpoints does not answer: {queue}"
     return ApplicationError(message, Failure(type="HostLostError", category="sandbox_lost", message=message))
 

@@ -1,4 +1,4 @@
-"""A child of a rollout: its origin, its specification, its workflow, and the outcome that it returns to its parent."""
+"""Children of a rollout: origin, specification, workflow, and the outcome that goes to the parent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.state import RolloutState
 
 EARLIER_RUN_SEC = 2.0
-"""Seconds between tries to start a child whose workflow of an earlier run has not ended yet."""
+"""Seconds between tries to start a child while its workflow of an earlier run of the tree has not ended."""
 
 
 def origin_of(
@@ -42,8 +42,8 @@ def origin_of(
         parent: The rollout that branches.
         checkpoint: The checkpoint from which the child's sandbox starts.
         node: The node at which its branch path begins.
-        number: Its number among the children of that node.
-        child: Its difference from its siblings: seed, model, answer, role.
+        number: Number of the child among the children of that node.
+        child: Overrides by which the child differs from its siblings: seed, model, answer, role.
         before: Outcomes of the steps that led to the node.
         siblings: Number of children that start together, itself included, and share the budget.
     """
@@ -68,7 +68,12 @@ def origin_of(
 
 
 def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
-    """Return a child's specification: its parent's, with the id, origin, seed and model of the child."""
+    """Return a child's specification: its parent's, with the id, origin, seed and model of the child.
+
+    Args:
+        parent: Specification of the parent.
+        origin: Origin of the child, with its overrides.
+    """
     child, run, agent = origin.child, parent.run, parent.agent
     if child.seed is not None:
         run = run.model_copy(update={"sampling": run.sampling.model_copy(update={"seed": child.seed})})
@@ -86,12 +91,15 @@ def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
 
 
 async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.Semaphore) -> ChildOutcome:
-    """Run a child to its end and return its outcome, also where it has failed.
+    """Run a child to its end, and return its outcome. If it fails, or can't be started, the outcome has the failure.
 
     Args:
-        parent: Specification of the rollout that awaits it.
-        origin: Its origin.
+        parent: Specification of the parent.
+        origin: Origin of the child.
         starts: Semaphore that is held until the server has started the child's workflow.
+
+    Raises:
+        ChildWorkflowError: The parent was cancelled, and the child with it. May also be a `CancelledError`.
     """
     try:
         spec = child_spec(parent, origin)
@@ -110,7 +118,11 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
 
 
 async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkflowHandle[Any, ChildOutcome]:
-    """Start a child. If its workflow of an earlier run of the tree still runs, wait for that to end, and retry."""
+    """Start a child, and return its handle. If its workflow of an earlier run of the tree still runs, wait for its end.
+
+    Raises:
+        WorkflowAlreadyStartedError: The earlier workflow does not end.
+    """
     # A number of tries, and no time limit: in an outage, the earlier run can't end either. It may report four times.
     tries = math.ceil(4 * spec.options.report_total_sec / EARLIER_RUN_SEC)
     while True:
@@ -136,9 +148,9 @@ def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, retained: list[C
     """Return the outcome of a child without its nodes and steps, for an end in which these could not be computed.
 
     Args:
-        origin: The child's origin.
-        outcome: Its outcome as a rollout.
-        retained: Checkpoints that the root releases.
+        origin: Origin of the child.
+        outcome: Outcome of the child as a rollout.
+        retained: Checkpoints that the root is to release.
     """
     return ChildOutcome(
         chain=origin.chain,
@@ -157,11 +169,11 @@ def child_outcome(
     """Return the outcome that a child returns to its parent, with its nodes, checkpoints and usage.
 
     Args:
-        origin: The child's origin.
-        state: The child's state.
-        outcome: Its outcome as a rollout.
-        retained: Its own checkpoints that the root releases.
-        has_steps: Whether to include its steps, because other rollouts may continue from its nodes.
+        origin: Origin of the child.
+        state: State of the child at its end.
+        outcome: Outcome of the child as a rollout.
+        retained: Checkpoints of the child that the root is to release; those of its descendants are added.
+        has_steps: Whether to include the child's steps, because other rollouts may continue from its nodes.
     """
     nodes = state.own_nodes()[1:]
     return bare_outcome(origin, outcome, [*retained, *state.retained_below]).model_copy(
@@ -181,7 +193,11 @@ def child_outcome(
 
 
 def no_return(outcomes: Sequence[ChildOutcome]) -> Failure:
-    """Return the failure of a node of whose children none has a return, with the first child's failure in it."""
+    """Return the failure of a node without a value, because no child has a return.
+
+    Args:
+        outcomes: Outcomes of the children. The failure has category, message and remedy of the first that failed.
+    """
     message = f"none of {len(outcomes)} children could be measured"
     first = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
     if first is None:

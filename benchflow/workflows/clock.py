@@ -1,4 +1,4 @@
-"""The phase of a rollout, and the clock of its deadline, which counts work and no waiting."""
+"""The phases of a rollout, and the clock of its deadline, which counts work but not waiting or outages."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ SLICE_SEC = 300.0
 """Maximum length of a timer: an outage of the server or all workers, however long, costs the deadline no more."""
 
 LATE_SEC = 1.0
-"""Delay of a timer, in seconds, beyond which it indicates an outage."""
+"""Seconds by which a timer fires late from which on the delay counts as an outage, and not as work."""
 
 _PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
 _REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
 
 
 class Deadline:
-    """Counts the seconds of a rollout's work, up to a limit."""
+    """Clock of a rollout's work, with a limit. It stops while the rollout waits, and during outages."""
 
     def __init__(self, limit_sec: float) -> None:
-        """Start the clock, with a limit in seconds of work."""
+        """Start the clock.
+
+        Args:
+            limit_sec: Maximum number of seconds of work.
+        """
         self.limit_sec = limit_sec
         self.waited_sec = 0.0
         """Seconds so far that the rollout has waited for a slot, a person, or children."""
@@ -49,8 +53,8 @@ class Deadline:
         """Stop the clock for the block. Blocks may overlap.
 
         Args:
-            thing: What the rollout waits for, for display.
-            on_change: Called at the begin and at the end of the block.
+            thing: What the rollout waits for, for display (`waits_for`).
+            on_change: Called at the beginning and at the end of the block.
         """
         self.count()
         self._waits.append(thing)
@@ -63,7 +67,7 @@ class Deadline:
             on_change()
 
     def count(self) -> None:
-        """Add the time since the last call to the work or to the waiting."""
+        """Add the time since the last call to the seconds of work or, during a wait, to the seconds of waiting."""
         now = workflow.now()
         passed = (now - self._counted_to).total_seconds()
         self._counted_to = now
@@ -71,11 +75,15 @@ class Deadline:
             self.waited_sec += passed
             return
         late = now.timestamp() - self._timer_due if self._timer_due is not None else 0.0
-        # While a timer was late, nothing has worked on this rollout: the server or all workers were down.
+        # While a timer was late, nothing could work on this rollout: the server or all workers were down.
         self._worked_sec += passed - min(late, passed) if late > LATE_SEC else passed
 
     async def wait_for(self, work: asyncio.Task[Any]) -> bool:
-        """Wait for `work` to end. Return False if the rollout reaches its limit first; `work` then still runs."""
+        """Wait for a task to end. Return True if it has, False if the limit is reached first.
+
+        Args:
+            work: The task. At the limit, it is not cancelled.
+        """
         while not work.done():
             if self._waits:
                 # No timer: a rollout may wait for a person for weeks.
@@ -94,7 +102,11 @@ class Deadline:
 
 
 def waiting(thing: str) -> AbstractContextManager[None]:
-    """Stop the deadline's clock of the running rollout for the block, in which it waits for `thing`."""
+    """Return a context in which the deadline's clock of the running rollout stops.
+
+    Args:
+        thing: What the rollout waits for, for display.
+    """
     stopped: AbstractContextManager[None] = workflow.instance().waiting(thing)
     return stopped
 
@@ -103,7 +115,7 @@ class Phases:
     """The present phase of a rollout, and the seconds of work in each phase."""
 
     def __init__(self, deadline: Deadline, *, check_stop: Callable[[], None], on_update: Callable[[], None]) -> None:
-        """Begin with the phase `plan`.
+        """Start in the phase `plan`.
 
         Args:
             deadline: The rollout's deadline, whose waiting does not count as work of a phase.
@@ -123,18 +135,18 @@ class Phases:
         """Enter a phase of the work, and call `on_update`.
 
         Raises:
-            CancelledError: The work is to stop. An activity before it may have succeeded although it was cancelled.
+            CancelledError: The work is to stop. The activity before may have succeeded although it was cancelled.
         """
         self._check_stop()
         self.enter(phase)
         self.on_update()
 
     def enter(self, phase: Phase, rewards: dict[str, float] | None = None) -> None:
-        """Record the time of the present phase, enter another one, and update the search attributes of the workflow.
+        """Record the time of the present phase, enter another one, and update the workflow's search attributes.
 
         Args:
             phase: The phase to enter.
-            rewards: Rewards whose scalar becomes a search attribute, if they have one.
+            rewards: Rewards of the rollout, whose scalar becomes a search attribute; None for none.
         """
         now = workflow.now()
         self._deadline.count()

@@ -1,4 +1,4 @@
-"""The end of a job: its summary is written, and the workflows of its last rollouts close."""
+"""The end of a job: write its summary, and wait for the workflows of its last rollouts to close."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ async def finish_job(
 
     Args:
         job: The job.
-        lost: Its rollouts that still need a row.
-        patience: Limit of the retries of a failed write.
+        lost: Rollouts of the job that still need a row.
+        patience: Retry policy of the write.
         children: Handles of the rollout workflows that this run has started and not seen close.
 
     Raises:
-        ActivityError: The summary could not be written.
+        ActivityError: The summary could not be written, in spite of the retries.
     """
     finish = FinishJob(
         job_id=job.id,
@@ -41,6 +41,6 @@ async def finish_job(
     )
     await patience.execute(names.FINISH_JOB, finish, limit_sec=job.options.report_total_sec)
     if children:
-        # The last ones have reported and are about to close. An event of theirs that arrives while the job
-        # completes would make its last workflow task fail and run again.
+        # The last rollouts have reported and are about to close. If the event of a close arrives while the job
+        # completes, the job's last workflow task fails and runs again.
         await workflow.wait(list(children), timeout=job.options.closing_sec)

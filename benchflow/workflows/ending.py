@@ -1,4 +1,4 @@
-"""The end of a rollout, whatever became of it: its result is written, its sandbox is removed, its job is notified."""
+"""The end of a rollout, successful or not: write the result, remove the sandbox, notify the job."""
 
 from __future__ import annotations
 
@@ -27,15 +27,20 @@ with workflow.unsafe.imports_passed_through():
 
 
 class Ending:
-    """Reports, tears down, and notifies the job or the parent: each of them although one before it raised.
+    """The last part of a rollout: report, teardown, and the outcome. Each part runs even if one before it raised.
 
-    A result is written on the sandbox's host, and elsewhere where that host can't. An outage is waited for, however
-    long it lasts: what was measured would be lost. Of a cancelled rollout nothing was measured; `report_total_sec`
-    limits each of the two ways.
+    The report runs on the sandbox's host; if that fails, on any host, without the files in the sandbox. It is retried
+    through an outage of any length, since otherwise the rewards would be lost. A cancelled rollout has no rewards:
+    `report_total_sec` then limits the report on the sandbox's host, and again the one elsewhere.
     """
 
     def __init__(self, state: RolloutState, phases: Phases) -> None:
-        """Make it from the modules of one rollout, which all work on `state`."""
+        """Make it for one rollout, whose start time is now.
+
+        Args:
+            state: State of the rollout, shared by its modules.
+            phases: Phases of the rollout.
+        """
         self._state = state
         self._phases = phases
         self._started = workflow.now()
@@ -43,24 +48,31 @@ class Ending:
         self._is_hurried = False
 
     def hurry(self) -> None:
-        """End the collecting of what is in the sandbox, and the waiting. What there is by then is written."""
+        """Limit the report's time, after a cancellation of the rollout, and end waits for a slot.
+
+        A running report activity is cancelled: it writes what it has collected. If it fails, the result is written
+        without the sandbox.
+        """
         self._is_hurried = True
         if self._writing is not None:
             self._writing.cancel()
 
     async def end(self, *, lost: Collection[str], is_resumable: bool) -> RolloutOutcome | ChildOutcome:
-        """End the rollout, and return its outcome.
+        """Report the rollout, release or retain its checkpoints, remove its sandbox, and notify the job of a root.
 
         Args:
-            lost: Queues of the hosts that it has lost.
-            is_resumable: Whether other rollouts may start from its nodes.
+            lost: Queues of the hosts that the rollout has lost.
+            is_resumable: Whether other rollouts may start from the nodes of this one.
+
+        Returns:
+            The outcome: a `RolloutOutcome` of a root, or the `ChildOutcome` for the parent of a child.
         """
         state, spec = self._state, self._state.spec
         rewards: dict[str, float] | None = None
         verifier_error: Failure | None = None
         n_tool_calls, is_frozen = 0, False
         with self._continuing():
-            # Whoever cancels does not wait until there is a slot to look into the sandbox.
+            # A cancellation ends the wait for a slot: the sandbox then stays frozen, and nothing is collected from it.
             is_frozen = not await slots.current().hold(lambda: state.is_cancelled or self._is_hurried)
         with self._continuing():
             rewards, verifier_error = self._measured()
@@ -88,13 +100,13 @@ class Ending:
         else:
             report, unwritten = await self._report(least)
         if report.is_kept:
-            # A roll-back after its end that is not carried out leaves the result as it was.
+            # The roll-back of an ended rollout failed before it reverted anything: the earlier result stays.
             report = report.model_copy(update={"directory": f"{spec.origin.job_dir}/{spec.name}"})
             unwritten = unwritten or state.error
-        # What raises from now on leaves no trace in the result: it is written.
+        # The result is written: errors from here on are not in it, and do not change the outcome.
         status, error = least.status, state.error or unwritten
         if unwritten is not None and rewards is not None:
-            # A score counts with the result that shows where it came from.
+            # Rewards do not count without a written result that proves them.
             status, rewards, error, state.value = "errored", None, unwritten, None
         with self._continuing():
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -105,7 +117,7 @@ class Ending:
             if not report.is_kept:
                 await self._try_twice(lambda: retain(state, lost=lost))
         elif spec.branch is None or state.is_cancelled:
-            # A child that was cancelled hands nothing to its parent.
+            # A root, or a cancelled child. Any other child hands its checkpoints up, and the root releases them.
             await self._try_twice(lambda: release([*retained, *state.retained_below], lost=lost))
         await self._try_twice(lambda: tear_down(spec, state.sandbox))
         await self._try_twice(slots.current().close)
@@ -136,7 +148,7 @@ class Ending:
 
     @contextmanager
     def _continuing(self) -> Iterator[None]:
-        """Record an error that is raised inside as the rollout's, unless it has one, and continue after the block."""
+        """Suppress an error of the block: log it, and make it the rollout's error if there is none yet."""
         try:
             yield
         except Exception as error:
@@ -144,35 +156,49 @@ class Ending:
             self._state.error = self._state.error or failure_from(error, self._phases.phase)
 
     async def _try_twice(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Do a part of the end, once more where it raises."""
+        """Run one part of the end, and once more if it raises. An error is recorded, not raised.
+
+        Args:
+            part: The part; running it twice must be harmless.
+        """
         for _ in range(2):
             with self._continuing():
                 return await part()
 
     def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
-        """Return the rewards, or how a verifier failed."""
+        """Return the rewards, and the failure of a verifier; None for either that does not exist.
+
+        If the rollout ended in its children and none has a return, set the rollout's error, unless there is one.
+        """
         state = self._state
         scored = state.agentless
         if scored is not None and scored.outcome is not None:
             failure = combine_steps(state.steps, state.plan.strategy, None)[1] if scored.rewards is None else None
             return scored.rewards, failure
         if state.value is not None:
-            # What a part of the children is worth is no value where the engine, or somebody's wish, ended the others.
+            # If a cancellation or a fault of the engine ended some children, the returns of the others are no V(s).
             value = None if state.pending and not is_measured(state.error) else state.value.value
             if value is None and state.error is None:
                 state.error = no_return(state.outcomes)
             return (None if value is None else {"reward": value}), None
         if not state.own_steps:
-            # What led to where a child begins is its parent's.
+            # The steps before a child's origin, and their rewards, belong to its parent.
             return None, None
-        # Once the last step was scored, only an error of the work itself can have a say: the rewards are measured.
+        # After the last step, the rewards are measured: only the agent's own failure counts, no error of the engine.
         error = state.agent_failure if state.has_ended else state.error
         return combine_steps(state.steps, state.plan.strategy, error)
 
     # --- the report -----------------------------------------------------------------------------------------
 
     async def _report(self, least: ReportInput) -> tuple[ReportResult, Failure | None]:
-        """Write all that is known, or the least that a row needs where that can't be sent. As `_write`."""
+        """Write the complete report; after two errors of the workflow's own code, only the minimum for a row.
+
+        Args:
+            least: The minimum: status, rewards, failures, sandbox.
+
+        Returns:
+            As `_write`. After a third error, an empty result and the rollout's error.
+        """
         for is_complete in (True, True, False):
             with self._continuing():
                 known = self._known(least.rewards) if is_complete else {"error": self._state.error}
@@ -180,9 +206,13 @@ class Ending:
         return ReportResult(), self._state.error
 
     def _known(self, rewards: dict[str, float] | None) -> dict[str, Any]:
-        """Return all that the state adds to a report."""
+        """Return the report's other fields by name, from the state.
+
+        Args:
+            rewards: Rewards of the rollout; None for none.
+        """
         state = self._state
-        # What its own branch path has earned, if that has an end of its own.
+        # The return of the rollout's own branch path. If it ended in its children, the rewards are V(s) instead.
         own = scalar_of(rewards) if state.value is None else None
         has_tree = state.branch_origin is None and state.outcomes
         return {
@@ -202,11 +232,15 @@ class Ending:
         }
 
     def _tree(self, returns: float | None) -> RolloutTree:
-        """Return the tree as it ends. returns: what its own branch path has earned."""
+        """Return the final tree. Only checkpoints that outlive the rollout remain in it.
+
+        Args:
+            returns: Return of the rollout's own branch path; None if it ended in its children, or has no rewards.
+        """
         tree = self._state.tree(returns=returns)
         if not self._state.keeps_checkpoints:
             return tree.without_checkpoints()
-        # Those of its children go.
+        # Checkpoints of children are released.
         own = {checkpoint.id for checkpoint in self._state.retained}
         nodes = [
             node if node.checkpoint in own else node.model_copy(update={"checkpoint": None}) for node in tree.nodes
@@ -214,7 +248,18 @@ class Ending:
         return tree.model_copy(update={"nodes": nodes})
 
     async def _write(self, report: ReportInput) -> tuple[ReportResult, Failure | None]:
-        """Write the result. Return its place, and the failure if it could not be written."""
+        """Write the result, on the sandbox's host if there is one, and if that fails on any host, without the sandbox.
+
+        An attempt without the sandbox that `hurry` cancels is repeated once. So is the one of a rollout whose earlier
+        result may stay (`keeps_result`), which does not run on another host.
+
+        Returns:
+            The place of the result, and None; or, if it could not be written, an empty place and the failure. If the
+            earlier result may stay and the write fails, a place with `is_kept`, and the failure.
+
+        Raises:
+            Exception: An error of the workflow's own code, without a sandbox to fall back from.
+        """
         if report.status == "cancelled":
             self._is_hurried = True
         while True:
@@ -225,7 +270,7 @@ class Ending:
                 if report.keeps_result:
                     if self._is_hurried and not was_hurried:
                         continue
-                    # Only the sandbox's host knows whether something was undone.
+                    # Only the sandbox's host knows whether anything was reverted, so no other host may write a result.
                     return ReportResult(is_kept=True), failure_from(error, "report")
                 if report.sandbox is not None:
                     workflow.logger.warning("report on the sandbox's host failed: %s", error.__cause__ or error)
@@ -240,7 +285,7 @@ class Ending:
                     return ReportResult(), failure_from(error, "report")
 
     async def _execute_report(self, report: ReportInput) -> ReportResult:
-        """Execute the activity that writes a result, where its sandbox is or on any host."""
+        """Execute the activity that writes the result: on the sandbox's host, or without a sandbox on any host."""
         limit = options.current().report_total_sec
         total = limit if self._is_hurried else None
         if report.sandbox is not None:
@@ -254,7 +299,7 @@ class Ending:
         return await self._writing
 
     async def _notify_job(self, outcome: RolloutOutcome) -> None:
-        """Signal the job that this rollout is done."""
+        """Signal the outcome to the job. A failure is logged: the job's sweep finds the outcome."""
         job_id = self._state.spec.job_id
         try:
             await workflow.get_external_workflow_handle(job_id).signal(names.ROLLOUT_DONE, outcome)

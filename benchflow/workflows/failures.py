@@ -1,4 +1,4 @@
-"""Failures of activities and of the workflows' own code, as data."""
+"""Conversion of exceptions in workflows, of activities, children or the engine's code, to `Failure` data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from benchflow.errors import BenchFlowError
 
 
 def failure_from(error: BaseException, phase: Phase) -> Failure:
-    """Return the failure of a phase: the one that the activity's boundary put into its error, if there is one."""
+    """Return the `Failure` that describes an exception.
+
+    Args:
+        error: Exception from an activity, a child workflow or the workflow's own code. If the worker attached a
+            `Failure` to an activity's error, as it does for all errors that activities raise, that one is returned.
+        phase: Phase of the rollout that the failure is attributed to.
+    """
     cause: BaseException = error
     while isinstance(cause, ActivityError) and cause.cause is not None:
         cause = cause.cause
@@ -30,7 +36,8 @@ def failure_from(error: BaseException, phase: Phase) -> Failure:
             type="RolloutTerminatedError", category="terminated", message=message, phase=phase, retryable=True
         )
     if isinstance(cause, ApplicationError):
-        # An error that was raised beside the activity's boundary, as its messages were encoded, has only a type.
+        # An error that was raised outside the activity's interceptor, when its messages were encoded, has no `Failure`,
+        # but a type, from which one is made.
         raised: BaseException | None = cause
         while isinstance(raised, ApplicationError):
             if (known := error_type(raised.type)) is not BenchFlowError:

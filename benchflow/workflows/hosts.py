@@ -1,4 +1,4 @@
-"""A rollout's sandbox on its host: provisioning, activities in it, teardown; and whether a silent host is lost."""
+"""A rollout's sandbox on its host: provisioning, activities in it, teardown, and detection of a lost host."""
 
 from __future__ import annotations
 
@@ -35,14 +35,19 @@ with workflow.unsafe.imports_passed_through():
 
 
 class HostLost(Exception):
-    """The host of the sandbox does not answer: provision again."""
+    """Error: the host of the sandbox takes no activity and has stopped polling. The sandbox is to be replaced."""
 
 
 class RolloutSandbox:
-    """The sandbox of a rollout: provisioned at a checkpoint, or from the task's image, and replaced by another one."""
+    """The present sandbox of a rollout: provisioned, used by activities, frozen, and replaced by a new one."""
 
     def __init__(self, state: RolloutState, phases: Phases) -> None:
-        """Make it from the modules of one rollout, which all work on `state`."""
+        """Make it for one rollout, without a sandbox.
+
+        Args:
+            state: State of the rollout, shared by its modules; `sandbox` and `readied` are set here.
+            phases: Phases of the rollout.
+        """
         self._state = state
         self._phases = phases
         self._generations = itertools.count()
@@ -51,32 +56,52 @@ class RolloutSandbox:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the fields that the inputs of all activities in the sandbox have."""
+        """Return `spec` and `sandbox`, the fields that the inputs of all activities in the sandbox share."""
         return {"spec": self._spec, "sandbox": self._state.sandbox}
 
     async def run(
         self, name: str, arg: Any, result: Any, limit: float | None = None, summary: str | None = None
     ) -> Any:
-        """Run an activity on the sandbox's host, unless the rollout is to stop. Arguments as in `on_host`."""
+        """Run an activity on the sandbox's host, and return its result.
+
+        Args:
+            name: Name of the activity.
+            arg: Input of the activity.
+            result: Type of its result.
+            limit: Seconds of one attempt; `short_limit_sec` by default.
+            summary: Text beside the activity's name in the Web UI.
+
+        Raises:
+            CancelledError: The rollout is to stop.
+            HostLost: The sandbox's host is lost.
+            ActivityError: The activity has failed.
+        """
         sandbox = self._state.sandbox
         assert sandbox is not None
         return await on_host(sandbox.queue, name, arg, result, limit, summary, before=self._state.check_stop)
 
     def discard(self, *, keeps_results: bool) -> None:
-        """Forget the sandbox, which is removed or lost.
+        """Forget the sandbox, which was removed or lost.
 
         Args:
-            keeps_results: Whether what the rollout has written so far stays its result in the next one.
+            keeps_results: Whether the results written so far remain valid in the next sandbox. If not, provisioning
+                sets them aside.
         """
         self._state.sandbox = self._state.readied = None
         self._keeps_results = keeps_results
 
     async def provision(self, checkpoint: Checkpoint | None, replays: SessionBegin | None = None) -> None:
-        """Provision a sandbox in place of the present one, if there is one, and wait until its world is ready.
+        """Provision a new sandbox, and wait until its world is ready. An existing sandbox is removed first.
 
         Args:
-            checkpoint: What it starts from; None for the task's image.
-            replays: Where the session began that is replayed in it.
+            checkpoint: Checkpoint to start from; None to start from the task's image.
+            replays: Origin of the parent's session, if the session is replayed in this sandbox; else None.
+
+        Raises:
+            CancelledError: The rollout is to stop.
+            HostLost: The host is lost.
+            ApplicationError: The checkpoint is on a lost host only.
+            ActivityError: Provisioning or the readiness check has failed.
         """
         state, plan, origin = self._state, self._state.plan, self._state.branch_origin
         if state.sandbox is not None:
@@ -107,12 +132,15 @@ class RolloutSandbox:
             state.warnings += state.readied.differences if state.readied is not None else ()
 
     async def lend_slot(self) -> None:
-        """Let others have the slot of the sandbox, which stands still while children run elsewhere."""
+        """Freeze the sandbox while children run, and lend its slot on the host to other sandboxes."""
         released = ReleaseInput(checkpoints=[], waiting=self._state.sandbox)
         await self.run(names.RELEASE_CHECKPOINT, released, None)
 
     async def unfreeze(self) -> None:
-        """Let the sandbox work again that was frozen while its children ran, once there is a slot for it."""
+        """Thaw the sandbox that was frozen while children ran, and let its agent call its model again.
+
+        Waits until the job and the host have a slot for it.
+        """
         state = self._state
         assert state.sandbox is not None
         await slots.current().hold()
@@ -133,20 +161,23 @@ async def on_host(
     total: float | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Run an activity on the host of `queue` and return its result.
+    """Run an activity on the host of `queue`, and return its result.
+
+    If no worker takes it in `host_start_timeout_sec`, it is scheduled again, unless the host is lost.
 
     Args:
-        queue: The task queue of the host.
-        name: The activity's name.
-        arg: Its argument.
-        result: The type of its result.
-        limit: Seconds of one attempt, as in `options`.
-        summary: What the Web UI shows beside its name, of any text its first 30 characters.
-        total: Seconds of all attempts, as in `options`.
-        before: Called whenever it is about to be scheduled.
+        queue: Task queue of the host.
+        name: Name of the activity.
+        arg: Input of the activity.
+        result: Type of its result.
+        limit: Seconds of one attempt; `short_limit_sec` by default.
+        summary: Text beside the activity's name in the Web UI, cut to 30 characters.
+        total: Seconds of all attempts together; no limit by default.
+        before: Called before each scheduling; what it raises is raised.
 
     Raises:
-        HostLost: Nobody takes it, and the host is silent.
+        HostLost: No worker of the host takes the activity, and none polls.
+        ActivityError: The activity has failed.
     """
     # The server refuses a summary of more than 400 bytes, and a character may take twelve of them in JSON.
     shown = None if summary is None else sanitised_markdown(summary[:30])
@@ -165,22 +196,25 @@ async def on_host(
 
 
 SLOT = "a slot"
-"""For what a rollout waits while all hosts have as many sandboxes as they may."""
+"""Reason of the wait of a rollout for a sandbox slot on a host."""
 
 
 async def provision(
     wanted: ProvisionInput, near: Checkpoint | None, limit: float, *, before: Callable[[], None]
 ) -> SandboxRef:
-    """Provision a sandbox on the host where `near` lies, if it is given, and on any other one where that host is lost.
+    """Provision a sandbox, and return its reference.
+
+    It is provisioned on the host of `near`; if that one is lost, or none is given, on any host.
 
     Args:
-        wanted: What is to be provisioned.
-        near: A checkpoint.
+        wanted: Input of the activity: the rollout, the checkpoint, and the number of the sandbox.
+        near: Checkpoint whose host is preferred; None for any host.
         limit: Seconds of one attempt.
-        before: As in `on_host`.
+        before: Called before each scheduling of an activity; what it raises is raised.
 
     Raises:
-        ApplicationError: The sandbox starts from a checkpoint that only a lost host has.
+        ApplicationError: The host of the checkpoint is lost, and no other host can restore the checkpoint.
+        ActivityError: Provisioning has failed.
     """
     if near is not None:
         try:
@@ -200,16 +234,25 @@ async def provision(
 
 
 async def wait_for_slot(queue: str | None, wanted: ProvisionInput, before: Callable[[], None]) -> SandboxRef:
-    """Wait for a slot on the host of `queue`, or on any, with the deadline's clock standing still.
+    """Wait for a free slot on a host, and take it. The deadline's clock stops meanwhile.
 
-    Returns where the sandbox is to be, in whose name the slot is taken then.
+    Args:
+        queue: Task queue of the host; None for any host.
+        wanted: Input of the provisioning that needs the slot. It names the sandbox, and so the slot.
+        before: Called before each scheduling of the activity; what it raises is raised.
+
+    Returns:
+        Reference of the future sandbox on the host that has the slot.
+
+    Raises:
+        HostLost: The host of `queue` is lost.
     """
     with waiting(SLOT):
         return await _run(queue, names.WAIT_FOR_SLOT, wanted, None, before)
 
 
 async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, before: Callable[[], None]) -> SandboxRef:
-    """Provision a sandbox on the host of `queue`, or on any. Where its slots are taken, wait for one first."""
+    """Provision a sandbox on the host of `queue`, or on any for None. If no slot is free, wait for one, and retry."""
     place: SandboxRef | None = None
     while True:
         try:
@@ -217,12 +260,12 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
         except HostLost:
             if place is None:
                 raise
-            # Lost between its slot and the sandbox: any host will do again.
+            # The host was lost after it gave a slot: start again with `queue`, or any host.
             place = None
             continue
         except (asyncio.CancelledError, ActivityError) as error:
             if place is not None and is_cancelled_exception(error):
-                # Perhaps before a worker began with it: nothing else knows of the slot.
+                # The activity may have been cancelled before a worker started it: then only this frees the slot.
                 await to_the_end(tear_down(wanted.spec, place))
             cause = error.cause if isinstance(error, ActivityError) else None
             if not isinstance(cause, ApplicationError) or cause.type != names.HOST_FULL:
@@ -233,7 +276,7 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
 async def _run(
     queue: str | None, name: str, wanted: ProvisionInput, limit: float | None, before: Callable[[], None]
 ) -> SandboxRef:
-    """Run an activity that is to have a sandbox, on the host of `queue` or on any."""
+    """Run an activity that returns the reference of a sandbox, on the host of `queue`, or on any for None."""
     summary = wanted.spec.run.sandbox
     place: SandboxRef
     if queue is not None:
@@ -246,7 +289,12 @@ async def _run(
 
 
 async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:
-    """Remove the sandbox, if there is one."""
+    """Remove a sandbox; None, or one that is gone, is success. A failure is logged, and left to the reaper.
+
+    Args:
+        spec: Specification of the rollout. If the job owns the sandbox, the rollout only leaves it.
+        sandbox: The sandbox; None for none.
+    """
     if sandbox is None:
         return
     try:
@@ -256,16 +304,17 @@ async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:
             **options.on_host(sandbox.queue, total_sec=options.current().teardown_total_sec),
         )
     except ActivityError as error:
-        # A worker of that host reaps it by its labels once this workflow is over.
+        # The reaper of that host removes it, by its labels, once this workflow is over.
         workflow.logger.warning("teardown failed: %s", error.cause)
 
 
 async def _lives(queue: str) -> bool:
-    """Return whether a host asks for work.
+    """Return whether a worker of a host polls its task queue.
 
-    After an outage of the server, which knows only the polls since its start, or of the network, every host seems to
-    be silent at first; where the clock of whoever asks is ahead of the server's, always. So a silent one is asked for
-    again when it had the time to poll, and lives if it has polled meanwhile, whatever the clocks say.
+    A host may seem silent though it is not: after an outage of the network, or of the server, which knows only the
+    polls since its start; and always, if the clock of the host that asks is ahead of the server's. So a silent host is
+    checked again after a time in which it would have polled. It lives if it has polled meanwhile, whatever the clocks
+    say.
     """
     silent_sec = options.current().host_silent_sec
     first = await _status_of(queue)
@@ -279,6 +328,7 @@ async def _lives(queue: str) -> bool:
 
 
 async def _status_of(queue: str) -> HostStatus:
+    """Return when a worker of a host last polled."""
     status: HostStatus = await workflow.execute_activity(
         names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
     )

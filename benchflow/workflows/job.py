@@ -47,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.sweep import ANY_ATTEMPT, Sweep, is_of
 
 RECENT = 20
+"""Number of outcomes of either kind, final and retried, that the query `progress` returns."""
 
 
 @workflow.defn(name=names.JOB_WORKFLOW)
@@ -55,7 +56,7 @@ class JobWorkflow:
 
     @workflow.init
     def __init__(self, job: JobInput) -> None:
-        """Make it from its specification, or from the state that the last run has carried over."""
+        """Start from `job`: the submitted job, or the state that the last run carried across continue-as-new."""
         self._job = job
         self.options = job.options
         self._backlog = Backlog(job.pending, job.retries)
@@ -90,11 +91,10 @@ class JobWorkflow:
 
     @workflow.run
     async def run(self, job: JobInput) -> JobOutcome:
-        """Run the job until all rollouts have ended and its summary is written, and return its counts."""
+        """Run the job until all rollouts have ended, and write its summary. Return its counts and lost rollouts."""
         self._beside = asyncio.gather(self._sweep.run(), self._slots.run(), return_exceptions=True)
         try:
-            # A cancellation is not passed on: what an activity or a child's start does with one is theirs to decide,
-            # and they may drop it. The window sees the flag before it starts anything more.
+            # Not passed on to activities and child starts, which may swallow a cancellation: `_drive` checks the flag.
             await to_the_end(self._drive_to_the_end(), self._hear_cancel)
             await to_the_end(self._end(), self._hear_cancel)
         except Exception:
@@ -114,19 +114,19 @@ class JobWorkflow:
 
     @workflow.signal(name=names.ROLLOUT_DONE)
     def rollout_done(self, outcome: RolloutOutcome) -> None:
-        """Take the outcome of an open rollout. Another one, or another attempt's, was heard before."""
+        """Take the outcome that a rollout reports. Idempotent: ignored unless this attempt of the rollout is open."""
         known = self._open.get(outcome.index)
         if known is not None and is_of(outcome, known):
             self._take(outcome, LostRollout(index=known.index, attempt=known.attempt, run_id=known.run_id))
 
     def _take(self, outcome: RolloutOutcome, lost: LostRollout) -> None:
-        """Count the outcome of an open rollout, or schedule its retry. lost: names its row, if it has no result."""
+        """Close an open rollout: count its outcome or schedule its retry. `lost` names its row, if it has no result."""
         del self._open[outcome.index]
         self._slots.drop(outcome.index)
         self._wake += 1
         self._lost = without(self._lost, outcome.index)
         if outcome.directory is None and outcome.pack is None:
-            # Also of one that is run again: its retry may never start.
+            # Even if it is retried: the retry may never start, and this attempt needs a row then.
             failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
             self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
         if (wait := self._retry_wait(outcome)) is not None:
@@ -141,35 +141,35 @@ class JobWorkflow:
 
     @workflow.signal(name=names.SLOTS)
     def note_slots(self, account: SlotAccount) -> None:
-        """Take what a rollout that branches says of its slots, and asks for."""
+        """Update the slot account of a rollout that branches. Idempotent: an account holds totals."""
         self._slots.note(account)
 
     @workflow.signal(name=names.PAUSE)
     def pause(self) -> None:
-        """Start no further rollout; those that run go on."""
+        """Pause the job: start no further rollouts until it is resumed. Running ones continue."""
         self._paused = True
 
     @workflow.signal(name=names.RESUME)
     def resume(self) -> None:
-        """Start rollouts again after a pause."""
+        """Resume the job after a pause."""
         self._paused = False
         self._wake += 1
 
     @workflow.signal(name=names.SET_CONCURRENCY)
     def set_concurrency(self, wanted: SetConcurrency) -> None:
-        """Set how many rollouts may run at a time."""
+        """Set the maximum number of sandboxes at a time. Running ones beyond it are not stopped."""
         self._concurrency = wanted.concurrency
         self._wake += 1
 
     @workflow.signal(name=names.CANCEL_ROLLOUT)
     def cancel_rollout(self, wanted: CancelRollout) -> None:
-        """Cancel a rollout that runs, or as soon as it does. It is not run again."""
+        """Cancel a rollout now, or as soon as it runs. It is not retried."""
         self._cancellations.request(wanted.id, limit=self._job.total)
         self._wake += 1
 
     @workflow.signal(name=names.DECIDE_TO_CONTINUE)
     def decide_to_continue(self, decision: Decision) -> None:
-        """Take a user's answer to the question whether to go on after equal errors."""
+        """Take a user's decision whether the job continues after equal errors. Ignored if none is awaited."""
         self._error_stop.decide(decision)
         self._wake += 1
 
@@ -196,7 +196,7 @@ class JobWorkflow:
     # --- the window --------------------------------------------------------------------------------------
 
     async def _drive_to_the_end(self) -> None:
-        """Keep the window full until all rollouts have ended. What raises in it is tried again for a time."""
+        """Run `_drive` until all rollouts have ended. Errors are retried; after `start_total_sec` of them, give up."""
         while self._is_unfinished():
             before = (self._counts, len(self._open), self._backlog.n_unstarted)
             try:
@@ -208,11 +208,11 @@ class JobWorkflow:
                 if await self._driving.wait("window", error):
                     continue
                 if self._starts_nothing:
-                    return  # The end waits for what is open.
+                    return  # `_end` waits for the open rollouts.
                 self._give_up(failure_from(error, "plan"))
 
     async def _drive(self) -> None:
-        """Start rollouts and cancel them, and continue as new in time, however long those that are open take."""
+        """Start and cancel rollouts until all have ended; continue as new, with rollouts open, at a long history."""
         while self._is_unfinished():
             seen = self._wake
             self._error_stop.settle(n_open=len(self._open), has_more=self._has_more)
@@ -244,7 +244,7 @@ class JobWorkflow:
         return self._has_more and not (self._paused or self._error_stop.holds) and self._slots.n_free_for_roots > 0
 
     async def _wait(self, seen: int) -> None:
-        """Wait until something happens, the next retry is due, or the sweeps have made the history long."""
+        """Wait until `_wake` differs from `seen`, a retry or the user's answer is due, or the history is long."""
         due = min((retry.not_before for retry in self._backlog.retries), default=None)
         due = self._error_stop.asked_until or (due if self._has_room() else None)
         timeout = max(0.01, due - workflow.time()) if due is not None else None
@@ -252,7 +252,7 @@ class JobWorkflow:
             await workflow.wait_condition(lambda: self._wake != seen or self._must_continue_as_new(), timeout=timeout)
 
     async def _name_next(self) -> None:
-        """Name rollouts that may start now, if none is: retries that are due, before new ones."""
+        """Request the specifications of the next rollouts, if none is named: of due retries, else of pending ones."""
         if self._backlog.named:
             return
         count = min(self._slots.n_free_for_roots, self.options.start_batch)
@@ -269,11 +269,10 @@ class JobWorkflow:
             if not self._has_to_act():
                 self._lose(failure_from(error, "plan"), due, [] if due else indices)
             return
-        # The answer may hold fewer than were asked for.
         self._backlog.add_named(due, batch.rollouts)
 
     async def _start_named(self) -> int:
-        """Start rollouts that are named, as many as there is room for. Returns how many."""
+        """Start as many named rollouts as there are free slots, and return their number."""
         count = min(self._slots.n_free_for_roots, len(self._backlog.named)) if self._has_room() else 0
         starts = [asyncio.create_task(self._start(self._backlog.named.popleft())) for _ in range(count)]
         if starts:
@@ -305,33 +304,33 @@ class JobWorkflow:
             self._confirm(spec, {"run_id": child.first_execution_run_id or ""})
 
     def _confirm(self, spec: RolloutSpec, update: dict[str, Any]) -> None:
-        """Have the sweep ask after a rollout from now on, unless it has reported already."""
+        """Record that a rollout's workflow exists, so that sweeps poll it, unless it has reported already."""
         self._failed_starts.pop(spec.index, None)
         known = self._open.get(spec.index)
         if known is not None and known.attempt == spec.attempt:
             self._open[spec.index] = known.model_copy(update={"since": workflow.time()} | update)
 
     def _child_closed(self, child: asyncio.Task[Any]) -> None:
-        """How it ended was told by the rollout itself; asked for here only so that no log says that nobody did."""
+        """Drop the handle of a closed child. Its error is read so that asyncio logs none as "never retrieved"."""
         self._children.discard(child)
         if not child.cancelled():
             child.exception()
 
     def _meet_running(self, spec: RolloutSpec) -> None:
-        """A workflow of this rollout runs already."""
+        """Handle a start whose workflow id is in use: try a later attempt again soon, or adopt a first one as open."""
         if spec.attempt > 1:
-            # The attempt before has told us how it ended, and is about to be over.
+            # The previous attempt has reported its outcome, and its workflow is about to close.
             self._sweep.end_if_stuck(spec.id)
             self._open.pop(spec.index, None)
             not_before = workflow.time() + max(0.1, self._job.retry.wait(spec.attempt))
             self._backlog.add_retry(spec.index, spec.attempt, not_before)
             return
-        # From before this job was started anew; whichever attempt it is, it will tell us when it is done.
+        # From before this job was started again. Whichever attempt it is, it signals its outcome to this job.
         workflow.logger.info("rollout %s runs already", spec.id)
         self._confirm(spec, {"attempt": ANY_ATTEMPT})
 
     def _fail_start(self, spec: RolloutSpec, error: Exception) -> None:
-        """Have a rollout started later that could not be started now, for `start_total_sec`."""
+        """Schedule another start of a rollout that failed to start; after `start_total_sec`, count it as errored."""
         workflow.logger.warning("rollout %s could not be started: %s", spec.id, error)
         self._open.pop(spec.index, None)
         now = workflow.time()
@@ -343,13 +342,13 @@ class JobWorkflow:
             self._lose(failure_from(error, "plan"), [retry], [])
 
     def _retry_wait(self, outcome: RolloutOutcome) -> float | None:
-        """Seconds until this rollout is run again; None when its outcome stands."""
+        """Return the seconds until the next attempt of a rollout; None if its outcome is final."""
         if self._starts_nothing or self._cancellations.has(outcome.id) or not self._job.retry.allows(outcome):
             return None
         return self._job.retry.wait(outcome.attempt)
 
     def _lose(self, failure: Failure, retries: list[Retry], spans: list[tuple[int, int]]) -> None:
-        """Count unstartable rollouts as errored; rows follow at the job's end, but not after an attempt."""
+        """Count retries and pending `spans` as errored. Those without an attempt so far get a row at the job's end."""
         number, never = self._backlog.drop(retries, spans)
         if never:
             self._lost = merged(self._lost, LostGroup(failure=failure, unstarted=never))
@@ -359,7 +358,7 @@ class JobWorkflow:
         self._show()
 
     def _give_up(self, failure: Failure) -> None:
-        """Start nothing more: what has not been started is errored."""
+        """Start nothing more, and count all rollouts that have not started as errored by `failure`."""
         self._given_up = True
         self._backlog.unname(workflow.time())
         self._lose(failure, self._backlog.retries, list(self._backlog.pending))
@@ -369,10 +368,11 @@ class JobWorkflow:
         return info.is_continue_as_new_suggested() or info.get_current_history_length() > self.options.history_limit
 
     def _has_to_act(self) -> bool:
-        """Return whether there is more to do than to try again what fails."""
+        """Return whether a cancellation or continue-as-new is due, which ends the retries of a failing activity."""
         return self._cancelled or bool(self._cancellations.unsent()) or self._must_continue_as_new()
 
     def _carry(self) -> JobInput:
+        """Return the input of the next run, for continue-as-new."""
         self._backlog.unname(workflow.time())
         return self._job.model_copy(
             update={
@@ -397,12 +397,12 @@ class JobWorkflow:
     # --- the end -----------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Wait for what is open, and sum up. What raises is logged: the job ends, and `bench results` sums up again."""
+        """Wait for open rollouts and write the summary. Errors are logged: `bench results` writes the summary again."""
         try:
             if self._is_unfinished() and not self._starts_nothing:
                 self._give_up(Failure(type="JobError", category="internal", message="the job's workflow has a defect"))
             while self._open:
-                # Only after a defect of the window: otherwise nothing is open here.
+                # Only after an unexpected error in `_drive`: otherwise nothing is open by now.
                 await self._cancellations.send()
                 await workflow.wait_condition(lambda seen=self._wake: self._wake != seen)  # type: ignore[misc]
         except Exception:
@@ -411,7 +411,7 @@ class JobWorkflow:
             self._counts = self._counts.plus_lost(self._backlog.drop_attempted(workflow.time()))
         self._beside.cancel()
         try:
-            # A task, so that the sweep's timer is cancelled before: the order that recorded histories have.
+            # A task, so that the sweep's timer is cancelled first: replays need the order that histories have recorded.
             await asyncio.create_task(finish_job(self._job, self._lost, self._finishing, self._children))
         except Exception as error:
             workflow.logger.error("the summary could not be written: %s", error)

@@ -1,4 +1,4 @@
-"""What an operator sees of a job in the Web UI: its searchable attributes, and its state as Markdown."""
+"""A job in Temporal's Web UI: its search attributes, and its progress as Markdown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,23 @@ from benchflow.sanitise import sanitised_markdown
 
 
 def job_attributes(name: str) -> TypedSearchAttributes:
-    """Return the search attributes that a job's workflow starts with."""
+    """Return the search attributes with which a job's workflow starts.
+
+    Args:
+        name: Name of the job.
+    """
     return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword(names.ATTR_JOB), name)])
 
 
 def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[RolloutOutcome]) -> str:
-    """Return how far a job is. recent: the last outcomes, oldest first."""
+    """Return a job's progress as Markdown: counts, mean rewards by agent, and a table of the latest outcomes.
+
+    Args:
+        job: Input of the job's workflow.
+        counts: Rollouts that have ended, by status.
+        n_open: Number of open rollouts.
+        recent: Latest outcomes, oldest first.
+    """
     lines = [
         f"**{job.name}**: {counts.finished} of {job.total} done, {n_open} running",
         "",
@@ -43,7 +54,7 @@ def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[Rol
 
 
 def _means(job: JobInput, counts: Counts) -> Iterator[str]:
-    """Yield a line for each agent that has a reward. There is none of all agents together."""
+    """Yield an empty line, and a line with the mean rewards, for each agent that has any. Agents are not pooled."""
     for agent in job.agents:
         sums = counts.agents.get(agent)
         parts = []

@@ -1,6 +1,7 @@
-"""What an operator sees of a rollout in the Web UI: its searchable attributes, and its state as Markdown.
+"""A rollout in Temporal's Web UI: its search attributes, and its state as Markdown.
 
-Names, questions and errors are of task sets and agents: `sanitised_markdown` leaves no markup, HTML or link in them.
+Names, questions and errors come from task sets and agents, which are not trusted: `sanitised_markdown` removes markup,
+HTML and links from them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchflow.workflows.state import RolloutState
 
 
 def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
-    """Return the search attributes that a rollout's workflow starts with."""
+    """Return the search attributes with which a rollout's workflow starts: job, task, agent, phase and model."""
     pairs = [
         (names.ATTR_JOB, spec.job_name),
         (names.ATTR_TASK, spec.task.name),
@@ -36,12 +37,22 @@ def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
 
 
 def rollout_summary(spec: RolloutSpec) -> str:
-    """Return the line by which the Web UI lists a rollout's workflow."""
+    """Return the line that the Web UI shows for a rollout's workflow: task, agent and repeat, as Markdown."""
     return f"{shown(spec.task.name)} · {shown(spec.agent.label)} · repeat {spec.repeat}"
 
 
 def phase_detail(state: RolloutState, phase: Phase, slots: Slots, waits_for: str | None) -> str:
-    """Return what a rollout is about in its phase, in a few words; empty where the phase says it all."""
+    """Return the progress of a rollout within its phase, e.g. `step 2 of 3`; empty if there is nothing to add.
+
+    Args:
+        state: State of the rollout.
+        phase: Phase that the rollout is in.
+        slots: Slot account of the rollout.
+        waits_for: Reason of the wait that stops the deadline's clock (`Deadline.waits_for`); None if it does not wait.
+
+    Returns:
+        Plain text, not sanitised.
+    """
     if state.question is not None:
         return f"asks: {state.question.text}"
     if waits_for == SLOT:
@@ -57,7 +68,13 @@ def phase_detail(state: RolloutState, phase: Phase, slots: Slots, waits_for: str
 
 
 def rollout_details(state: RolloutState, phase: str, timing: Mapping[str, float]) -> str:
-    """Return a rollout as Markdown. phase: as Markdown, with its detail; timing: seconds by phase."""
+    """Return the state of a rollout as Markdown: phase, sandbox, world, question, steps, error and timing.
+
+    Args:
+        state: State of the rollout.
+        phase: Phase and progress within it, as sanitised Markdown.
+        timing: Seconds of work by phase.
+    """
     spec, sandbox, question, error = state.spec, state.sandbox, state.question, state.error or state.agent_failure
     world = state.readied.world if state.readied is not None else None
     lines = [
@@ -86,7 +103,11 @@ def rollout_details(state: RolloutState, phase: str, timing: Mapping[str, float]
 
 
 def show(details: Callable[[], str]) -> None:
-    """Show the running workflow's details in the Web UI. It continues where they can't be shown."""
+    """Set the details that the Web UI shows of the running workflow. An error is logged, not raised.
+
+    Args:
+        details: Returns the details as Markdown.
+    """
     try:
         workflow.set_current_details(details())
     except Exception:
@@ -94,7 +115,7 @@ def show(details: Callable[[], str]) -> None:
 
 
 def _world(world: ReadyWorld) -> str:
-    """Return a world's services, and the addresses of its ports."""
+    """Return a world's services, the addresses of its ports and its start time, as Markdown in one line."""
     services = [f"{shown(service.name)} {service.state}" for service in world.services if service.state != "left_out"]
     ports = [f"port {port} at `{address}`" for port, address in world.ports.items()]
     return ", ".join([*services, *ports, f"ready in {world.seconds:.2f} s"])

@@ -1,9 +1,10 @@
-"""Queues, and the options of every activity, made from the job's frozen `WorkflowOptions`.
+"""Task queues, and the timeouts and retries of every activity, made from the job's frozen `WorkflowOptions`.
 
-Workflows and workers read this table; nothing else sets a timeout or a retry. Retries of activities are for the
-engine's own trouble. The time of all attempts together has no limit, because an outage of the server would use it up: a
-rollout's deadline, which stands still meanwhile, and the boundary's cap of failures end them. A failure of the work
-itself is not retryable and goes to the workflow as data.
+Timeouts and retries of activities are set here; only `patience` adds a limit of attempts. Retries are for faults of the
+engine, not of the work: the failure of an agent or a verifier is not retryable, and reaches the workflow as data. All
+attempts together have no time limit by default, because an outage of the server would use it up. They end by the
+rollout's deadline, whose clock stops during an outage, or by the number of failures that the activity interceptor
+allows (`max_failures`).
 """
 
 from __future__ import annotations
@@ -18,28 +19,31 @@ from temporalio.workflow import ActivityCancellationType
 from benchflow.contracts.options import WorkflowOptions
 
 SHARED_QUEUE = "benchflow"
-"""Workflows, and activities that may run on any host."""
+"""Task queue of all workflows, and of the activities that may run on any host."""
 
 NAMESPACE = "benchflow"
+"""Default Temporal namespace."""
+
 RETENTION = timedelta(days=365)
+"""Time for which the namespace of the embedded server retains closed workflows."""
 
 
 def host_queue(host_id: str) -> str:
-    """Return the task queue of all activities that touch a sandbox of this host."""
+    """Return the task queue of the activities that use a sandbox of the host `host_id`."""
     return f"benchflow-host-{host_id}"
 
 
 def current() -> WorkflowOptions:
-    """Return the options that the running workflow was started with: the attribute `options` of its instance."""
+    """Return the frozen options of the running workflow: the attribute `options` of its instance."""
     frozen: WorkflowOptions = workflow.instance().options
     return frozen
 
 
 def shared(limit_sec: float | None = None, *, total_sec: float | None = None) -> dict[str, Any]:
-    """Return the options of an activity that any host may run, and that ends within `limit_sec`.
+    """Return keyword arguments of `workflow.start_activity` for an activity that any host may run.
 
     Args:
-        limit_sec: Seconds of one attempt, `short_limit_sec` by default.
+        limit_sec: Seconds of one attempt; `short_limit_sec` by default.
         total_sec: Seconds of all attempts together, an outage included; no limit by default.
     """
     frozen = current()
@@ -58,7 +62,13 @@ def shared(limit_sec: float | None = None, *, total_sec: float | None = None) ->
 
 
 def on_host(queue: str, limit_sec: float | None = None, *, total_sec: float | None = None) -> dict[str, Any]:
-    """Return the options of an activity that works in a sandbox on the host of `queue`; arguments as in `shared`."""
+    """Return keyword arguments of `workflow.start_activity` for an activity in a sandbox on one host.
+
+    Args:
+        queue: Task queue of the host.
+        limit_sec: Seconds of one attempt; `short_limit_sec` by default.
+        total_sec: Seconds of all attempts together, an outage included; no limit by default.
+    """
     return shared(limit_sec, total_sec=total_sec) | {
         "task_queue": queue,
         "schedule_to_start_timeout": timedelta(seconds=current().host_start_timeout_sec),

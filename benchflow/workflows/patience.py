@@ -1,7 +1,7 @@
-"""Trying again what fails, with a growing wait, for a limited time.
+"""Retries of failing work by a workflow, with exponential backoff, for a limited time.
 
-An activity's schedule-to-close timeout would count an outage as failure. Here the time counts from the first failure
-that the workflow sees, and at least one more try follows it.
+An activity's schedule-to-close timeout would also run during an outage of the server or all workers. Here the time
+counts from the first failure that the workflow sees, and at least one retry follows that.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.failures import failure_from
 
 ATTEMPTS = 5
-"""Attempts of an activity, within seconds, that are one try."""
+"""Attempts that the server makes of an activity, within seconds, in one try of the workflow."""
 
 MAX_WAIT_SEC = 60.0
+"""Maximum number of seconds between two tries."""
 
 MAX_OUTAGE_WAIT_SEC = 900.0
-"""Wait between two tries once an outage has lasted for that time: of weeks of it, the history must hold all."""
+"""Maximum number of seconds between two tries once an outage has lasted longer than `total_sec`: the workflow's history
+has to hold the tries of an outage of weeks.
+"""
 
 
 class Patience:
-    """Failures in a row of one kind of work."""
+    """Retry policy of one kind of work: its consecutive failures, the wait after each, and when to give up."""
 
     def __init__(
         self,
@@ -38,15 +41,16 @@ class Patience:
         timeouts_pass: bool = False,
         since: float | None = None,
     ) -> None:
-        """Begin without a failure, or with that of an earlier run of the workflow.
+        """Make the policy, without a failure or with that of an earlier run of the workflow.
 
         Args:
             total_sec: Seconds from the first failure to the last try.
-            is_over: Whether another try is wanted no more.
-            outlasts: Whether outages are waited for besides. The time counts from the first failure after the last.
-            timeouts_pass: Whether an activity that has not answered in time is an outage, e.g. of a store that hangs.
-                Not for work that may take longer than that by itself: it would be tried for ever.
-            since: As the attribute of this name was.
+            is_over: Returns whether to give up now; it also ends a wait.
+            outlasts: Returns whether to retry through outages of any length. `total_sec` then counts from the first
+                other failure after the last outage.
+            timeouts_pass: Whether the timeout of an activity counts as an outage, e.g. of a store that hangs. Not for
+                work that may by itself take longer than its timeout: it would be retried for ever.
+            since: Value of the attribute `since` in an earlier run; None for no failure.
         """
         self._total_sec = total_sec
         self._is_over = is_over
@@ -55,16 +59,24 @@ class Patience:
         self._outage_since: float | None = None
         self._failures = 0
         self.since = since
-        """From when on `total_sec` counts, workflow time; None without a failure."""
+        """Workflow time from which `total_sec` counts; None without a failure, and during an outage."""
         self.trouble: str | None = None
-        """What failed last and is tried again."""
+        """The last failure, as a line, while the work is being retried; None otherwise."""
 
     def reset(self) -> None:
-        """Note that the work has passed."""
+        """Record that the work has succeeded: forget all failures."""
         self._outage_since, self._failures, self.since, self.trouble = None, 0, None, None
 
     async def wait(self, work: str, error: Exception) -> bool:
-        """Wait before another try of `work`, which has raised `error`. False: there is none."""
+        """Count a failure, and wait before the next try.
+
+        Args:
+            work: Name of the work, for `trouble`.
+            error: The exception that the work raised.
+
+        Returns:
+            Whether to try again; False if the time is over, or `is_over`.
+        """
         now = workflow.time()
         self._failures += 1
         failure = failure_from(error, "plan")
@@ -91,9 +103,16 @@ class Patience:
         return False
 
     async def execute(self, name: str, arg: Any, result: Any = None, *, limit_sec: float | None = None) -> Any:
-        """Execute an activity that any host may run, with attempts of `limit_sec` seconds as in `options.shared`.
+        """Execute an activity on any host, with retries, and return its result.
 
-        Raises its error once the time is over, and at once one that no further try can pass.
+        Args:
+            name: Name of the activity.
+            arg: Input of the activity.
+            result: Type of its result.
+            limit_sec: Seconds of one attempt; `short_limit_sec` by default.
+
+        Raises:
+            ActivityError: The last failure, when the time is over; or at once, one that no retry can change.
         """
         limits = options.shared(limit_sec)
         limits["retry_policy"] = replace(limits["retry_policy"], maximum_attempts=ATTEMPTS)
@@ -112,9 +131,9 @@ class Patience:
 
 
 def _is_final(error: Exception) -> bool:
-    """Return whether an activity has failed with an error that a further try would meet again.
+    """Return whether an activity has failed with an error that no retry can change.
 
-    One that may pass is not, also where the worker has ended its attempts.
+    A transient error that the worker made non-retryable, after `max_failures` attempts, is not final.
     """
     cause = error.cause if isinstance(error, ActivityError) else None
     is_ended = isinstance(cause, ApplicationError) and cause.non_retryable

@@ -1,4 +1,4 @@
-"""PreflightWorkflow: asks each model of a job for one token before the job starts, from a worker, as rollouts would."""
+"""PreflightWorkflow: checks each model of a job with a one-token request before the job starts, from a worker."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ with workflow.unsafe.imports_passed_through():
 
 
 LIMIT_SEC = 210.0
-"""Seconds of an attempt: a model is asked three times at most, and has a minute for each answer."""
+"""Seconds of one attempt of the activity: at most three requests to a model, each with a timeout of a minute."""
 
 
 @workflow.defn(name=names.PREFLIGHT_WORKFLOW)
 class PreflightWorkflow:
-    """Does nothing but run one activity: the keys are known to workers alone, and the answer must come at once."""
+    """Workflow of one activity, which checks a job's models: on a worker, because only workers have the keys."""
 
     @workflow.init
     def __init__(self, wanted: PreflightInput) -> None:
-        """Take the options, which `options.current` reads."""
+        """Set the attribute `options`, which `options.current` reads.
+
+        Args:
+            wanted: The job's agents and options.
+        """
         self.options = wanted.options
 
     @workflow.run
     async def run(self, wanted: PreflightInput) -> Preflight:
-        """Return the models that served no call."""
+        """Request one token from each model, and return the problems of those that did not respond properly."""
         checked: Preflight = await workflow.execute_activity(
             names.PREFLIGHT, wanted, result_type=Preflight, **options.shared(LIMIT_SEC)
         )

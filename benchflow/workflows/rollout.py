@@ -1,10 +1,10 @@
-"""RolloutWorkflow: one rollout from plan to teardown. It decides; the activities do.
+"""RolloutWorkflow: one rollout from plan to teardown. The workflow decides, and leaves all I/O to activities.
 
-The steps of the story are modules: a sandbox is provisioned (`hosts`), turns are driven in it (`turns`), children start
-from checkpoints of it (`checkpoints`, `branching`), the result is reported (`ending`). All work on one `RolloutState`.
+Each part has a module: the sandbox is provisioned (`hosts`), turns are driven in it (`turns`), children start from its
+checkpoints (`checkpoints`, `branching`), and the result is reported (`ending`). They share one `RolloutState`.
 
-Whatever is raised, the result is reported, what was provisioned is torn down, and the job, or the parent in a tree, is
-notified once. A failure is data in the outcome; the workflow itself only fails when it was cancelled.
+Whatever is raised, the result is reported, the sandbox is torn down, and the outcome goes once to the job, or to the
+parent in a tree. A failure is data in the outcome; the workflow itself only fails if it was cancelled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ with workflow.unsafe.imports_passed_through():
 
 @contextmanager
 def _as_update_failure() -> Iterator[None]:
-    """Fail an update with an error that is raised inside; of an unknown type, it would fail the workflow's task."""
+    """Convert an error of the block to an `ApplicationError`, which fails the update.
+
+    An error that is no `FailureError` would fail the workflow task, which the server retries for ever.
+    """
     try:
         yield
     except FailureError:
@@ -62,7 +65,11 @@ class RolloutWorkflow:
 
     @workflow.init
     def __init__(self, spec: RolloutSpec) -> None:
-        """Make its state and the modules that work on it."""
+        """Make the state of the rollout, and the modules that share it.
+
+        Args:
+            spec: Specification of the rollout.
+        """
         self.options = spec.options
         self.slots = Slots(spec)
         self._state = state = RolloutState(spec, run_id=workflow.info().first_execution_run_id)
@@ -75,15 +82,25 @@ class RolloutWorkflow:
         self._branching = Branching(state, self._phases, self._sandbox, self._checkpoints, self._turns)
         self._ending = Ending(state, self._phases)
         self._in_sandbox: asyncio.Task[None] | None = None
-        """The work in the present sandbox."""
+        """Task of the work in the present sandbox, which a roll-back cancels; None before the first sandbox."""
         self._is_reverting = False
-        """Whether what is left of the time after its present start is still to be reverted."""
+        """Whether the revert of the present `RestorePoint` is still to run. No roll-back is accepted meanwhile."""
         self._is_over = False
-        """Whether the work has ended, for whatever reason."""
+        """Whether the work has ended, successfully or not. Only the report and the teardown remain."""
 
     @workflow.run
     async def run(self, spec: RolloutSpec) -> RolloutOutcome | ChildOutcome:
-        """Run the rollout, report it and tear it down. Return its outcome; raise `CancelledError` if cancelled."""
+        """Run the rollout, report it and tear it down.
+
+        Args:
+            spec: Specification of the rollout.
+
+        Returns:
+            The outcome: a `RolloutOutcome` of a root, a `ChildOutcome` of a child. A failure is part of it.
+
+        Raises:
+            CancelledError: The rollout was cancelled, and is reported and torn down.
+        """
         state = self._state
         try:
             await self._work_in_time()
@@ -115,7 +132,7 @@ class RolloutWorkflow:
         except asyncio.CancelledError:
             self._stop("RolloutCancelledError", "cancelled", "the rollout was cancelled")
         except Exception as error:
-            # The clock's: the work must not go on beside the rollout's end.
+            # An error of the deadline's clock: the work must not continue beside the report and teardown.
             workflow.logger.exception("the rollout's clock failed")
             self._state.stop = failure_from(error, self._phases.phase)
         if self._state.stop is not None:
@@ -127,12 +144,13 @@ class RolloutWorkflow:
             self._is_over = True
 
     def _stop(self, type_: str, category: str, message: str) -> None:
+        """Set the failure by which the rollout ends early; `check_stop` then raises."""
         self._state.stop = Failure(type=type_, category=category, message=message, phase=self._phases.phase)
 
     # --- the work ---------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Plan, and run the steps, on another host where one is lost."""
+        """Plan the rollout and run its steps; on another host if one is lost, up to `max_provisions` times."""
         state, origin = self._state, self._state.branch_origin
         state.plan = await workflow.execute_activity(
             names.PLAN,
@@ -172,7 +190,11 @@ class RolloutWorkflow:
         )
 
     async def _score_without_agent(self, activity: str) -> None:
-        """Score a stored rollout again, with the children that it has, or try a world."""
+        """Score a stored rollout and its children again, or try a world, and copy the result into the state.
+
+        Args:
+            activity: Name of the activity: `RESCORE` or `TRY_WORLD`.
+        """
         state = self._state
         self._phases.begin("verify")
         wanted = AgentlessInput(spec=state.spec, run_id=workflow.info().first_execution_run_id)
@@ -187,7 +209,7 @@ class RolloutWorkflow:
         state.warnings += scored.warnings
 
     async def _run_on_host(self, start: RestorePoint) -> None:
-        """Run to the end, however often the rollout is rolled back. Raise as `_run_in_sandbox` does."""
+        """Run the rollout to its end, with any number of roll-backs. Raise `HostLost`, and errors of activities."""
         state = self._state
         while True:
             state.provisions += 1
@@ -201,11 +223,11 @@ class RolloutWorkflow:
             if state.restore_to is None:
                 return
             start = await self._restores.roll_back()
-            # What was asked since is asked anew.
+            # The agent asks its questions again.
             self._turns.answers.clear()
 
     async def _run_in_sandbox(self, start: RestorePoint) -> None:
-        """Run the steps that are left, from where they start. Raise `HostLost`, and what activities raise."""
+        """Provision a sandbox at `start`, carry out its pending revert, and run the remaining steps."""
         await self._turns.start_at(start.checkpoint)
         if start.revert is not None:
             limit = self.options.restore_limit_sec
@@ -216,7 +238,7 @@ class RolloutWorkflow:
         await self._checkpoints.release_after_work(is_resumable=is_resumable)
 
     async def _run_steps(self) -> None:
-        """Run step by step until one ends the rollout, or until it has branched and does not continue."""
+        """Run step by step, branching where due, until a step ends the rollout, or its children do."""
         state = self._state
         while len(state.steps) < state.last_step:
             done = len(state.steps)
@@ -237,7 +259,10 @@ class RolloutWorkflow:
                 return
 
     async def _run_step(self, step: Step, *, is_last: bool) -> StepOutcome | None:
-        """Run a step to its end. Return None where children continue it, each with an answer of its own."""
+        """Run the turn of a step, and score it if the step is scored. Return the outcome.
+
+        Returns None if the agent asked a question that children have answered: the rollout ends there.
+        """
         state = self._state
         before = await self._checkpoints.take() if self._branching.watches_questions else None
         self._phases.begin("execute")
@@ -256,7 +281,7 @@ class RolloutWorkflow:
         return await self._verify(step, turn, is_last=is_last)
 
     async def _verify(self, step: Step, turn: TurnResult, *, is_last: bool) -> StepOutcome:
-        """Have the verifier score a step. A failure of its own is part of the outcome."""
+        """Score a step by the verifier, and return the outcome. A failure of the verifier is part of it."""
         self._phases.begin("verify")
         work = VerifyInput(
             **self._sandbox.fields,
@@ -282,7 +307,7 @@ class RolloutWorkflow:
 
     @workflow.query(name=names.PROGRESS)
     def progress(self) -> RolloutProgress:
-        """Return how far the rollout is."""
+        """Return the rollout's phase, the progress in it, and the question that waits for an answer."""
         state, phases = self._state, self._phases
         return RolloutProgress(
             phase=phases.phase,
@@ -296,25 +321,26 @@ class RolloutWorkflow:
 
     @workflow.signal(name=names.ANSWER)
     def answer(self, answer: Answer) -> None:
-        """Take a user's answer to a question of the agent. Of two valid ones to one question the first counts."""
+        """Take a user's answer to a question of the agent. The first valid one counts, so that a repeat is harmless."""
         self._turns.answers.add(answer, self._state.question)
 
     @workflow.signal(name=names.SLOTS_GRANTED)
     def take_slots(self, grant: SlotGrant) -> None:
-        """Take slots that the job has granted."""
+        """Record the slots that the job has granted. Idempotent: the message has the total."""
         self.slots.grant(grant)
 
     @workflow.update(name=names.SOFT_VERIFY)
     async def soft_verify(self) -> VerifyResult:
-        """Return how the verifier would score the present world, while the agent waits for an answer.
+        """Return how the verifier would score the world now, while the agent waits for an answer. Changes nothing.
 
-        Nothing is changed by it, and an answer that comes meanwhile waits.
+        An answer that arrives meanwhile takes effect afterwards. Refused if no answer is awaited, or a preview runs.
         """
         with _as_update_failure():
             return await self._turns.preview()
 
     @soft_verify.validator
     def _check_soft_verify(self) -> None:
+        """Refuse the update unless the agent waits for an answer and no other preview runs."""
         if self._state.question is None:
             raise ApplicationError("the agent is in the middle of its turn, or there is none", type="NotWaiting")
         if self._turns.previews:
@@ -322,7 +348,14 @@ class RolloutWorkflow:
 
     @workflow.update(name=names.RESTORE)
     async def restore(self, wanted: Restore) -> Restored:
-        """Roll back to a node. Returns once the rollout continues from there."""
+        """Roll the rollout back to a node, and return the reverted nodes once a new sandbox has the node's state.
+
+        Args:
+            wanted: The node, which needs a checkpoint. If it has none, the update is refused.
+
+        Raises:
+            ApplicationError: The rollout has ended before it was restored.
+        """
         with _as_update_failure():
             number = self._restores.request(wanted.node)
             assert self._in_sandbox is not None
@@ -335,6 +368,7 @@ class RolloutWorkflow:
 
     @restore.validator
     def _check_restore(self, wanted: Restore) -> None:
+        """Refuse the update unless the rollout runs and the node has a checkpoint."""
         is_over = self._is_over or self._state.stop is not None
         has_started = self._in_sandbox is not None and not self._is_reverting
         self._restores.check(wanted.node, is_over=is_over, has_started=has_started)
@@ -342,7 +376,11 @@ class RolloutWorkflow:
     # --- what an operator sees ----------------------------------------------------------------------------------
 
     def waiting(self, thing: str) -> AbstractContextManager[None]:
-        """Have the deadline's clock stand still for a block, and show for what the rollout waits in it."""
+        """Return a context in which the deadline's clock stops, and the Web UI shows what the rollout waits for.
+
+        Args:
+            thing: What it waits for, such as `hosts.SLOT`.
+        """
         return self._deadline.waiting(thing, self._show)
 
     def _show(self) -> None:

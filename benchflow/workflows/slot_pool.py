@@ -1,8 +1,8 @@
-"""The slots of a job: how many of its sandboxes may run at a time, over all its rollouts and their children.
+"""The slots of a job: its limit of sandboxes that run at a time, over all its rollouts and their children.
 
-A root has its slot from its start on, which the window of the job decides. A rollout that branches keeps an account
-with the job: it lends its own slot and asks for those of its children. No rollout waits for a slot while it holds one,
-so that nobody waits for ever, whatever the number of slots and the depth of trees.
+A root holds a slot from its start, which the job's window decides. A rollout that branches has an account with the job:
+it lends its own slot, and requests slots for its children. No rollout waits for a slot while it holds one, so there is
+no deadlock, whatever the number of slots and the depth of the trees.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ with workflow.unsafe.imports_passed_through():
 
 
 AGAIN_SEC = 1.0
-"""Seconds after a defect until slots are granted again."""
+"""Seconds between an unexpected error in the granting loop and its next round."""
 
 
 class SlotPool:
-    """Grants the slots of a job to the accounts of its open rollouts."""
+    """Pool of a job's slots, which it grants to the accounts of open rollouts that branch."""
 
     def __init__(
         self,
@@ -34,16 +34,17 @@ class SlotPool:
         is_to_come: Callable[[int], bool],
         on_change: Callable[[], None],
     ) -> None:
-        """Prepare the pool.
+        """Make the pool. Nothing is granted before `run`.
 
         Args:
-            accounts: Those of the job's last run.
-            open_: The open rollouts of the job by index, as they change.
-            limit: Returns how many slots there are now.
-            is_to_come: Whether the job is still to start a rollout. It may meet one that runs already.
-            on_change: Called when slots were granted or given back.
+            accounts: Accounts that the previous run of the job's workflow carried across continue-as-new.
+            open_: Open rollouts of the job by index: the job's own mapping, not a copy.
+            limit: Returns the present number of slots.
+            is_to_come: Returns whether the rollout of an index is still to be started. Its workflow may run already,
+                from an earlier start of the job.
+            on_change: Called after slots were granted or given back.
         """
-        # In the order in which they began to wait.
+        # In the order in which they began to wait: a later entry of the same depth is granted slots later.
         self._accounts = {account.id: account for account in accounts}
         self._open = open_
         self._limit = limit
@@ -56,24 +57,31 @@ class SlotPool:
 
     @property
     def accounts(self) -> list[PooledAccount]:
-        """Return the accounts for the next run of the job's workflow."""
+        """Return all accounts, to be carried across continue-as-new."""
         return list(self._accounts.values())
 
     @property
     def n_free(self) -> int:
-        """Return how many slots nobody has, or less than 0 where the limit was lowered."""
+        """Return the number of free slots; negative while more are in use than a lowered limit allows."""
         return self._limit() - len(self._open) - sum(account.in_use for account in self._counted())
 
     @property
     def n_free_for_roots(self) -> int:
-        """Return how many rollouts may be started now: none while the children of an open one wait."""
+        """Return the number of slots for roots to start now: 0 while children of an open rollout wait for slots."""
         return 0 if any(account.waiting for account in self._counted()) else self.n_free
 
     def note(self, account: SlotAccount) -> None:
-        """Take a message of a rollout: what it says of itself replaces what was known of it."""
+        """Replace the account of a rollout by the one in its message. `run` then sends the grants.
+
+        Messages hold totals, so that a repeated one is harmless. One that repeats the request of a waiting rollout
+        unchanged also makes the pool check that the other rollouts of its tree still run.
+
+        Args:
+            account: The rollout's account. Accounts of the children that it lists as ended are forgotten.
+        """
         if not self._is_on:
-            # A version without slots may have let messages pass by: only from the first one on that this version has
-            # seen live may a replay send grants.
+            # An earlier version without slots may have ignored messages in this history. A replay must not send grants
+            # for them, but only from the first message on that this version has received live, which has the marker.
             self._is_on = workflow.patched(f"job-slots-{self._messages}")
         self._messages += 1
         for ended in account.ended:
@@ -83,7 +91,7 @@ class SlotPool:
         if known is not None and account.waiting and account == SlotAccount(**known.model_dump(exclude={"told"})):
             self._check_tree(account)
         if self._is_over(account):
-            # A child about to end, of a root that has: it must not wait for what nobody gives.
+            # A child that outlives its root, and is about to end: no slot is granted to it, so it must not wait.
             granted = max(granted, account.asked)
         if known is None or not known.waiting:
             self._accounts.pop(account.id, None)
@@ -93,20 +101,28 @@ class SlotPool:
         self._on_change()
 
     def _check_tree(self, asks_again: SlotAccount) -> None:
-        """Send the others of a tree what they know already: those that no longer run are forgotten for it.
+        """Send all other rollouts of a tree their grants again, so that those that no longer run are found.
 
-        Two that were terminated at once, one above the other, have nobody who says that the lower one has ended.
+        A signal to a workflow that no longer runs fails, and its account is forgotten. Otherwise, if a rollout and its
+        child are terminated at once, no message would report the end of the child, and its slots would stay in use.
+
+        Args:
+            asks_again: Account of the rollout that has repeated its request.
         """
         for account in self.accounts:
             if account.index == asks_again.index and account.id != asks_again.id:
                 self._accounts[account.id] = account.model_copy(update={"told": -1})
 
     def drop(self, index: int) -> None:
-        """Forget the accounts of a tree whose root has ended, or begins anew."""
+        """Forget the accounts of a tree, because its root has ended or is started again.
+
+        Args:
+            index: Index of the root among the rollouts of the job.
+        """
         self._accounts = {key: account for key, account in self._accounts.items() if account.index != index}
 
     async def run(self) -> None:
-        """Grant slots for ever, as they become free."""
+        """Grant free slots to waiting rollouts and send the grants, until cancelled. Errors are logged and retried."""
         while True:
             try:
                 await workflow.wait_condition(lambda: self._is_on and not self._is_closing and self._has_news())
@@ -120,7 +136,10 @@ class SlotPool:
                 self._is_telling = False
 
     async def close(self) -> None:
-        """Wait until no message is under way; from then on none is sent, since this run is about to end."""
+        """Stop sending grants, and wait until those under way are sent, before this run continues as new.
+
+        If the wait raises, for example because it is cancelled, sending resumes.
+        """
         self._is_closing = True
         try:
             await workflow.wait_condition(lambda: not self._is_telling)
@@ -129,21 +148,29 @@ class SlotPool:
             raise
 
     def _counted(self) -> list[PooledAccount]:
-        """The accounts of open trees. What others have is known once the job meets their roots."""
+        """Return the accounts that count against the limit: of trees whose root is open.
+
+        A tree of an earlier start of the job may still run. It counts once the job finds its root running.
+        """
         return [account for account in self._accounts.values() if account.index in self._open]
 
     def _is_over(self, account: SlotAccount) -> bool:
-        """Return whether the root of an account's tree has ended for good."""
+        """Return whether the root of an account's tree has ended, and is not to be started again."""
         return account.index not in self._open and not self._is_to_come(account.index)
 
     def _has_news(self) -> bool:
+        """Return whether a grant is to be sent, or a free slot can be granted."""
         return bool(self._untold()) or (self.n_free > 0 and any(account.waiting for account in self._counted()))
 
     def _untold(self) -> list[PooledAccount]:
+        """Return the accounts with grants that were not sent."""
         return [account for account in self._accounts.values() if account.granted > account.told]
 
     def _grant(self) -> None:
-        """Grant what is free: to the deepest first, of these to who waits longest."""
+        """Grant the free slots to waiting accounts: the deepest first, and at one depth the one that waits longest.
+
+        Deep children first, so that open trees end before new branches start in others.
+        """
         waiting = sorted((one for one in self._counted() if one.waiting), key=lambda one: -one.depth)
         free = self.n_free
         for account in waiting:
@@ -155,7 +182,8 @@ class SlotPool:
             self._on_change()
 
     async def _tell(self, account: PooledAccount) -> None:
-        # Noted before: what the rollout says meanwhile may show that it has not heard of it yet.
+        """Send a rollout the total of its grants. Forget the account if that fails: its workflow no longer runs."""
+        # Set before the send: a message that arrives meanwhile sets `told` back if the rollout has not got the grant.
         self._accounts[account.id] = account.model_copy(update={"told": account.granted})
         try:
             handle = workflow.get_external_workflow_handle(account.id)
@@ -167,7 +195,7 @@ class SlotPool:
         self._forget_settled(account.id)
 
     def _forget_settled(self, workflow_id: str) -> None:
-        """Forget an account that needs nothing more: all is told, and it uses nothing, or its tree is over."""
+        """Forget an account without waits and unsent grants, if it uses no slot or its tree has ended."""
         account = self._accounts.get(workflow_id)
         if account is None or account.waiting or account.granted > account.told:
             return

@@ -1,7 +1,7 @@
-"""The slots of a rollout that branches: it lends its own, and has one for each child that runs.
+"""The slots of a rollout that branches: it lends its own, and holds one for each child that runs.
 
-The job grants them; see `slot_pool`. A job that was terminated may be submitted anew, and is waited for; where none
-comes, the rollout goes on without.
+The job grants them (`slot_pool`). If the job's workflow no longer runs, it may be submitted again: a rollout that needs
+slots waits for it for `WITHOUT_JOB_SEC`, and then continues without the limit.
 """
 
 from __future__ import annotations
@@ -19,49 +19,67 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.clock import waiting
 
 JOB_SLOT = "a slot of the job"
-"""For what a rollout waits whose children have ended, while the job runs as many sandboxes as it may."""
+"""Reason of the wait of a rollout that has lent its slot, and needs one of the job for its own sandbox again."""
 
 ASK_AGAIN_SEC = 30.0
-"""Seconds after which a rollout that waits asks again: its job may have been terminated and submitted anew."""
+"""Seconds after which a waiting rollout first repeats its request: its job may have been terminated and resubmitted.
+Each further repetition waits twice as long.
+"""
 
 MAX_ASK_AGAIN_SEC = 900.0
+"""Maximum number of seconds between two such repetitions."""
 
 WITHOUT_JOB_SEC = 600.0
-"""Seconds that a rollout waits for slots while there is no job, before it goes on without."""
+"""Seconds that a rollout waits for slots while its job does not run, before it continues without the limit."""
 
 
 class Slots:
-    """The account of a rollout with its job. Until it branches, it has none."""
+    """Slot account of one rollout with its job: slots requested, granted, in use and given back.
+
+    The slot with which the rollout starts is not in it, except while it is lent. Nothing is sent to the job before the
+    rollout branches.
+    """
 
     def __init__(self, spec: RolloutSpec) -> None:
-        """Make an empty account."""
+        """Make an empty account.
+
+        Args:
+            spec: Specification of the rollout.
+        """
         self._job_id = spec.job_id
         depth = spec.branch.depth if spec.branch is not None else 0
         self._account = SlotAccount(id=spec.id, index=spec.index, depth=depth + 1)
         self._granted = self._released = 0
         self._taken = 0
-        """Granted slots that were put to use."""
+        """Granted slots that children or the own sandbox have taken, those given back since included."""
         self._children: set[str] = set()
-        """Those that have a slot, by their workflow ids."""
+        """Workflow ids of the children that hold a slot."""
         self._ended: list[str] = []
         self._has_lent = False
         self._keeps_one = False
         self._is_unreported = False
         self._reporting: asyncio.Task[None] | None = None
         self._without_job_since: float | None = None
-        """Workflow time of the first message since the last that a job has got; None if the last one got through."""
+        """Workflow time of the first failed message since the last success; None if the last message was received."""
         self.n_waiting = 0
-        """Children, and the rollout itself, that wait for a slot."""
+        """Number of waits for a slot: of children, and of the rollout's own sandbox."""
 
     def lend(self) -> None:
-        """Give back the slot of this rollout, whose sandbox is frozen."""
+        """Lend the slot of the rollout, whose sandbox is frozen, to others. Does nothing if it is lent already."""
         if not self._has_lent:
             self._has_lent = True
             self._released += 1
             self._report()
 
     async def hold(self, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until this rollout has a slot for its sandbox again. Return False where it was given up before."""
+        """Wait until the rollout has a slot for its own sandbox again; return at once if it has not lent it.
+
+        Args:
+            give_up: Returns whether to end the wait without a slot.
+
+        Returns:
+            Whether the rollout has a slot; False only after `give_up`.
+        """
 
         def take_back() -> None:
             self._has_lent = False
@@ -72,16 +90,21 @@ class Slots:
         return not self._has_lent
 
     async def take(self, child: str) -> None:
-        """Wait for a slot for a child, which is named by its workflow id."""
+        """Wait for a slot for a child, and take it. The deadline's clock of this rollout stops meanwhile.
+
+        Args:
+            child: Workflow id of the child.
+        """
         with waiting("children"):
             await self._take(lambda: self._children.add(child))
 
     def give_back(self, child: str, *, is_last: bool) -> None:
-        """Give back the slot of a child that has ended, however it did, if it had one.
+        """Give back the slot of a child that has ended or failed to start. Does nothing if the child holds none.
 
         Args:
-            child: Its workflow id.
-            is_last: Whether no other child follows. Then this rollout keeps the slot for its own sandbox.
+            child: Workflow id of the child.
+            is_last: Whether no other child needs the slot. The rollout then reserves it for its own sandbox, if it has
+                lent its own slot.
         """
         if child not in self._children:
             return
@@ -96,21 +119,30 @@ class Slots:
         self._report()
 
     def grant(self, grant: SlotGrant) -> None:
-        """Take the answer of the job."""
+        """Record the grants of the job. Idempotent: the message has the total, which never decreases.
+
+        Args:
+            grant: Total number of slots granted to this rollout.
+        """
         self._granted = max(self._granted, grant.granted)
         self._balance()
 
     async def close(self) -> None:
-        """Settle the account, as the sandbox is removed, and wait until the job was told."""
+        """Settle the account after the sandbox was removed, and wait until all messages to the job are sent."""
         if self._has_lent:
-            # Its parent, or its job, gives back the slot that it began with.
+            # The slot with which the rollout started is given back by its parent, or by the job for a root.
             self._has_lent = False
             self._released -= 1
             self._report()
         await workflow.wait_condition(lambda: self._reporting is None or self._reporting.done())
 
     async def _take(self, on_taken: Callable[[], None], give_up: Callable[[], bool] = lambda: False) -> None:
-        """Wait for a slot. on_taken: called with no await in between, so that whoever has it is always known."""
+        """Wait for a granted slot, and take it.
+
+        Args:
+            on_taken: Called when the slot is taken, with no await in between, so that its holder is always recorded.
+            give_up: Returns whether to end the wait without a slot.
+        """
         self.n_waiting += 1
         try:
             self._balance()
@@ -126,7 +158,7 @@ class Slots:
             self._balance()
 
     def _balance(self) -> None:
-        """Ask for what is waited for, and give back what was granted for somebody who waits no more."""
+        """Request slots for all waits, and give back granted slots that no wait needs any more."""
         before = self._account
         spare = self._granted - self._taken - self.n_waiting - self._keeps_one
         if spare > 0:
@@ -138,12 +170,16 @@ class Slots:
             self._report()
 
     def _report(self) -> None:
-        """Report the account to the job, once for all that changes at a time."""
+        """Start a task that sends the account to the job, unless one runs. Changes until it sends go in one message."""
         self._is_unreported = True
         if self._reporting is None or self._reporting.done():
             self._reporting = asyncio.create_task(self._report_all())
 
     async def _report_all(self) -> None:
+        """Send the account to the job after each change, and again from time to time while a slot is waited for.
+
+        Without a job, grant the slots that were requested to this rollout itself, once `_wait_for_job` gives up.
+        """
         ask_again_sec = ASK_AGAIN_SEC
         while self._is_unreported or self.n_waiting:
             if not self._is_unreported:
@@ -167,7 +203,10 @@ class Slots:
                 self._is_unreported = True
 
     async def _wait_for_job(self) -> bool:
-        """Wait a while, as there is no job to be told. Return False where nothing waits for it, or it took too long."""
+        """Wait before the next message to a job that does not run. Return False if there is no reason to send one.
+
+        That is: nothing waits for a slot, or the job has been missing for `WITHOUT_JOB_SEC`.
+        """
         now = workflow.time()
         since = self._without_job_since = now if self._without_job_since is None else self._without_job_since
         if not self.n_waiting or now - since >= WITHOUT_JOB_SEC:
@@ -178,6 +217,6 @@ class Slots:
 
 
 def current() -> Slots:
-    """Return the slots of the running rollout: the attribute `slots` of its workflow's instance."""
+    """Return the slot account of the running rollout: the attribute `slots` of its workflow instance."""
     slots: Slots = workflow.instance().slots
     return slots

@@ -1,4 +1,4 @@
-"""A job's stop after equal errors: at once, or when its user says so, or does not answer."""
+"""The stop of a job after equal errors: at once, or after its user was asked and refused, or did not answer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ with workflow.unsafe.imports_passed_through():
 
 
 class ErrorStop:
-    """Counts outcomes towards the limit of equal errors."""
+    """The error limit of a job at work: counts outcomes, holds back starts, asks the user, and stops the job."""
 
     def __init__(self, limit: ErrorLimit, give_up: Callable[[Failure], None], *, answer_sec: float) -> None:
-        """Begin or resume.
+        """Start to count, or continue after continue-as-new.
 
         Args:
-            limit: The job's, with what counted so far.
-            give_up: Called once, with the error of the rollouts that are not started.
-            answer_sec: Seconds that a user has to answer.
+            limit: Error limit of the job, with the errors counted so far.
+            give_up: Stops the job; called with the error for the rollouts that are not started.
+            answer_sec: Seconds for which a user's answer is awaited.
         """
         self._answer_sec = answer_sec
         self.limit = limit
@@ -29,37 +29,42 @@ class ErrorStop:
 
     @property
     def asked(self) -> Failure | None:
-        """Return what the user is asked about; None for nothing."""
+        """Return the error about which the user is being asked; None while no answer is awaited."""
         return self.limit.asked
 
     @property
     def asked_until(self) -> float | None:
-        """Return the workflow time until which an answer is waited for; None if nothing is asked."""
+        """Return the workflow time at which the wait for the user's answer ends; None while none is awaited."""
         return None if self.asked is None else self.limit.asked_at + self._answer_sec
 
     @property
     def holds(self) -> bool:
-        """Return whether no rollout may be started now."""
+        """Return whether no rollout may be started now: the limit is reached, or the user is being asked."""
         return self.limit.reached is not None or self.asked is not None
 
     def add(self, outcome: RolloutOutcome) -> None:
-        """Count an outcome."""
+        """Count the outcome of a rollout. If it reaches the limit, starts are held back until `settle` decides.
+
+        Args:
+            outcome: Outcome of a rollout that is not retried.
+        """
         self.limit = self.limit.plus(outcome)
         if self.asked is None and (failure := self.limit.reached_by(outcome)) is not None:
             self._update(reached=failure)
 
     def settle(self, *, n_open: int, has_more: bool) -> None:
-        """Stop, or ask, once the limit is reached and no rollout is open that may yet be scored.
+        """Stop the job or ask its user, if the limit is reached and all open rollouts have ended. Else do nothing.
 
-        What fails at once is not all that fails: builds of images fail in seconds, and good rollouts take minutes.
+        It waits for open rollouts because one of them may be scored: a failing build of an image takes seconds, a good
+        rollout minutes. A question without an answer in time stops the job.
 
         Args:
-            n_open: Rollouts that are open.
-            has_more: Whether rollouts still wait to be started.
+            n_open: Number of open rollouts.
+            has_more: Whether rollouts wait to be started. If not, there is nothing to stop.
         """
         until = self.asked_until
         if until is not None and workflow.time() >= until:
-            # Nobody has answered in time.
+            # The user has not answered in time.
             self.decide(Decision(continues=False))
         failure = self.limit.reached
         if failure is None or (n_open and has_more):
@@ -73,7 +78,11 @@ class ErrorStop:
             self._give_up(failure)
 
     def decide(self, decision: Decision) -> None:
-        """Take a user's answer, if one is waited for."""
+        """Continue or stop the job by the user's decision. Ignored, and so idempotent, if none is awaited.
+
+        Args:
+            decision: Whether the job continues. Equal errors then count no more.
+        """
         asked = self.asked
         self._update(asked=None)
         if asked is not None and decision.continues:

@@ -1,4 +1,4 @@
-"""The sweep of a job: asks the server about rollouts that are silent, and gives those a row that can't report."""
+"""The sweep of a job: polls the server about rollouts that have not reported, and writes rows for lost ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.patience import Patience
 
 ANY_ATTEMPT = 0
-"""In place of an attempt's number: the workflow was running when this job wanted to start it."""
+"""Number of an unknown attempt: the rollout's workflow was running already when this job was to start it."""
 
 
 def is_of(outcome: RolloutOutcome, rollout: OpenRollout) -> bool:
-    """Return whether an outcome is of this attempt of a rollout."""
+    """Return whether an outcome is of the open attempt of a rollout.
+
+    Args:
+        outcome: Outcome of the same rollout.
+        rollout: The open rollout. If its attempt is `ANY_ATTEMPT`, any outcome is.
+    """
     return rollout.attempt in (ANY_ATTEMPT, outcome.attempt)
 
 
 class Sweep:
-    """Asks after the open rollouts of a job, round by round."""
+    """Periodic polls of the server about the open rollouts of a job that have not reported."""
 
     def __init__(
         self,
@@ -37,14 +42,14 @@ class Sweep:
         *,
         outlasts: Callable[[], bool],
     ) -> None:
-        """Prepare the sweep.
+        """Make the sweep, which resumes that of the job's last run. `run` starts it.
 
         Args:
-            job: The job.
-            open_: Its open rollouts by index, as they change.
-            on_done: Called with the outcome of a rollout whose signal has not come.
-            on_lost: Called with the outcome that a rollout without one was given, if it has not reported meanwhile.
-            outlasts: Whether a row waits for an outage longer than `report_total_sec`.
+            job: Input of this run of the job's workflow.
+            open_: Open rollouts of the job by index: the job's own mapping, not a copy.
+            on_done: Called with the outcome of a rollout that has completed, but whose signal has not arrived.
+            on_lost: Called with the outcome and the row's key of a lost rollout, if it has not reported meanwhile.
+            outlasts: Returns whether writing a row is retried through an outage longer than `report_total_sec`.
         """
         self._job = job
         self._options = job.options
@@ -52,14 +57,14 @@ class Sweep:
         self._on_done = on_done
         self._on_lost = on_lost
         self._outlasts = outlasts
-        # Of the last run, if there was one: a busy job may continue as new more often than it sweeps.
+        # Carried across continue-as-new: a busy job may do that more often than it sweeps.
         state = job.sweep or SweepState(due=workflow.time() + job.options.sweep_every_sec)
         self._due = state.due
         self._unknown = set(state.unknown)
         self._awaited = dict.fromkeys(state.awaited)
 
     async def run(self) -> None:
-        """Sweep for ever. Whatever raises is logged, and the next sweep comes."""
+        """Sweep every `sweep_every_sec` until cancelled. An error is logged, and the next sweep still runs."""
         while True:
             try:
                 await asyncio.sleep(max(0.01, self._due - workflow.time()))
@@ -67,19 +72,26 @@ class Sweep:
                 self._due = workflow.time() + self._options.sweep_every_sec
             except Exception:
                 workflow.logger.exception("the sweep will be tried again")
-                # Not the sleep above, which may be what has raised.
+                # A sleep of its own: the one above may have raised, and the loop would spin.
                 await asyncio.sleep(self._options.sweep_every_sec)
 
     def state(self) -> SweepState:
-        """Return what the next run of the job's workflow begins with."""
+        """Return the state to carry across continue-as-new."""
         return SweepState(due=self._due, unknown=sorted(self._unknown), awaited=list(self._awaited))
 
     def end_if_stuck(self, workflow_id: str) -> None:
-        """Have the next sweep end an attempt that has reported, if it is stuck: its retry waits for its end."""
+        """Have the next sweep terminate an attempt that has reported, if it is stuck: its retry needs its workflow id.
+
+        Args:
+            workflow_id: Workflow id of the attempt.
+        """
         self._awaited[workflow_id] = None
 
     async def _sweep_all(self) -> None:
-        """Ask after the rollouts that are silent. Before their start is confirmed, the server may not know them."""
+        """Run one sweep, in batches, over rollouts that are open for `sweep_after_sec`. A batch that fails is logged.
+
+        Rollouts whose start is not confirmed are left out: the server may not know them yet.
+        """
         old = workflow.time() - self._options.sweep_after_sec
         silent = [one for one in self._open.values() if one.since is not None and one.since < old]
         awaited, self._awaited = list(self._awaited), {}
@@ -95,9 +107,15 @@ class Sweep:
         self._unknown = unknown
 
     async def _sweep(self, silent: list[OpenRollout], awaited: list[str]) -> set[int]:
-        """Give rollouts their rows that have ended without reporting. Returns those that are to be asked after again.
+        """Sweep one batch: take the outcomes of completed rollouts, and write rows for lost ones.
 
-        One that the server does not know is lost only when two sweeps in a row have heard so.
+        Args:
+            silent: Open rollouts that have not reported.
+            awaited: Workflow ids of attempts that have reported, and that are terminated if they are stuck.
+
+        Returns:
+            Indices of the rollouts that the server does not know for the first time. Such a rollout is lost only if
+            the next sweep finds the same.
         """
         wanted = OpenRollouts(
             ids=[rollout.id for rollout in silent],
@@ -121,12 +139,17 @@ class Sweep:
         return unknown
 
     def is_open(self, rollout: OpenRollout) -> bool:
-        """Return whether this attempt of a rollout has not reported yet."""
+        """Return whether this attempt of a rollout is still open: it has not reported."""
         known = self._open.get(rollout.index)
         return known is not None and known.attempt == rollout.attempt
 
     async def _report_lost(self, rollout: OpenRollout, state: RolloutState) -> None:
-        """Write the row of a rollout whose workflow ended without a word, e.g. because it was terminated."""
+        """Write the row of a rollout whose workflow ended without a report, or is stuck, and pass it to `on_lost`.
+
+        Args:
+            rollout: The open rollout.
+            state: State of its workflow. A `stuck` one is terminated by the activity first.
+        """
         why = f": {state.reason}" if state.reason else ""
         failure = Failure(
             type="RolloutTerminatedError",
@@ -149,7 +172,8 @@ class Sweep:
         )
         attempt = max(1, rollout.attempt)
         try:
-            # Given up, it would leave a row in the place of a result that may have been measured.
+            # Retried for long: the activity finds a result that the rollout has written, rewards included. Without it,
+            # the rollout would count as errored.
             limit = self._options.report_total_sec
             patience = Patience(limit, outlasts=self._outlasts)
             found: LostOutcomes = await patience.execute(names.REPORT_LOST, given, LostOutcomes, limit_sec=limit)

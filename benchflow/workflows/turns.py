@@ -1,8 +1,8 @@
-"""The turns of a rollout's agent: its session is opened or resumed, and driven; its questions are answered.
+"""The turns of a rollout's agent: sessions are opened or resumed, turns are driven, and questions are answered.
 
-A child resumes the session of its parent in the best mode that there is. A new process loads the session in the copy of
-its world. Where it does not, the session is replayed: in the world where it began, a new one is driven through the same
-turns, its model answered from the record, and must reach the same world. Else the agent begins anew in the copy.
+A child resumes its parent's session in the best possible mode. `load`: a new process of the agent loads the session, in
+the copy of the world. `replay`: in the world where the session began, a new session is driven through the same turns,
+with model calls answered from the record, and must reach the same world. `fresh`: a new session in the copy.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.state import RolloutState
 
 MAX_ANSWERS = 100
-"""Most answers that are retained for questions which were not asked yet."""
+"""Maximum number of retained answers, beyond which only an answer to the present question is accepted."""
 
 Respond = Callable[[Question, Sequence[Answer]], Awaitable[Answer | None]]
-"""Answers a question, given the answers of the turn before it. None: the turn is left at the question."""
+"""Callback that returns the answer to a question of the agent; None to leave the turn at the question.
+
+Its arguments are the question, and the answers to earlier questions of the same turn.
+"""
 
 
 class Answers:
-    """The answers of users. A question's first valid one counts; those that can't be one are counted, and ignored."""
+    """Answers of users to the agent's questions: the first valid one to a question counts, invalid ones are ignored."""
 
     def __init__(self) -> None:
         """Make it without answers."""
@@ -44,7 +47,13 @@ class Answers:
         self._ignored = 0
 
     def add(self, answer: Answer, asked: Question | None) -> None:
-        """Retain an answer. asked: the question that waits for one; another may be asked again on another host."""
+        """Retain an answer, unless its question has a valid one already.
+
+        Args:
+            answer: The answer. It may be to a question other than `asked`: after the loss of a host, the agent may ask
+                that one again.
+            asked: The question that waits for an answer now; None for none.
+        """
         is_asked = asked is not None and asked.id == answer.question
         if not is_asked and len(self._given) >= MAX_ANSWERS:
             self._ignored += 1
@@ -54,7 +63,7 @@ class Answers:
             self.has(asked)
 
     def has(self, question: Question) -> bool:
-        """Return whether the question has an answer. One that names none of its options is dropped."""
+        """Return whether a question has a valid answer. An answer with an unknown option is dropped and counted."""
         given = self._given.get(question.id)
         if given is not None and given.option is not None and given.option not in {one.id for one in question.options}:
             del self._given[question.id]
@@ -63,7 +72,7 @@ class Answers:
         return given is not None
 
     def to(self, question: Question) -> Answer:
-        """Return the answer to a question that has one."""
+        """Return the answer to a question, which must have one."""
         return self._given[question.id]
 
     def clear(self) -> None:
@@ -72,40 +81,47 @@ class Answers:
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warning for the rollout's result, if answers were ignored."""
+        """Return a warning with the number of ignored answers; empty if none was ignored."""
         why = "they name no option of their question, or a question that was not asked"
         return [f"ignored answers: {self._ignored}; {why}"] if self._ignored else []
 
 
 class Turns:
-    """Opens, resumes and drives the sessions of a rollout's agent."""
+    """Driver of a rollout's agent: opens or resumes its sessions, runs its turns, and has its questions answered."""
 
     def __init__(self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox, checkpoints: Checkpoints) -> None:
-        """Make it from the modules of one rollout, which all work on `state`."""
+        """Make it for one rollout, without a session.
+
+        Args:
+            state: State of the rollout, shared by its modules; the fields about sessions are set here.
+            phases: Phases of the rollout.
+            sandbox: Sandbox of the rollout, in which the agent runs.
+            checkpoints: Checkpoints of the rollout.
+        """
         self._state = state
         self._phases = phases
         self._sandbox = sandbox
         self._checkpoints = checkpoints
         self.answers = Answers()
         self._connected: int | None = None
-        """Index of the session that the agent in the sandbox is in."""
+        """Index of the session that is open in the sandbox; None if none is."""
         self._to_load: SessionLayer | None = None
-        """The session that lies in the sandbox and is not resumed yet."""
+        """Session of the checkpoint that the sandbox started from, until it is resumed."""
         self._not_replayed: str | None = None
-        """Why the session could not be replayed, for the agent that begins anew."""
+        """Why a replay of the session has failed, for the warnings of the fresh session."""
         self.previews: list[asyncio.Task[VerifyResult]] = []
-        """Verification previews that run in the present sandbox."""
+        """Verification previews that run in the present sandbox. A new sandbox has a new list."""
         self._n_previews = 0
 
     # --- the sandbox and its session ------------------------------------------------------------------------
 
     async def start_at(self, checkpoint: Checkpoint | None) -> None:
-        """Put the rollout at a checkpoint: provision a sandbox there, in which its session is resumed.
+        """Provision a sandbox at a checkpoint. Its session is replayed now, or else resumed by `connect`.
 
-        This is how a child starts, and how a rollout continues from a child, after a roll-back and after a lost host.
+        So starts a child, and so continues a rollout from a child, after a roll-back, and after a lost host.
 
         Args:
-            checkpoint: None where a root starts, from the task's image.
+            checkpoint: The checkpoint; None to start a root from the task's image.
         """
         origin = self._state.branch_origin
         self._not_replayed, self.previews = None, []
@@ -119,11 +135,18 @@ class Turns:
         await self._sandbox.provision(checkpoint)
 
     def _expect(self, layer: SessionLayer | None) -> None:
-        """Note which session lies in the next sandbox, where no agent runs."""
+        """Prepare for a sandbox in which no agent runs yet, and which has this session to resume; None for none."""
         self._connected, self._to_load = None, layer
 
     async def connect(self, step: Step) -> None:
-        """Make the agent ready for a step, where the step before was of another session."""
+        """Open or resume the session of a step, unless it is open already.
+
+        A session of a checkpoint is resumed: loaded, or replayed in a new sandbox, or as a last resort replaced by a
+        fresh one. The start of a session that may be replayed later gets a checkpoint.
+
+        Args:
+            step: The next step.
+        """
         if step.session == self._connected:
             return
         self._phases.begin("connect")
@@ -131,7 +154,7 @@ class Turns:
         layer, self._to_load = self._to_load, None
         load = layer if layer is not None and layer.session.index == step.session else None
         if load is not None and load.begun is not None and load.begun.steps_done == step.index:
-            # Nothing was said in it yet, and some agents keep no session of that kind.
+            # The session had no turn yet, and some agents do not store such a session. A new one is opened.
             load = None
         begin = None
         if load is not None and load.rung == "load" and origin is not None:
@@ -156,7 +179,13 @@ class Turns:
             state.session_begin = state.session_begin.model_copy(update={"checkpoint": checkpoint})
 
     async def _open(self, session: int, load: SessionLayer | None, *, may_replay: bool = False) -> Connected:
-        """Open a session with the agent, or load the one that lies in the sandbox."""
+        """Run the activity that opens or resumes a session, and record the session in the state.
+
+        Args:
+            session: Index of the session.
+            load: Session of the checkpoint, to be resumed; None to open a new one.
+            may_replay: Whether to open nothing if it can't be loaded, because a replay is tried next.
+        """
         state = self._state
         request = ConnectInput(
             **self._sandbox.fields,
@@ -178,11 +207,16 @@ class Turns:
     # --- turns ----------------------------------------------------------------------------------------------
 
     async def take(self, step: Step, branch_at: Callable[[Question], Awaitable[bool]]) -> TurnResult:
-        """Run the agent's turn in a step to its end, its questions answered by users.
+        """Run the agent's turn of a step to its end, with its questions answered by users.
 
         Args:
-            step: The next step.
-            branch_at: Has children answer a question. Where it did, the turn is left there, with that question.
+            step: The next step, whose session is open.
+            branch_at: Called with each question of the agent. If children answer it, returns True after they have
+                ended.
+
+        Returns:
+            The result of the turn, failures of the agent included. Its `question` is set only if children have answered
+            that: the turn is not over then.
         """
         past = self._state.steps[-1].step if self._state.steps else None
         resumes = past is not None and not past.scored and past.session == step.session
@@ -195,20 +229,25 @@ class Turns:
         turn, answers = await self._drive(step, respond, resumes=resumes)
         begin = self._state.session_begin
         if turn.question is None and answers and begin is not None:
-            # For a replay of the session.
+            # A replay of the session gives the same answers.
             self._state.session_begin = begin.model_copy(update={"answers": begin.answers | {step.index: answers}})
         return turn
 
     async def _drive(
         self, step: Step, respond: Respond, *, resumes: bool, replayed: TakenBefore | None = None
     ) -> tuple[TurnResult, list[Answer]]:
-        """Drive one turn until it ends, or until a question gets no answer. Return it with the answers that it got.
+        """Drive one turn until it ends, or until a question gets no answer.
 
         Args:
-            step: What the agent is to do.
-            respond: Answers the agent's questions.
-            resumes: Whether the session has had a turn, and nothing was done to the sandbox since.
-            replayed: What came of the turn before, where it is a replay of one.
+            step: The step of the turn.
+            respond: Called with each question of the agent, for its answer.
+            resumes: Whether the session has had a turn and nothing was done to the sandbox since, so that the step
+                needs no setup.
+            replayed: The parent's turn, if this one is a replay of it; else None.
+
+        Returns:
+            The result of the turn, and the answers to its questions. After a question without an answer, the result
+            holds that question.
         """
         state, options = self._state, self._state.spec.options
         margin, summary = (options.margin_sec, step.name) if replayed is None else (options.replay_margin_sec, "again")
@@ -222,22 +261,29 @@ class Turns:
             work = work.model_copy(update={"answers": [*work.answers, answer]})
 
     def note_resumed(self, step: Step, turn: TurnResult) -> None:
-        """Note what a turn has shown of how the session was resumed."""
+        """Correct the state's resume mode by a turn's result.
+
+        Args:
+            step: The step of the turn.
+            turn: Result of the turn: whether a replay has diverged, and whether the session's first model call began
+                with the parent's last one.
+        """
         state, origin = self._state, self._state.branch_origin
         diverged = turn.replay is not None and turn.replay.divergence is not None
         if origin is not None and origin.child.answer is not None and step.index == origin.checkpoint.steps_done:
-            # It was driven to the question; what it was before does not matter any more.
+            # The turn was replayed up to the question, whatever mode the session was resumed in before.
             state.resume_mode = "fresh" if diverged or state.resume_mode == "fresh" else "replay"
         if turn.prefix == "different":
-            # It is not the session that its parent had.
+            # The model got another context than in the parent's session: the session was not resumed.
             state.resume_mode = "fresh"
 
     # --- questions ------------------------------------------------------------------------------------------
 
     def _answer_of_child(self, step: Step, question: Question, given: Sequence[Answer]) -> Answer | None:
-        """Return a child's answer to what its parent was asked, then the first that allows the agent to continue.
+        """Return the answer of a child under the policy `ask_user`; None for other rollouts, whose users answer.
 
-        None where users answer.
+        The child answers the question at which it starts by its own `ChildSpec`, and each later one by the first option
+        that allows the agent to continue. `given`: its answers to earlier questions of the turn.
         """
         origin, config = self._state.branch_origin, self._state.config
         if origin is None or config is None or not isinstance(config.policy, OnAskUser):
@@ -249,8 +295,11 @@ class Turns:
         return Answer(question=question.id, option=allowed or next((one.id for one in question.options), None))
 
     async def _answer_of_user(self, question: Question) -> Answer:
-        """Wait for a user's answer. One that comes during a verification preview waits for the end of that."""
-        # The turn may have come to its question although it was cancelled: then nobody ends this wait.
+        """Wait for a user's valid answer, and for verification previews to end. Return the answer.
+
+        The deadline's clock stops meanwhile.
+        """
+        # The turn may have reached its question although it was cancelled: then nothing else would end this wait.
         self._state.check_stop()
         self._state.question = question
         self._phases.on_update()
@@ -263,9 +312,11 @@ class Turns:
         return self.answers.to(question)
 
     async def preview(self) -> VerifyResult:
-        """Return how the verifier would score the present world, while the agent waits for an answer.
+        """Return how the verifier would score the world now, while the agent waits for an answer. Changes nothing.
 
-        Raises `ApplicationError`: anything else would fail the workflow's task, and not the update.
+        Raises:
+            ApplicationError: The rollout has ended or lost its host (`NotWaiting`), or the verifier has failed
+                (`VerifierError`). An error of another type would fail the workflow task instead of the update.
         """
         state = self._state
         step = state.plan.steps[len(state.steps)]
@@ -279,7 +330,7 @@ class Turns:
         )
         limit = step.verify_timeout_sec + state.spec.options.margin_sec
         preview = asyncio.create_task(self._sandbox.run(names.SOFT_VERIFY, work, VerifyResult, limit, step.name))
-        # Those of this sandbox: another one has its own.
+        # Another sandbox has another list: this preview must leave the one that it was added to.
         previews = self.previews
         previews.append(preview)
         try:
@@ -295,24 +346,32 @@ class Turns:
     # --- replay ---------------------------------------------------------------------------------------------
 
     def _replayable_from(self, layer: SessionLayer, origin: BranchOrigin) -> SessionBegin | None:
-        """Return where the parent's session began if it may be replayed from there; else None."""
+        """Return the origin of the parent's session, from which a child may replay it; None if it may not.
+
+        Args:
+            layer: The session in the checkpoint that the child starts from.
+            origin: Origin of the child.
+        """
         begin, config = layer.begun, self._state.config
         if begin is None or layer != origin.checkpoint.session or begin.steps_done >= origin.checkpoint.steps_done:
             return None
         least = config.min_session_rung if config is not None else "fresh"
         if not is_enough("replay", least) or origin.child.model is not None:
-            # Another model is asked otherwise from the first call on.
+            # Requests to another model differ from the recorded ones from the first call on.
             return None
         is_reachable = begin.checkpoint is not None or begin.steps_done == 0
         return begin if is_reachable and layer.session.model_access != "direct" else None
 
     async def _replay(self, begin: SessionBegin, origin: BranchOrigin, digests: WorldDigests) -> bool:
-        """Replay the parent's session in a sandbox where it began. Return whether it has reached the same world.
+        """Replay the parent's session in a new sandbox, from the session's origin on.
 
         Args:
-            begin: Where the session began.
-            origin: What makes the rollout a child.
-            digests: Of the world that it must reach.
+            begin: Origin of the session.
+            origin: Origin of the child, with the steps to replay.
+            digests: Digests of the world that the replay must reach.
+
+        Returns:
+            Whether the replay reached that world. If not, its sandbox is of no use: the caller provisions another one.
         """
         await self._sandbox.provision(begin.checkpoint, begin)
         self._to_load = None
@@ -327,7 +386,11 @@ class Turns:
         return False
 
     async def _replay_turns(self, begin: SessionBegin, origin: BranchOrigin, digests: WorldDigests) -> str | None:
-        """Take the turns of the parent's session again. Return why they lead elsewhere; None if they do not."""
+        """Run the turns of the parent's session again.
+
+        Returns:
+            Why the replay has failed: a new question, or a failure such as a divergence. None if it succeeded.
+        """
         taken = origin.before[begin.steps_done : origin.checkpoint.steps_done]
         for number, outcome in enumerate(taken):
             respond = partial(self._answer_recorded, iter(begin.answers.get(outcome.step.index, [])))
@@ -343,6 +406,6 @@ class Turns:
     async def _answer_recorded(
         self, recorded: Iterator[Answer], question: Question, given: Sequence[Answer]
     ) -> Answer | None:
-        """Return the next answer that was given to the parent's agent; None after the last one."""
+        """Return the next recorded answer of the parent's turn, with the id of `question`; None after the last one."""
         answer = next(recorded, None)
         return answer.model_copy(update={"question": question.id}) if answer is not None else None
