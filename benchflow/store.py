@@ -1,7 +1,4 @@
-"""The artifact store: blobs by the hash of their content, in a local directory by default, or at a URL.
-
-Content is stored once; reads verify its hash. URLs such as `s3://…` use fsspec (`benchflow[s3]`), imported on use.
-"""
+"""The artifact store: blobs by their SHA-256, stored once and verified when read, in a local directory or at a URL."""
 
 from __future__ import annotations
 
@@ -23,7 +20,9 @@ from benchflow.errors import BenchFlowError, ConfigError, CorruptArtifactError, 
 from benchflow.paths import StatePaths
 
 STORE_VARIABLE = "BENCHFLOW_STORE"
-"""Environment variable with the URL or the directory of the store."""
+"""Environment variable with the URL or the directory of the store; by default it is in the state directory. URLs such
+as `s3://…` use fsspec (`benchflow[s3]`), which is imported on use.
+"""
 ARTIFACTS = "sha256"
 """Directory of the store with artifacts, which are retained until they are removed by name."""
 
@@ -38,7 +37,7 @@ _REMEDY = f"point {STORE_VARIABLE} of worker and submitter at the same store"
 
 @contextlib.contextmanager
 def storage_errors(what: Path | str) -> Iterator[None]:
-    """Translate errors of the operating system about files that we access; `what` is for errors without a name."""
+    """Raise a `StoreError` for each `OSError` about the engine's files. what: the file, for errors that name none."""
     try:
         yield
     except OSError as error:
@@ -46,10 +45,7 @@ def storage_errors(what: Path | str) -> Iterator[None]:
 
 
 def make_private_directory(path: Path, *, durable: bool = False) -> None:
-    """Make a directory, and missing ones above it, for its user alone. An existing one is not changed.
-
-    With `durable`, wait until the new ones would survive a power cut.
-    """
+    """Make a directory, and missing ones above it, for its user alone. durable: the new ones survive a power cut."""
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
@@ -64,8 +60,8 @@ def make_private_directory(path: Path, *, durable: bool = False) -> None:
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True, replaces: bool = True) -> bool:
     """Write a file so that a reader, and a crash at any moment, sees all of it or none. Return whether it was written.
 
-    `mode` is set whatever the umask. `durable` waits until the file would survive a power cut; without, it must be
-    reproducible. Without `replaces`, a file that was made meanwhile is left, and the result is False.
+    `mode` overrides the umask. `durable` waits until the file would survive a power cut; without, it must be
+    reproducible. Without `replaces`, a file that exists by then is left, and the result is False.
     """
     with storage_errors(path):
         make_private_directory(path.parent, durable=durable)
@@ -94,7 +90,9 @@ class Backend(Protocol):
     """Storage of blobs. Keys are `<directory>/ab/<hex>`."""
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """Return the URL of the storage."""
+        ...
 
     def size(self, key: str) -> int | None:
         """Return the size of a blob in bytes; None if there is none."""
@@ -117,23 +115,26 @@ class DirectoryBackend:
     """Blobs as files below a directory of this host, or of a file system that all hosts share."""
 
     def __init__(self, root: Path) -> None:
+        """Make it for a directory, which may not exist yet."""
         self.root = root
 
     @property
     def url(self) -> str:
+        """Return the `file:` URL of the directory."""
         return self.root.absolute().as_uri()
 
     def size(self, key: str) -> int | None:
+        """Return the size of a blob in bytes; None if there is none."""
         try:
             return (self.root / key).stat().st_size
         except FileNotFoundError:
             return None
 
     def put(self, key: str, source: Path) -> None:
+        """Store a file durably. A partial one, of a power cut or an interrupted copy, is replaced: `os.link` cannot."""
         target = self.root / key
         with storage_errors(target):
             make_private_directory(target.parent, durable=True)
-            # An existing file is partial, after a power cut or an interrupted copy: os.link cannot replace it.
             if target.exists() or not _link_whole(source, target):
                 partial = target.with_name(f".{target.name}.{os.getpid()}.{id(source)}")
                 partial.touch(mode=0o600)
@@ -143,15 +144,16 @@ class DirectoryBackend:
             sync_directory(target.parent)
 
     def renew(self, key: str) -> None:
+        """Set the blob's modification time to now."""
         with storage_errors(key):
             os.utime(self.root / key)
 
     def get(self, key: str, target: Path) -> None:
+        """Copy a blob to `target`. Raise `MissingArtifactError`, which is retried: NFS may show new files late."""
         with storage_errors(target):
             try:
                 shutil.copyfile(self.root / key, target)
             except FileNotFoundError as error:
-                # This error is retried: in a directory shared by NFS, a new file may appear some seconds late.
                 raise MissingArtifactError(
                     "the store does not hold this artifact", file=str(self.root / key), remedy=_REMEDY
                 ) from error
@@ -183,6 +185,7 @@ class FsspecBackend:
     """Blobs at any URL that fsspec supports."""
 
     def __init__(self, url: str) -> None:
+        """Connect to a URL. Raise `ConfigError` if fsspec is not installed."""
         try:
             import fsspec
         except ImportError as error:
@@ -195,9 +198,11 @@ class FsspecBackend:
 
     @property
     def url(self) -> str:
+        """Return the URL, without a slash at its end."""
         return self._url
 
     def size(self, key: str) -> int | None:
+        """Return the size of a blob in bytes; None if there is none."""
         with self._remote_errors(key):
             try:
                 return int(self._fs.info(f"{self._root}/{key}")["size"])
@@ -205,6 +210,7 @@ class FsspecBackend:
                 return None
 
     def put(self, key: str, source: Path) -> None:
+        """Upload a file."""
         with self._remote_errors(key):
             self._fs.makedirs(f"{self._root}/{key}".rpartition("/")[0], exist_ok=True)
             self._fs.put_file(str(source), f"{self._root}/{key}")
@@ -213,6 +219,7 @@ class FsspecBackend:
         """Do nothing: blobs there expire by the rules of that place."""
 
     def get(self, key: str, target: Path) -> None:
+        """Download a blob to `target`. Raise `MissingArtifactError` if there is none."""
         with self._remote_errors(key):
             try:
                 self._fs.get_file(f"{self._root}/{key}", str(target))
@@ -241,6 +248,7 @@ class Store:
     """Artifact store of a process. Blocking work runs off the event loop."""
 
     def __init__(self, backend: Backend, directory: str = ARTIFACTS) -> None:
+        """Make it. directory: the backend's directory of the blobs."""
         self.backend = backend
         self._directory = directory
 
@@ -334,11 +342,7 @@ class Store:
 
 
 class PinnedStore:
-    """A store whose blobs are pinned under a name until `unpin`; a blob may be pinned under many names.
-
-    A blob is pinned before it is looked up, so that no `unpin` removes what was found. Only directories have pins:
-    blobs elsewhere stay until the rules of that place remove them.
-    """
+    """A store that pins its blobs under a name until `unpin`. A blob may be pinned under many names."""
 
     def __init__(self, store: Store, name: str) -> None:
         """Make it for pins under `name`."""
@@ -391,14 +395,16 @@ def unpin(store: Store, name: str) -> None:
 
 
 _PINS = "pins"
-"""Directory of the pins in a store: a file per name, with one digest per line."""
+"""Directory of the pins in a store: a file per name, with one digest per line. A blob is pinned before it is looked up,
+so that no `unpin` removes a blob that was found. Only directories have pins: blobs elsewhere expire by the rules of
+that place.
+"""
 _LOCK = ".lock"
-"""Lock file in this directory."""
+"""Lock file in this directory. The context manager `_pins` yields the directory with the lock held."""
 
 
 @contextlib.contextmanager
 def _pins(backend: DirectoryBackend) -> Iterator[Path]:
-    """Yield the directory of the pins, with its lock held."""
     notes = backend.root / _PINS
     with storage_errors(notes):
         notes.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""The command line, `bench`: one module a verb. Nothing else in the package imports from here."""
+"""The command line, `bench`: a module for each verb or group of verbs. The rest of the package imports none of it."""

@@ -1,4 +1,4 @@
-"""`bench agent …`: the registry of agents, and whether one of them can be had and started here."""
+"""`bench agent …`: list the registry of agents, show a record, and check that an agent can be installed and started."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def show(name: Name, as_json: Json = False) -> None:
 
 
 def _said(record: AgentRecord) -> list[tuple[str, str | None]]:
-    """The record in lines of a label and a text; None where it says nothing."""
+    """Return a record as lines for display: a label and a text each; a text is None if the record has no such value."""
     install = record.install
     packages = ", ".join(f"{name} {version}" for name, version in install.packages.items()) if install else None
     runtime = (f"node {install.node}" if install.runtime == "node" else f"python {install.python}") if install else None
@@ -115,6 +115,7 @@ def check(
 
 
 def _findings(record: AgentRecord, found: AgentCheck) -> list[Text]:
+    """Return the result of a check as lines for display."""
     from benchflow.cli.terminal import line
 
     sign = ("✓", "green") if found.ok else ("✗", "red")
@@ -138,7 +139,12 @@ def _findings(record: AgentRecord, found: AgentCheck) -> list[Text]:
 
 
 def _offered(capabilities: dict[str, object], above: str = "") -> list[str]:
-    """The capabilities that are there, by their dotted names: `{}` means yes, false means no."""
+    """Return the capabilities that an agent offers, as dotted names. In ACP, `{}` means yes, and false means no.
+
+    Args:
+        capabilities: Capabilities as the agent sends them, nested.
+        above: Prefix of the names, with a dot at its end.
+    """
     names = []
     for name, value in capabilities.items():
         if name == "_meta" or value is False:
@@ -156,3 +162,4 @@ _PROTOCOLS: dict[str, str] = {
     "oracle": "nothing: it runs the task's own solution",
     "none": "nothing",
 }
+"""Meaning of each protocol of the registry, for display."""

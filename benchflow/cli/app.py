@@ -1,4 +1,4 @@
-"""The whole command line, put together: which verbs there are, and what holds for all of them.
+"""The whole command line, put together from the modules of its verbs.
 
 Verb modules import nothing heavy at their top: `bench --help` must not pay for the engine.
 """
@@ -59,14 +59,15 @@ def bench(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    # What `bench tasks` writes is the user's own work, made as the user's umask says; the rest is the engine's.
+    """Set up each command: register the global options, and set the umask while it runs."""
+    # Files of `bench tasks` are the user's own work, for which the user's umask holds; all others are the engine's.
     if context.invoked_subcommand != "tasks":
         before = os.umask(PRIVATE_UMASK)
         context.call_on_close(lambda: os.umask(before))
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
-    """Return the command line for these arguments: with their verb alone where they begin with one, else all of it.
+    """Return the command line for these arguments: only the verb that they begin with, or all verbs if they name none.
 
     Typer evaluates the annotations of each command that it is given, which takes longer than many a command.
     """

@@ -1,4 +1,4 @@
-"""What holds for every command: `--verbose`, how errors are shown, and which status the process ends with."""
+"""Shared behaviour of all commands: `--verbose`, how errors are shown, and the exit status of the process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 ALL_SCORED = 0
+"""Exit status: all rollouts are scored, or the command has succeeded."""
+
 SOME_ERRORED = 1
+"""Exit status: some rollouts have no score, or the command has failed."""
+
 USAGE = 2
+"""Exit status: the request is wrong, or the user has refused it."""
+
 INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 
 R = TypeVar("R")
 
@@ -49,9 +56,10 @@ Trust = Annotated[
 
 
 class Command(TyperCommand):
-    """A command that takes `--verbose` too, and ends with an exit status instead of a traceback."""
+    """A command that accepts `--verbose` after its verb, too, and ends with an exit status instead of a traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with `--verbose` taken out, and return those that are left."""
         # Accepted after the verb as well as before it, as most people expect.
         options = args[: args.index("--")] if "--" in args else args
         if _VERBOSE in options:
@@ -61,6 +69,7 @@ class Command(TyperCommand):
         return parsed
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command with its log configured. On an error, show it and raise `typer.Exit` with the status."""
         from benchflow.cli.screen import print_note, print_traceback
         from benchflow.errors import BenchFlowError, UsageError
         from benchflow.log import configure_logging, configure_quiet_logging
@@ -84,7 +93,7 @@ class Command(TyperCommand):
             print_note("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # Whoever read our output has seen enough; nothing more can be written, not even at exit.
+            # The reader has closed the pipe: nothing more can be written, not even the buffer at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(SOME_ERRORED) from None
         except Exception as error:
@@ -97,19 +106,22 @@ class Command(TyperCommand):
 
 
 class RootCommand(TyperGroup):
-    """All commands. Their usage errors quote arguments, among which a glob may have put any file name of a task set."""
+    """The group of all commands. Its usage errors are sanitised: they quote arguments, among them names of files."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the arguments, with usage errors sanitised."""
         with _sanitised_usage_errors():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command, with usage errors sanitised."""
         with _sanitised_usage_errors():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
 def _sanitised_usage_errors() -> Iterator[None]:
+    """Sanitise the message of a usage error that passes through."""
     from benchflow.sanitise import sanitise_line
 
     try:
@@ -124,6 +136,7 @@ def _sanitised_usage_errors() -> Iterator[None]:
 
 
 def _show(error: Exception, as_json: bool) -> None:
+    """Print an error on stderr, and as a JSON object on stdout too if the command prints JSON."""
     from benchflow.cli.screen import print_error, print_json
     from benchflow.contracts.failures import failure_of
 
@@ -134,7 +147,7 @@ def _show(error: Exception, as_json: bool) -> None:
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
-    """Carry out the asynchronous part of a command."""
+    """Run the coroutine of a command in a new event loop, and return its result."""
     import asyncio
 
     return asyncio.run(work)

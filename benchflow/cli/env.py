@@ -1,4 +1,4 @@
-"""`bench env …`: whether a manifest's world works on this machine, and what differs between two of its states."""
+"""`bench env …`: check that a manifest's world works on this machine, and compare two of its states."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ def check(
 
 
 def _show(found: EnvironmentCheck) -> None:
+    """Print the findings of a check as a table."""
     from benchflow.cli.screen import console, table
     from benchflow.cli.terminal import Text, line
 
@@ -100,6 +101,7 @@ def _show(found: EnvironmentCheck) -> None:
 
 
 def _took(value: float | None) -> str:
+    """Return a duration of so many seconds for display; empty for None."""
     from benchflow.cli.screen import seconds
 
     if value is None:

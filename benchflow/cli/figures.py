@@ -1,6 +1,6 @@
-"""Each agent's figures as people read them: counts, mean reward with its interval and n, pass@k, errors, phase times.
+"""Each agent's figures for display: counts, mean reward with its interval and n, pass@k, errors, phase times.
 
-No figure is of several agents: what is solved by `oracle` says nothing about the others.
+No figure is of several agents together: the tasks that `oracle` solves say nothing about the other agents.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 MAX_AGENT_WIDTH = 32
 
 _METHODS = {"wilson": "Wilson", "wilson_by_task": "Wilson by task", "t_by_task": "t by task", "t": "t", None: ""}
+"""Short names of the methods of intervals."""
+
 _LEGEND = {
     "wilson": "Wilson: for rewards of 0 and 1; assumes that rollouts are independent",
     "wilson_by_task": "Wilson by task: repeats count as far as they differ; assumes that tasks are independent",
     "t_by_task": "t by task: Student's t, cut at the rewards' range; assumes that tasks are independent",
     "t": "t: Student's t over the repeats of one task, cut at the rewards' range",
 }
+"""Explanation of each method, printed below the table."""
 
 
 def show_agents(summary: Summary, screen: Screen) -> None:
-    """Show a table of the agents, one of their pass@k, and what the intervals are."""
+    """Print a table of the agents, a table of their pass@k, and a legend of the intervals."""
     from benchflow.cli.terminal import Text
 
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
@@ -64,7 +67,7 @@ def show_agents(summary: Summary, screen: Screen) -> None:
 
 
 def show_details(summary: Summary, screen: Screen) -> None:
-    """Show each agent's errors by category, its phase times, and the means of rewards that have no scalar."""
+    """Print each agent's errors by category, its phase times, and the means by key of rewards without a scalar."""
     _show_each("errors", summary, screen, lambda it: [f"{name} {count}" for name, count in it.errors.items()])
     _show_each("scored", summary, screen, lambda it: [f"after {k} {v}" for k, v in it.errors_of_scored.items()])
     _show_each("phases", summary, screen, lambda it: [f"{k} {seconds(v)}" for k, v in it.phase_seconds.items()])
@@ -72,7 +75,7 @@ def show_details(summary: Summary, screen: Screen) -> None:
 
 
 def means_of(summary: Summary) -> list[str]:
-    """Return the means of the only agent, as `mean reward 0.944 n=9 (95 %: 0.81 … 1.0)`; none of several agents."""
+    """Return the means of a job's only agent, as `mean reward 0.944 n=9 (95 %: 0.81 … 1.0)`; none of several agents."""
     if len(summary.agents) != 1:
         return []
     (about,) = summary.agents.values()
@@ -81,7 +84,7 @@ def means_of(summary: Summary) -> list[str]:
 
 
 def mean_cell(summary: Summary) -> str:
-    """Return a job's mean for a list: `0.75 n=4`, `V 0.4 n=4`; how many agents there are in a job of several."""
+    """Return a job's mean for a list of jobs: `0.75 n=4`, `V 0.4 n=4`; `3 agents` for several; `–` if there is none."""
     if len(summary.agents) > 1:
         return f"{len(summary.agents)} agents"
     found = [(sign, found) for about in summary.agents.values() for sign, found in _means(about) if found.n]
@@ -89,21 +92,26 @@ def mean_cell(summary: Summary) -> str:
 
 
 def mean_with_n(found: Interval) -> str:
-    """Return `0.944 n=9`."""
+    """Return a mean with its n, as `0.944 n=9`."""
     return f"{reward(found.mean)} n={found.n}"
 
 
 def _means(about: AgentSummary) -> list[tuple[str, Interval]]:
-    """Return an agent's means with their signs: of measured rewards, unless there are V(s) only, and of V(s)."""
+    """Return an agent's means, each with the prefix of its kind: empty for measured rewards, `V ` for V(s).
+
+    The mean of rewards is left out if there are only V(s).
+    """
     values = [("V ", about.value)] if about.value is not None else []
     return [("", about.reward), *values] if about.reward.n or not values else values
 
 
 def _ends(found: Interval) -> str:
+    """Return the ends of an interval as `0.81 … 1.0`; `–` if there is none."""
     return "–" if found.low is None or found.high is None else f"{reward(found.low)} … {reward(found.high)}"
 
 
 def _in_brackets(found: Interval) -> str:
+    """Return an interval as it follows its mean, in brackets; empty if there is none."""
     return f" (95 %: {_ends(found)})" if found.method else ""
 
 
@@ -120,7 +128,7 @@ def _show_pass_at_k(summary: Summary, screen: Screen) -> None:
 
 
 def _keys(about: AgentSummary) -> list[str]:
-    """Return the means by key, where there is no scalar that stands for them."""
+    """Return an agent's means by key, as texts; empty if its rewards have a scalar that stands for the keys."""
     if not about.scored:
         return []
     means = [f"{key} {reward(one.mean)} n={one.n}" for key, one in about.by_key.items()]
@@ -128,7 +136,10 @@ def _keys(about: AgentSummary) -> list[str]:
 
 
 def _show_each(name: str, summary: Summary, screen: Screen, parts_of: Callable[[AgentSummary], list[str]]) -> None:
-    """Show a line for each agent that has anything of this; the agent's name only where there are several."""
+    """Print one line per agent, labelled `name`, with the texts that `parts_of` returns, unless there are none.
+
+    The agent's name is only printed if there are several.
+    """
     from benchflow.cli.report import show_place
 
     for agent, about in summary.agents.items():

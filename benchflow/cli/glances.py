@@ -1,4 +1,4 @@
-"""The entries of a list of jobs: each job's summary, and whether this user has submitted it."""
+"""Entries of a list of jobs: each job's summary, and whether this user has submitted it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchflow.stored_files import read_stored
 
 
 def job_directories(jobs_dir: Path) -> list[Path]:
-    """Return the directories of jobs below `jobs_dir`, newest first."""
+    """Return the directories of jobs in `jobs_dir`, newest first."""
     if not jobs_dir.is_dir():
         return []
     found = [path for path in jobs_dir.iterdir() if (path / "config.json").is_file()]
@@ -24,16 +24,16 @@ def job_directories(jobs_dir: Path) -> list[Path]:
 
 
 def glance(directory: Path) -> tuple[Summary, bool] | None:
-    """Return a job's summary, and whether this user has submitted the job; None for what is no job.
+    """Return a job's summary, and whether this user submitted the job. If it is no job, print a warning, return None.
 
-    The summary is the one on disk where nothing was added since, else made anew. Its numbers are those of whoever wrote
-    the directory, its name is the directory's: another job's name would pass its numbers off as that one's.
+    The summary is read from disk if it is not older than the results, else it is made from them. Its numbers come from
+    the author of the directory, its name is the directory's: with another job's name, they would pass for that job's.
     """
     paths = JobPaths(directory)
     try:
         if paths.summary.is_file() and paths.results.is_file():
             rows, summed = paths.results.stat().st_mtime_ns, paths.summary.stat().st_mtime_ns
-            # One that an earlier version wrote has other figures.
+            # A summary that an earlier version wrote has other fields.
             with suppress(ValidationError):
                 if rows <= summed:
                     summary = Summary.model_validate_json(read_stored(paths.summary))

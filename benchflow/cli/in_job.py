@@ -1,4 +1,4 @@
-"""Commands that are jobs: they are shown as jobs are, and an interrupt cancels the job and waits until it is over."""
+"""Commands that start jobs: their jobs are shown as by `submit`; an interrupt cancels them and waits for their end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ R = TypeVar("R")
 
 
 def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Screen) -> R:
-    """Run a command that starts a job, and return its result. SIGTERM is an interrupt, too.
-
-    On a terminal, the board of the job is shown until the command is done.
+    """Run a command that starts a job, and return its result. On a terminal, show the job's board meanwhile.
 
     Args:
-        work: Is given a function that it calls with its job, and with a further one where it needs one.
-        screen: Where the Web UI's address and the board are shown.
+        work: The command. Its argument is a callback, which it calls with each job that it starts.
+        screen: Console for the Web UI's address and the board.
+
+    Raises:
+        KeyboardInterrupt: The command was interrupted, by SIGINT or SIGTERM; its jobs are cancelled and have ended.
     """
     from benchflow.cli.report import show_ui
     from benchflow.cli.watch import follow, polled

@@ -1,4 +1,4 @@
-"""`bench job …`: look at jobs, watch them, control them, go on with them."""
+"""`bench job …`: list jobs, show them, watch them, control them, resume them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JobsDir = Annotated[Path, typer.Option("--jobs-dir", metavar="DIR", help="The di
 JOBS = Path("jobs")
 
 
-# --- looking -------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------
 
 
 @app.command("list", cls=Command)
@@ -70,7 +70,7 @@ def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
 
 
 async def _running_jobs() -> set[str] | None:
-    """Return the ids of the jobs that run; None where there is a server but it does not answer."""
+    """Return the ids of the running jobs; empty if there is no server, None if there is one that does not answer."""
     engine = await engine_if_running()
     if engine is None:
         return None if _has_server() else set()
@@ -92,7 +92,7 @@ async def _running_jobs() -> set[str] | None:
 
 
 def _job_id(directory: Path) -> str:
-    """Return the id of the job of a results directory."""
+    """Return the workflow id of the job of a results directory."""
     from benchflow.contracts import ids
     from benchflow.paths import JobPaths
 
@@ -101,7 +101,12 @@ def _job_id(directory: Path) -> str:
 
 
 def _state_word(summary: Summary, is_running: bool | None) -> str:
-    """Return the state of a job as commands name it. is_running: None where nobody can say."""
+    """Return the state of a job: `running`, `finished`, `incomplete`, or `unknown`.
+
+    Args:
+        summary: Summary of the job.
+        is_running: Whether its workflow runs; None if the server does not answer.
+    """
     if is_running:
         return "running"
     if not summary.not_run:
@@ -110,7 +115,7 @@ def _state_word(summary: Summary, is_running: bool | None) -> str:
 
 
 def _has_server() -> bool:
-    """Tell whether there is a server to ask: a cluster that the environment names, or an embedded stack that runs."""
+    """Return whether there is a server: a cluster that the environment names, or a running embedded stack."""
     from benchflow import stack
     from benchflow.paths import StatePaths
     from benchflow.temporal import is_cluster_named
@@ -119,7 +124,7 @@ def _has_server() -> bool:
 
 
 async def engine_if_running() -> Engine | None:
-    """Return the engine on the server that there is; None without one, or if it does not answer. Never start it."""
+    """Return an engine on the existing server; None if there is none or it does not answer. Never starts a server."""
     if not _has_server():
         return None
     import os
@@ -188,9 +193,10 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
 
 
 async def _ask(job_id: str) -> tuple[bool | None, dict[str, Any] | None, Engine | None]:
-    """Return whether the job runs, its progress, and the engine that knows it. Never start a server.
+    """Return whether the job of this id runs, its progress, and the engine on its server. Never starts a server.
 
-    None for whether it runs where the server that would know does not answer.
+    The first is None if the server does not answer, the progress if no worker does, or the job does not run; the engine
+    if the server does not answer, or does not know the job.
     """
     engine = await engine_if_running()
     if engine is None:
@@ -296,6 +302,11 @@ def cancel(
 
 
 async def _cancel_rollouts(name: str, jobs_dir: Path, tasks: list[str]) -> int:
+    """Cancel the running rollouts of a job that are of these tasks or have these ids, and return how many there are.
+
+    Raises:
+        ConfigError: None of them is running.
+    """
     from benchflow.cli.watch import Labels
     from benchflow.contracts import names
     from benchflow.errors import ConfigError
@@ -340,6 +351,7 @@ def concurrency(
 
 
 def _control(name: str, jobs_dir: Path, action: Any, done: str) -> None:
+    """Call `action` with the job of this name, and print that the job `done`."""
     from benchflow.cli.screen import console
     from benchflow.cli.terminal import line
     from benchflow.jobs import open_job
@@ -351,7 +363,7 @@ def _control(name: str, jobs_dir: Path, action: Any, done: str) -> None:
     console().print(line(f"{name} {done}."), soft_wrap=True)
 
 
-# --- going on ------------------------------------------------------------------------------------------------
+# --- resuming ------------------------------------------------------------------------------------------------
 
 
 @app.command(cls=Command)

@@ -1,4 +1,4 @@
-"""What a job's mode comes to, on the screen: a line for each GRPO group, or for each depth whose V(s) is estimated."""
+"""Results of a job's mode for display: a line per GRPO group, or per depth at which V(s) is estimated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from benchflow.results.modes import Row
 
 MOST_ROWS = 60
+"""Maximum number of lines that are shown."""
+
 _MIN_ABOUT = 12
+"""Least width, in columns, of the last column."""
+
 _MOST_NAMES = 3
+"""Maximum number of failed children that a line names."""
 
 
 def mode_label(mode: JobMode) -> str:
-    """`grpo: groups at depth 0, n=8`, `value: V(s) at depth 0, 2, n=4`."""
+    """Return a mode in short: `grpo: groups at depth 0, n=8`, `value: V(s) at depth 0, 2, n=4`."""
     if mode.kind == "grpo":
         return f"grpo: groups at depth {mode.at}, n={mode.n}"
     depths = ", ".join(map(str, sorted(mode.depths)))
@@ -31,7 +36,7 @@ def mode_label(mode: JobMode) -> str:
 
 
 def mode_document(mode: JobMode, results: Sequence[RolloutResult]) -> dict[str, Any]:
-    """What `--json` adds: `groups` or `values`, as the lines of their files."""
+    """Return the rows that a mode adds to the JSON output, `groups` or `values`: those of the file of that name."""
     from benchflow.results.modes import rows_of
 
     key = "groups" if mode.kind == "grpo" else "values"
@@ -45,7 +50,15 @@ def show_mode(
     screen: Screen,
     limit: int | None = MOST_ROWS,
 ) -> None:
-    """The table of a job's groups, or of its values, and where their file is; nothing without a mode."""
+    """Print the table of a job's groups or values, and the path of their file. Print nothing for a job without a mode.
+
+    Args:
+        paths: Paths of the job.
+        mode: Mode of the job.
+        results: Results of its rollouts.
+        screen: Console to print on.
+        limit: Maximum number of lines; None for all.
+    """
     from benchflow.cli.terminal import Text, line
     from benchflow.results.modes import file_of, rows_of
 
@@ -63,6 +76,7 @@ def show_mode(
 
 
 def _table(rows: Sequence[Row], width: int) -> Table:
+    """Return rows of one mode as a table that fits into `width` columns."""
     from benchflow.results.modes import ValueRow
 
     several = any(row.repeat for row in rows)
@@ -80,7 +94,7 @@ def _table(rows: Sequence[Row], width: int) -> Table:
         ]
         for row in rows
     ]
-    # What is said last has the room that is left: it must not push the numbers out.
+    # The last column has the width that is left: it must not push the numbers out.
     columns = list(zip(*cells, strict=True))[:-1]
     taken = sum(max(len(name), *map(len, column)) + 2 for name, column in zip(names, columns, strict=False))
     left: dict[str, Any] = {"no_wrap": True}
@@ -93,7 +107,7 @@ def _table(rows: Sequence[Row], width: int) -> Table:
 
 
 def _numbers(row: Row) -> list[StyledText]:
-    """Depth, what it is worth, how sure that is, and n."""
+    """Return a row's cells with numbers: depth; V(s), its standard error and variance, or mean and deviation; n."""
     from benchflow.cli.terminal import Text
     from benchflow.results.modes import ValueRow
 
@@ -103,7 +117,7 @@ def _numbers(row: Row) -> list[StyledText]:
 
 
 def _about(row: Row) -> StyledText:
-    """Why there is nothing, else which children failed; the returns of a group; and how the first one failed."""
+    """Return a row's last cell: its error, else the names of failed children; a group's returns; the first failure."""
     from benchflow.cli.terminal import Text
     from benchflow.results.modes import GroupRow
 

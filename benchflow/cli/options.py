@@ -1,4 +1,4 @@
-"""Options of `bench submit` as types, so that the command itself fits into a file."""
+"""Options of `bench submit` as types, so that the command itself fits into one file."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Annotated, Any
 import typer
 
 AGENT = "Who acts"
-"""A panel of the help; likewise the two below."""
+"""Heading of a panel in the help text, as are the next two."""
 
 RUN = "How they are run"
 SCORE = "How they are scored"
 
 
 def concurrency_option(default: str) -> Any:
-    """Return the option `-n`. default: the number that is taken without it, in words."""
+    """Return the option `-n`.
+
+    Args:
+        default: The number that is used without the option, in words.
+    """
     help_text = f"Sandboxes that run at a time, those of branches included. [dim]\\[default: {default}][/dim]"
     return typer.Option("-n", "--concurrency", metavar="N", min=1, max=500, help=help_text, rich_help_panel=RUN)
 

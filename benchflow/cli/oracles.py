@@ -1,4 +1,4 @@
-"""`bench tasks check --run`: what each task's oracle is worth, where it works and in a clean room."""
+"""`bench tasks check --run`: the score of each task's oracle in the sandbox where it worked, and in a clean room."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, screen: Screen) -> Job:
-    """Run the oracle of each task, and return the job once it has ended. What is known of clean rooms is found anew.
+    """Run the oracle of each task, and return the job once it has ended. Each task's fidelity is measured anew.
 
     Args:
         path: A task, or a directory of tasks.
-        context_root: As for `bench submit`.
-        sandbox: Provider; None for the usual one.
-        screen: Where progress is shown.
+        context_root: Build context, as for `bench submit`.
+        sandbox: Provider; None for the default.
+        screen: Console for the progress.
     """
     from benchflow.cli.request import job_config
     from benchflow.cli.submit import submit_and_say
@@ -48,7 +48,7 @@ def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, s
 
 
 def fidelity_rows(results: Sequence[RolloutResult]) -> list[dict[str, Any]]:
-    """Return what is known of clean rooms, a row a step."""
+    """Return how the scores in a clean room compare, as JSON objects: one per step of each rollout."""
     return [
         {
             "task": result.task_name,
@@ -62,7 +62,7 @@ def fidelity_rows(results: Sequence[RolloutResult]) -> list[dict[str, Any]]:
 
 
 def show_fidelity(results: Sequence[RolloutResult], screen: Screen) -> None:
-    """Show, a line a step, whether a clean room tells the same as the sandbox in which the oracle worked."""
+    """Print, a line per step, whether a clean room gives the same score as the sandbox in which the oracle worked."""
     from benchflow.cli.terminal import line
 
     for row in fidelity_rows(results):

@@ -1,4 +1,4 @@
-"""What agents wrote, made fit for a terminal: sanitised, and no more of it than fits."""
+"""Agents' output, made fit for a terminal: sanitised, and cut to the space that there is."""
 
 from __future__ import annotations
 
@@ -15,36 +15,45 @@ from benchflow.sanitise import sanitise_line, sanitise_log
 _ITEM = re.compile(r" {0,20}(?:(?:[-*+•]|\d{1,3}[.)]) +)?")
 
 HEAD, TAIL = 3, 3
-"""Lines of a longer output that are shown: of its beginning and of its end."""
+"""Number of lines that are shown of the beginning and of the end of a longer output."""
 
 MOST_DIFFED = 2000
-"""Lines of a file beyond which its change is not worked out."""
+"""Maximum number of lines of a file of which a difference is computed."""
 
 _LONGEST_ROW = 1000
+"""Maximum number of characters of a line."""
+
 _TELLING = ("command", "cmd", "file_path", "path", "pattern", "query", "url")
-"""What of a tool's input says what it is about, where its title does not."""
+"""Keys of a tool's input whose value tells what the call works on, by precedence."""
 
 _OUTPUTS = ("output", "formatted_output", "stdout", "content", "result", "error", "message", "text")
+"""Keys of a tool's raw output whose value is its text, by precedence."""
 
 
 def plain(text: object) -> str:
-    """Return a text of which nothing acts upon a terminal, with spaces for tabs."""
+    """Return a text without characters that control a terminal, with spaces for tabs."""
     return sanitise_log(text).replace("\t", "    ")
 
 
 def one_line(text: object) -> str:
-    """Return a text as one line, with signs for its line ends."""
+    """Return a text as one line, sanitised, with signs for its line ends."""
     return " ".join(sanitise_line(sanitise_log(text).strip()).split())
 
 
 def brief(value: Any) -> str:
-    """Any value as one line."""
+    """Return any value as one line, as JSON unless it is a text, cut to 1000 characters."""
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))[:_LONGEST_ROW]
 
 
 def wrap(line: str, width: int, *, further: int | None = None) -> list[str]:
-    """The rows of one line, those after the first as wide as `further`. The last may be gone on with: what follows is
-    put behind it and wrapped again.
+    """Wrap a line at words, and return its rows.
+
+    The last row may be continued: append text to it and wrap it again, with the same widths.
+
+    Args:
+        line: The line.
+        width: Columns of the first row.
+        further: Columns of the rows after it; None for `width`.
     """
     rows, row, room = [], "", width
     for word in re.findall(r"\S+|\s+", line):
@@ -60,13 +69,13 @@ def wrap(line: str, width: int, *, further: int | None = None) -> list[str]:
 
 
 def hanging(line: str) -> int:
-    """How far the rows of a line are indented after its first: those of a list's item stand below its text."""
+    """Return the indent of a line's rows after the first, in columns: an item of a list is wrapped below its text."""
     found = _ITEM.match(line)
     return len(found.group()) if found else 0
 
 
 def cut(output: str) -> list[str]:
-    """The lines of an output, or of a long one its beginning and its end."""
+    """Return the lines of an output; of a long one its first and last lines, with the number of those between them."""
     lines = [line.rstrip()[:_LONGEST_ROW] for line in plain(output).strip("\n").split("\n")]
     lines = [] if lines == [""] else lines
     missing = len(lines) - HEAD - TAIL
@@ -76,7 +85,13 @@ def cut(output: str) -> list[str]:
 
 
 def change(path: object, old: object, new: object) -> list[Text]:
-    """What was changed in a file: how much, and the first lines of it."""
+    """Return rows that show a change of a file: the numbers of added and removed lines, and the first of these lines.
+
+    Args:
+        path: Path of the file.
+        old: Its text before.
+        new: Its text after.
+    """
     before, after = plain(old).splitlines(), plain(new).splitlines()
     if max(len(before), len(after)) > MOST_DIFFED:
         return [Text(f"{one_line(path)}  {len(before)} → {len(after)} lines", "dim")]
@@ -91,24 +106,28 @@ def change(path: object, old: object, new: object) -> list[Text]:
 
 
 def as_table(value: Any) -> dict[str, Any]:
-    """A table, whatever an agent put in its place."""
+    """Return a value if it is a JSON object, else an empty one: agents may send any type."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list, whatever an agent put in its place."""
+    """Return a value if it is a list, else an empty one: agents may send any type."""
     return value if isinstance(value, list) else []
 
 
 def subject(raw_input: Any) -> str:
-    """What a tool was told to work on."""
+    """Return what a tool call works on, by its input: a command, path, pattern, query or URL; empty if it has none."""
     told = as_table(raw_input)
     value = next((told[key] for key in _TELLING if told.get(key)), "")
     return one_line(" ".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def output(fields: dict[str, Any]) -> list[Text]:
-    """A short cut of what a tool gave, or of what it changed."""
+    """Return rows that show the output of a tool call, or the changes that it has made, cut.
+
+    Args:
+        fields: Fields of the call as ACP sends them: `content`, else `raw_output`.
+    """
     rows: list[Text] = []
     for content in map(as_table, as_list(fields.get("content"))):
         if content.get("type") == "diff":
@@ -121,6 +140,7 @@ def output(fields: dict[str, Any]) -> list[Text]:
 
 
 def _raw_text(raw: Any) -> str:
+    """Return the text of a tool call's raw output: that of the first known key, else all of it as JSON."""
     if isinstance(raw, str) or not raw:
         return raw or ""
     told = as_table(raw)
@@ -129,7 +149,7 @@ def _raw_text(raw: Any) -> str:
 
 
 def usage_line(usage: dict[str, Any]) -> str:
-    """`1,200 of 200,000 tokens · 0.12 USD`, as far as it is known."""
+    """Return usage as `1,200 of 200,000 tokens of context · 0.12 USD`, without the parts that are unknown."""
     parts = []
     if isinstance(usage.get("used"), int):
         size = f" of {usage['size']:,}" if isinstance(usage.get("size"), int) else ""

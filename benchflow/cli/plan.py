@@ -1,4 +1,4 @@
-"""What a submit would run, for `--dry-run`; and what is to be said of a plan before it starts."""
+"""The plan of a submit, printed by `--dry-run`, and the notices that are printed before a plan starts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 def show_warnings(plan: JobPlan, screen: Screen) -> None:
+    """Print the warnings of a plan."""
     from benchflow.cli.terminal import line
 
     for warning in plan.warnings:
@@ -19,7 +20,7 @@ def show_warnings(plan: JobPlan, screen: Screen) -> None:
 
 
 def show_endpoints(plan: JobPlan, screen: Screen) -> None:
-    """Print where the model calls of agents and judges go, if not to the provider, and with the value of what."""
+    """Print where model calls of agents and judges go, if not to the provider, and the names of the keys sent there."""
     from benchflow.cli.terminal import line
 
     judge = plan.config.judge
@@ -32,7 +33,13 @@ def show_endpoints(plan: JobPlan, screen: Screen) -> None:
 
 
 def show_plan(plan: JobPlan, as_json: bool, of_file: FileRequest | None = None) -> None:
-    """Print what a submit would run. of_file: what the plan's configuration file asks of the user's environment."""
+    """Print what a submit of this plan would run.
+
+    Args:
+        plan: The plan.
+        as_json: Print a JSON object instead of text.
+        of_file: Request of the plan's configuration file to the user's environment; None without a file.
+    """
     import os
 
     from benchflow.cli.report import describe
@@ -69,12 +76,20 @@ def show_plan(plan: JobPlan, as_json: bool, of_file: FileRequest | None = None) 
 
 
 def _image(plan: JobPlan, task: Task) -> str:
+    """Return the image that a task runs in: that of its world, else its own, else its Dockerfile."""
     world = plan.worlds.get(task.name)
     own = world.manifest.image if world else None
     return own or task.sandbox.docker_image or task.dockerfile or ""
 
 
 def _plan_document(plan: JobPlan, missing: list[str], of_file: FileRequest | None) -> dict[str, Any]:
+    """Return a plan as a JSON object.
+
+    Args:
+        plan: The plan.
+        missing: Variables that it takes and that are not set.
+        of_file: Request of its configuration file; None without a file.
+    """
     from benchflow.cli.variables import variables_document, variables_taken
 
     return {

@@ -1,6 +1,4 @@
-"""`bench rollout …`: answer what an agent asks of its user, see what the verifier would say meanwhile, put a rollout
-back to a state that it has been in, and run one again from its record.
-"""
+"""`bench rollout …`: answer an agent's question, preview the score meanwhile, roll back, replay from the record."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def answer(
         return print_json({"rollout": chosen.id, "question": question.model_dump(mode="json")})
     screen = console()
     screen.print(line((chosen.label, "bold"), " asks:"), soft_wrap=True)
-    # Indented: no line of the agent's may pass for an option, or for one of ours.
+    # Indented: no line of the agent's text may pass for an option, or for a line of the command.
     screen.print(Text("\n".join(f"│ {row}" for row in sanitise_log(question.text).split("\n"))), soft_wrap=True)
     if option is not None or given is not None or refuse:
         screen.print("answered.", style="dim")
@@ -171,6 +169,7 @@ def replay(
 
 
 def _form(content: str | None) -> dict[str, Any] | None:
+    """Parse the answer to a form, a JSON object. Raise `UsageError` if it is none."""
     from benchflow.errors import UsageError
 
     if content is None:
@@ -185,7 +184,18 @@ def _form(content: str | None) -> dict[str, Any] | None:
 
 
 async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] | None, refuse: bool) -> Question:
-    """The question that the rollout waits with, answered if an answer was given."""
+    """Return the question for which the rollout waits. Send the answer to it, if one was given.
+
+    Args:
+        chosen: The rollout.
+        option: Id of the chosen option.
+        content: Content of a form.
+        refuse: Send an answer that has neither, which refuses.
+
+    Raises:
+        StackError: There is no server.
+        UsageError: The rollout does not run, asks nothing, or does not offer the option.
+    """
     from temporalio.service import RPCError
 
     from benchflow.cli.job import engine_if_running
@@ -215,6 +225,7 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
 
 
 async def _go_back(chosen: Chosen, node: str) -> Restored:
+    """Roll a rollout back to a node: in its workflow if it runs, else by a restart if its checkpoints are retained."""
     from temporalio.client import WorkflowExecutionStatus
 
     from benchflow.cli.job import engine_if_running
@@ -234,7 +245,7 @@ async def _go_back(chosen: Chosen, node: str) -> Restored:
 
 
 async def _restart(chosen: Chosen, node: str) -> Restored:
-    """Start a rollout again that has ended, from a node."""
+    """Restart an ended rollout from a node."""
     from benchflow.cli.resume import plan_again
     from benchflow.jobs.rollback import roll_back_ended
 
@@ -244,7 +255,14 @@ async def _restart(chosen: Chosen, node: str) -> Restored:
 
 
 async def _look(chosen: Chosen) -> VerifyResult:
-    """What a soft verification says."""
+    """Return the result of a verification preview (`soft_verify`).
+
+    Raises:
+        StackError: There is no server.
+        UsageError: The rollout does not run, or does not wait for an answer.
+        ServerUnavailableError: The server does not answer in time.
+        VerifierError: The verification has failed.
+    """
     from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
     from temporalio.service import RPCError
 
@@ -278,7 +296,10 @@ async def _look(chosen: Chosen) -> VerifyResult:
 
 
 def _require_offered(question: Question, answer: Answer) -> None:
-    """An option that is not there would leave the agent without the answer that was meant."""
+    """Raise `UsageError` if an answer has an option that is not offered, or a form that is not asked for.
+
+    The agent would not get the answer that was meant.
+    """
     from benchflow.errors import UsageError
 
     offered = [row.id for row in question.options]

@@ -1,4 +1,4 @@
-"""A job as it is shown and printed: the table of rewards, the totals, the one JSON object, the way back to it."""
+"""Output of a job: the table of rewards, the totals, the JSON object, and the commands that continue from it."""
 
 from __future__ import annotations
 
@@ -38,18 +38,26 @@ if TYPE_CHECKING:
     from benchflow.results.summary import Summary
 
 MAX_ROWS = 60
-"""Of a longer job only the rollouts that did not pass, or tampered, are listed, and of those as many."""
+"""Maximum number of rollouts that are listed. Of a larger job, only those that did not pass or have tampered are."""
 
 MAX_ERRORS = 3
+"""Maximum number of errors that are printed in full."""
 
 MAX_ERROR_WIDTH = 100
+"""Greatest width of the column of errors, and the least at which it is shown."""
+
 MIN_ERROR_WIDTH = 8
 _OTHER_COLUMNS = 33
 _TOKENS_COLUMN, _COST_COLUMN, _TAMPERING_COLUMN = 8, 9, 11
 
 
 def describe(config: JobConfig, tasks: int) -> str:
-    """`9 tasks × oracle × 3 · docker · 4 at a time`, and by which policy they branch, or what the job is for."""
+    """Return a job in short: `9 tasks × oracle × 3 · docker · 4 at a time`, and its branch policy or mode, if any.
+
+    Args:
+        config: Configuration of the job.
+        tasks: Number of its tasks.
+    """
     agents = " + ".join(agent.label for agent in config.agents)
     repeats = f" × {config.repeats}" if config.repeats > 1 else ""
     branch = f" · branch {config.branch.policy.kind}" if config.branch is not None else ""
@@ -59,7 +67,13 @@ def describe(config: JobConfig, tasks: int) -> str:
 
 
 def finish(job: Job, screen: Screen, as_json: bool) -> int:
-    """Show what a job came to. Returns the exit status."""
+    """Print the results of a job that has ended, or that was left, and return the exit status.
+
+    Args:
+        job: The job.
+        screen: Console for text.
+        as_json: Print the JSON object on stdout, too; of the text, only the totals and places.
+    """
     from benchflow.cli.terminal import line
     from benchflow.results.summary import summarize
 
@@ -82,6 +96,7 @@ def finish(job: Job, screen: Screen, as_json: bool) -> int:
 
 
 def exit_status(summary: Summary) -> int:
+    """Return the exit status of a job: `ALL_SCORED` only if every rollout was run and has a score."""
     unscored = summary.errored + summary.cancelled + summary.not_started + summary.not_run
     return command.SOME_ERRORED if unscored else command.ALL_SCORED
 
@@ -90,7 +105,12 @@ def exit_status(summary: Summary) -> int:
 
 
 def job_facts(job: Job, *, state: str) -> dict[str, Any]:
-    """The `job` of the JSON object. state: running or finished."""
+    """Return the facts of a job for the JSON object.
+
+    Args:
+        job: The job.
+        state: `running` or `finished`.
+    """
     return {
         "id": job.id,
         "name": job.name,
@@ -106,7 +126,14 @@ def job_facts(job: Job, *, state: str) -> dict[str, Any]:
 def document(
     job: dict[str, Any], summary: Summary, results: Sequence[RolloutResult], mode: JobMode | None = None
 ) -> dict[str, Any]:
-    """The one object that `--json` prints; with `groups` or `values` where that is the job's mode."""
+    """Return the object that `--json` prints: job, summary, rollouts, and the `groups` or `values` of a job's mode.
+
+    Args:
+        job: Facts of the job (`job_facts`).
+        summary: Its summary.
+        results: Results of its rollouts.
+        mode: Its mode; None for a job without one.
+    """
     from benchflow.results.write import result_row
 
     made = {"job": job, "summary": summary.model_dump(mode="json"), "rollouts": [result_row(r) for r in results]}
@@ -117,7 +144,13 @@ def document(
 
 
 def show_rows(results: Sequence[RolloutResult], screen: Screen, limit: int = MAX_ROWS) -> None:
-    """The table of rewards."""
+    """Print the table of rewards, and the number of rollouts that it leaves out.
+
+    Args:
+        results: Results of the rollouts.
+        screen: Console to print on.
+        limit: Maximum number of rows; beyond it, only rollouts that did not pass or have tampered are listed.
+    """
     from benchflow.cli.terminal import Text
 
     shown = results
@@ -131,6 +164,13 @@ def show_rows(results: Sequence[RolloutResult], screen: Screen, limit: int = MAX
 
 
 def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Table:
+    """Return the table of rewards.
+
+    Args:
+        results: Results to list.
+        several: Whether tasks are repeated, so that rows have the number of the repeat.
+        width: Columns of the console, for which task, agent and error are cut.
+    """
     from benchflow.cli.terminal import Text
     from benchflow.results.summary import agent_label
 
@@ -150,7 +190,7 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
         agent_width = min(agent_width, max(12, width - others - task_width))
         task_width = min(task_width, max(16, width - others - agent_width))
     error_width = min(MAX_ERROR_WIDTH, width - task_width - agent_width - others)
-    # The errors are told in full below the table.
+    # The errors are printed in full below the table.
     has_error = error_width >= MIN_ERROR_WIDTH or others == _OTHER_COLUMNS
     rows = table(
         *(("task", left), ("agent", left), ("reward", right), "status"),
@@ -180,7 +220,7 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
 
 
 def reward_or_value(result: RolloutResult) -> str:
-    """`0.5`, what a state is worth: `V 0.42 ±0.2 n=4`, or each of several keys: `style 1, speed 0.5`."""
+    """Return a result's reward: `0.5`, V(s) as `V 0.42 ±0.2 n=4`, or several keys as `style 1, speed 0.5`."""
     from benchflow.contracts.rewards import shown_keys
     from benchflow.results.trees import value_of
 
@@ -194,13 +234,13 @@ def reward_or_value(result: RolloutResult) -> str:
 
 
 def _tokens(result: RolloutResult) -> int | None:
-    """Of input and output, as far as they are known."""
+    """Return the sum of input and output tokens, as far as they are known; None if neither is."""
     known = [number for number in (result.n_input_tokens, result.n_output_tokens) if number is not None]
     return sum(known) if known else None
 
 
 def _shown_tokens(tokens: int | None, estimated_calls: int) -> str:
-    """`4.2k`; `~4.2k` where those of some calls are estimated."""
+    """Return a number of tokens as `4.2k`, or as `~4.2k` if those of some calls are estimated."""
     return f"{'~' if estimated_calls and tokens is not None else ''}{short_number(tokens)}"
 
 
@@ -210,7 +250,7 @@ def _error_line(result: RolloutResult) -> str:
 
 
 def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
-    """The first errors in full, one of a kind."""
+    """Print the first errors in full, one of each kind; why the job stopped; and failed children."""
     from rich.padding import Padding
 
     from benchflow.cli.terminal import Text, line
@@ -242,7 +282,7 @@ def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
 
 
 def _show_branched(results: Sequence[RolloutResult], screen: Screen) -> None:
-    """Children that a V(s) is not made of, which count nothing; and where trees are drawn."""
+    """Print the failed children, which count in no V(s), of the first rollouts; and the command that draws trees."""
     from benchflow.cli.terminal import Text, line
     from benchflow.results.trees import value_of
 
@@ -260,9 +300,9 @@ def _show_branched(results: Sequence[RolloutResult], screen: Screen) -> None:
 
 
 def show_totals(summary: Summary, screen: Screen) -> None:
-    """Show `9 rollouts: 8 passed · 1 errored · mean reward 0.944 n=8 (95 %: 0.8 … 1.0) · 4.2k tokens · $0.12`.
+    """Print `9 rollouts: 8 passed · 1 errored · mean reward 0.944 n=8 (95 %: 0.8 … 1.0) · 4.2k tokens · $0.12`.
 
-    A job of several agents has no mean there: it would be one of all of them.
+    A job of several agents has no mean there: it would be one over all of them.
     """
     from benchflow.cli.terminal import Text
 
@@ -286,7 +326,7 @@ def show_totals(summary: Summary, screen: Screen) -> None:
 
 
 def show_places(job: Job, screen: Screen) -> None:
-    """Where the results are, where the Web UI shows the job, and that a stack of our own goes on."""
+    """Print the directory of the results, the Web UI's address, and that the embedded stack keeps running."""
     show_place("results", str(job.directory.root), screen)
     show_ui(job.engine, job.id, screen)
     if job.engine.target.embedded:
@@ -294,9 +334,9 @@ def show_places(job: Job, screen: Screen) -> None:
 
 
 def show_ui(engine: Engine, job_id: str, screen: Screen) -> None:
-    """Show where the Web UI shows a job, and how a browser gets in.
+    """Print the job's address in the Web UI, and how to log in there.
 
-    The token itself is not shown: what a submit prints is often kept in a log.
+    The token itself is not printed: the output of a submit is often kept in a log.
     """
     show_place("Web UI", engine.ui_of(job_id), screen)
     if engine.has_login:
@@ -304,7 +344,7 @@ def show_ui(engine: Engine, job_id: str, screen: Screen) -> None:
 
 
 def show_place(name: str, place: str | None, screen: Screen) -> None:
-    """A path or an address, on a line that is never broken, so that it can be copied."""
+    """Print a path or an address with its label, on one unbroken line so that it can be copied; nothing for None."""
     from benchflow.cli.terminal import line
 
     if place:
@@ -312,6 +352,7 @@ def show_place(name: str, place: str | None, screen: Screen) -> None:
 
 
 def show_way_back(job: Job, screen: Screen) -> None:
+    """Print the commands that watch and cancel a job."""
     from benchflow.cli.terminal import line
 
     option = jobs_dir_option(job.directory)
@@ -321,7 +362,7 @@ def show_way_back(job: Job, screen: Screen) -> None:
 
 
 def waiting_line(paths: JobPaths) -> Text:
-    """Return a line that says that a job waits for its user's answer, and where it asks for that."""
+    """Return a line that says that a job waits for its user's answer, and which command asks for it."""
     from benchflow.cli.terminal import line
 
     watch = f"bench job watch {paths.root.name}{jobs_dir_option(paths)}"
@@ -329,7 +370,7 @@ def waiting_line(paths: JobPaths) -> Text:
 
 
 def show_question(message: str, paths: JobPaths, screen: Screen) -> None:
-    """Show what a job asks its user, and how to answer."""
+    """Print a job's question to its user, and how to answer it."""
     from benchflow.cli.terminal import line
 
     screen.print(line((message, "yellow")), soft_wrap=True)
@@ -337,7 +378,7 @@ def show_question(message: str, paths: JobPaths, screen: Screen) -> None:
 
 
 def jobs_dir_option(paths: JobPaths) -> str:
-    """` --jobs-dir DIR` where it is needed to find the job from here."""
+    """Return ` --jobs-dir DIR` for a job outside of `jobs` in the current directory; else an empty text."""
     from pathlib import Path
 
     directory = paths.root.parent
@@ -345,7 +386,7 @@ def jobs_dir_option(paths: JobPaths) -> str:
 
 
 def show_detached(job: Job, screen: Screen, as_json: bool) -> None:
-    """What `--detach` ends with: where the job is."""
+    """Print where a job that was left to itself is, and the commands to return to it: the output of `--detach`."""
     from benchflow.results.summary import summarize
 
     running = bool(job.started or job.attached)

@@ -1,4 +1,4 @@
-"""What the options of `submit` ask for, as a `JobConfig`: the command line over the file over the defaults."""
+"""The options of `submit`, combined into a `JobConfig`: the command line overrides the file, the file the defaults."""
 
 from __future__ import annotations
 
@@ -22,23 +22,29 @@ _OPTION_OF = {
     "judge.base_url": "--judge-base-url",
     "judge.credential": "--judge-key",
 }
+"""Options by the keys of `JobConfig` that have another name, for error messages."""
 
 
 WORLD_KEYS = ("environment_manifest", "environment_name", "environment_import_path")
-"""Keys of a configuration that name the world of all tasks; one of them takes the place of the others of a file."""
+"""Keys of a configuration that name the world of all tasks. One that is an option replaces all those of the file."""
 
 
 @dataclass(frozen=True)
 class FileRequest:
-    """What a configuration file, which somebody else may have written, asks of the user's environment."""
+    """The parts of the user's environment that a configuration file, which may come from another author, takes."""
 
     file: Path
+    """Path of the configuration file."""
+
     addresses: frozenset[str] = frozenset()
-    """Of model endpoints, but for those that the command line names too."""
+    """Addresses of model endpoints that it names, without those that are options as well."""
+
     variables: frozenset[str] = frozenset()
-    """Named by its tables of agents' variables."""
+    """Variables that its tables of agents' variables name."""
+
     names_world: bool = False
     """Whether it names the world of all tasks."""
+
     is_given_keys: bool = False
     """Whether the command line gives agents variables, which the file may send to its addresses."""
 
@@ -56,14 +62,25 @@ def job_config(
     mode: str | None = None,
     **options: Any,
 ) -> tuple[JobConfig, FileRequest | None]:
-    """Return the job that is asked for, and what of it a file asks of the user's environment.
+    """Return the configuration of a job, and the request of its configuration file to the user's environment.
 
-    options: fields of `JobConfig`; None and empty mean that they were not given.
+    Args:
+        paths: Tasks, or directories of tasks.
+        config: Configuration file; None for none.
+        model: Model of the agents that name none.
+        max_retries: Number of further attempts; None for the file's or the default.
+        imported: Agents by import path.
+        agent_env: Variables of the agents: `K=V`, or `K` for the user's variable of this name.
+        judge: Fields of `JudgeSettings`; those that are None are the file's.
+        branch: Branch policy in short form, or its file.
+        mode: Mode in short form.
+        **options: Fields of `JobConfig`; None and empty ones are not given.
 
-    imported: agents by import path. agent_env: `K=V`, or `K` for the variable of this name. judge: fields of
-    `JudgeSettings`, over those of the file. branch: in short, or a file. mode: in short.
+    Returns:
+        The configuration, and the request of the file; None for the latter without a file.
 
-    Raises `ConfigError` that names the option, or the file and the key.
+    Raises:
+        ConfigError: An option, or a key of the file, is wrong; the error names it.
     """
     from benchflow.config_file import read_job_file, validated
     from benchflow.contracts.config import JobConfig
@@ -84,10 +101,10 @@ def job_config(
         given["agents"] = [*(options.get("agents") or []), *({"name": path} for path in imported)]
     given = {key: value for key, value in given.items() if value is not None and value != [] and value != {}}
     if "agents" in given:
-        # A model of the file was meant for the file's own agents.
+        # The file's model is for the file's own agents.
         values.pop("model", None)
     if "branch" in given or "mode" in given:
-        # Each of them stands in place of the other, too.
+        # An option of either replaces both in the file: they exclude each other.
         for key in ("branch", "mode"):
             values.pop(key, None)
     if given.keys() & set(WORLD_KEYS):
@@ -121,7 +138,14 @@ def job_config(
 
 
 def _of_file(file: Path, request: JobConfig, *, given: set[str], judge: dict[str, str]) -> FileRequest:
-    """Return what the file asks of the user's environment. given, judge: what the command line says."""
+    """Return the request of a configuration file to the user's environment.
+
+    Args:
+        file: The file.
+        request: The job's configuration, file and options together.
+        given: Keys that are options.
+        judge: Fields of the judge that are options.
+    """
     from benchflow.secrets import named_variables
 
     agents = [] if "agents" in given else request.agents
@@ -138,6 +162,7 @@ def _of_file(file: Path, request: JobConfig, *, given: set[str], judge: dict[str
 
 
 def _branch(given: str | None) -> BranchConfig | None:
+    """Parse the option `--branch`. Raise `ConfigError` that names it, or the file that it names."""
     from benchflow.config_file import branch_config
     from benchflow.errors import ConfigError
 
@@ -150,6 +175,7 @@ def _branch(given: str | None) -> BranchConfig | None:
 
 
 def _mode(given: str | None) -> GrpoMode | ValueMode | None:
+    """Parse the option `--mode`. Raise `ConfigError` that names it."""
     from benchflow.config_file import mode_config
     from benchflow.errors import ConfigError
 
@@ -161,6 +187,7 @@ def _mode(given: str | None) -> GrpoMode | ValueMode | None:
 
 
 def _variables(given: list[str]) -> dict[str, str]:
+    """Parse `K=V` and `K` into a table of variables, with `${K}` for the latter. Raise `ConfigError` for other text."""
     from benchflow.errors import ConfigError
 
     table = {}
@@ -173,7 +200,10 @@ def _variables(given: list[str]) -> dict[str, str]:
 
 
 def _with_model(agents: list[AgentSpec], model: str) -> list[AgentSpec]:
-    """The model given to the agents that name none; those that use none stay without, if any other takes it."""
+    """Return the agents, with the model set in those that have none.
+
+    Agents that use no model are left without, unless no agent would get it then.
+    """
     from benchflow.planes.agent.registry import find_agent
 
     without = [agent for agent in agents if agent.model is None]

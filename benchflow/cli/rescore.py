@@ -1,4 +1,4 @@
-"""`bench rescore`: the stored rollouts of a job scored again, and what came out differently."""
+"""`bench rescore`: score the stored rollouts of a job again, and show which scores have changed."""
 
 from __future__ import annotations
 
@@ -25,15 +25,21 @@ _SIGNS = {
     "failed": ("!", "red"),
     "unmeasured": ("–", "magenta"),
 }
+"""Sign and style of each outcome."""
+
 _VERIFIERS = {"ran": "ran again", "stored": "stored"}
+"""Text for where a verifier's result comes from."""
 
 _LEAST = 12
+"""Least width of the last column."""
+
 _OTHER_COLUMNS = 49
 
 MAX_ROWS = 60
-"""Of more rollouts only those are listed whose score is not what it was."""
+"""Maximum number of rollouts that are listed. Of more, only those that changed or failed are."""
 
 MAX_ERRORS = 3
+"""Maximum number of errors that are printed in full."""
 
 _WHAT = "What scores"
 _WHICH = "Which rollouts"
@@ -162,9 +168,9 @@ def rescore(
 
 
 def _run(directory: Path, request: Request, screen: Screen) -> Rescoring:
-    """Run the job that scores. Ctrl-C cancels it; what is complete by then stays.
+    """Run the job that scores, and return its result. Ctrl-C cancels it; rollouts that are complete are retained.
 
-    A terminal has the board of the job. Elsewhere there is a line for each rollout that is done.
+    On a terminal, the board of the job is shown, elsewhere a line for each rollout that is scored.
     """
     from benchflow.cli.in_job import run_in_job
     from benchflow.cli.terminal import line
@@ -182,6 +188,7 @@ def _run(directory: Path, request: Request, screen: Screen) -> Rescoring:
 
 
 def _show_rows(rollouts: Sequence[RescoredRollout], screen: Screen) -> None:
+    """Print the table of rescored rollouts, and the number of those that it leaves out."""
     from benchflow.cli.screen import plural
     from benchflow.cli.terminal import Text
 
@@ -208,7 +215,7 @@ def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> 
     rows = table("task", "agent", ("before", right), ("now", right), "score", "verifier", "what changed")
     for task, rollout in zip(tasks, rollouts, strict=True):
         sign, style = _SIGNS[rollout.outcome]
-        # Of a verifier that says what it said before, nothing has to be known.
+        # The warnings of a verifier that gave the same score again are of no interest.
         notes = [] if rollout.outcome == "unchanged" and rollout.verifier == "ran" else rollout.warnings
         about = one_line(_why(rollout) or _metrics(rollout) or "; ".join(notes))
         rows.add_row(
@@ -224,7 +231,7 @@ def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> 
 
 
 def _metrics(rollout: RescoredRollout) -> str:
-    """Every other number that is not what it was: `style 0.5 → 0.7`."""
+    """Return the changes of all scores but the reward: `style 0.5 → 0.7`."""
     from benchflow.cli.screen import reward
 
     return ", ".join(
@@ -235,7 +242,7 @@ def _metrics(rollout: RescoredRollout) -> str:
 
 
 def _why(rollout: RescoredRollout) -> str:
-    """Why there is no score."""
+    """Return the error of a rollout without a score; empty for one that has a score."""
     from benchflow.cli.screen import one_line
 
     failure = rollout.error
@@ -243,17 +250,19 @@ def _why(rollout: RescoredRollout) -> str:
 
 
 def _label(rollout: RescoredRollout) -> str:
+    """Return a rollout as `task #repeat · agent`."""
     return f"{rollout.task_name} #{rollout.repeat} · {rollout.agent_label}"
 
 
 def _reward_change(rollout: RescoredRollout) -> str:
+    """Return the change of a reward as `0.5 → 1`, padded."""
     from benchflow.cli.screen import reward
 
     return f"{reward(rollout.reward_before):>5} → {reward(rollout.reward):<5}"
 
 
 def _show_errors(rollouts: Sequence[RescoredRollout]) -> None:
-    """The first errors in full, one of a kind."""
+    """Print the first errors in full, one of each kind."""
     from benchflow.cli.screen import console, plural, print_error
     from benchflow.cli.terminal import Text, line
 
@@ -270,9 +279,9 @@ def _show_errors(rollouts: Sequence[RescoredRollout]) -> None:
 
 
 def _show_totals(found: Rescoring, screen: Screen) -> None:
-    """Show `12 rollouts: 9 unchanged · 3 changed · mean reward 0.75 → 0.8 n=12`, what judges cost, where it all is.
+    """Print `12 rollouts: 9 unchanged · 3 changed · mean reward 0.75 → 0.8 n=12`, calls of judges, and the file.
 
-    Of several agents each has a mean of its own.
+    Each agent has its own mean.
     """
     from benchflow.cli.report import show_place
     from benchflow.cli.screen import dollars, plural, reward

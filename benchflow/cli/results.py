@@ -1,4 +1,4 @@
-"""`bench results`: what a job came to, read from its directory."""
+"""`bench results`: the results of a job, read from its directory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def results(
 
 
 def job_paths(job: str, jobs_dir: Path) -> JobPaths:
-    """A directory that is a job's, else the job of this name."""
+    """Return the paths of a job, given by its directory, or by its name in `jobs_dir`."""
     from benchflow.paths import JobPaths
 
     given = Path(job).expanduser()

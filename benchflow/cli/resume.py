@@ -1,4 +1,4 @@
-"""What was submitted before, planned again from what its directory says of it: a job, or one rollout of it."""
+"""Plans of earlier submits, made again from their directories: of a job, or of one rollout to replay."""
 
 from __future__ import annotations
 
@@ -20,10 +20,21 @@ def plan_again(
     trust: bool = False,
     preflight: bool = True,
 ) -> JobPlan:
-    """The plan of a job of before, with its tasks as they are now; `submit` compares the two.
+    """Return the plan of an earlier job, with its tasks as they are now; `submit` compares them with the earlier ones.
 
-    concurrency: None for the number that it was last started with. trust: whoever submitted it. Raises
-    `JobNotFoundError`, `UntrustedJobError`, `ConfigError`, or what is wrong with a task now.
+    Args:
+        name: Name of the job.
+        jobs_dir: Directory of the jobs.
+        concurrency: Sandboxes at a time; None for the number of the latest start.
+        context_root: Build context; None for that of the job.
+        trust: Accept a job that another user has submitted.
+        preflight: Ask each model for one token before the start.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        UntrustedJobError: It was not submitted with this state directory.
+        ConfigError: It runs no agent, or does not name the paths of its tasks.
+        BenchFlowError: As from `plan_job`, for a task that has become invalid.
     """
     from benchflow.contracts.config import DEFAULT_CONCURRENCY, JobConfig
     from benchflow.errors import ConfigError
@@ -69,10 +80,18 @@ def plan_again(
 def plan_replay(
     chosen: Chosen, *, until: str | None, strict: bool, job_name: str | None, trust: bool = False
 ) -> JobPlan:
-    """The plan of one rollout of before, whose model answers from its record.
+    """Return the plan of a job that runs one earlier rollout again, with the model's responses taken from its record.
 
-    trust: whoever submitted its job. Raises `UntrustedJobError`, and `ConfigError` when there is no record, or nobody
-    knows where the task was.
+    Args:
+        chosen: The rollout.
+        until: Last node whose calls are answered from the record; None for all.
+        strict: Fail at the first call that is not in the record.
+        job_name: Name of the new job; None for a generated one.
+        trust: Accept a job that another user has submitted.
+
+    Raises:
+        UntrustedJobError: The job was not submitted with this state directory.
+        ConfigError: There is no record, or the job does not name the path of the task.
     """
     from benchflow.contracts import ids
     from benchflow.contracts.config import JobConfig
@@ -92,14 +111,14 @@ def plan_replay(
             key="ROLLOUT",
             remedy="replay a rollout whose agent called a model through the gateway",
         )
-    # It is read on the host: a link would have another file answer.
+    # The record is read on the host: a link could lead to another file.
     require_directory(chosen.job.root, str(record.parent.relative_to(chosen.job.root)))
     open_stored(record).close()
     replay = Replay(record=str(record.absolute()), until=until, strict=strict)
     return plan_job(
         JobConfig(
             paths=[Path(source)],
-            # Its key was left with the job of before.
+            # Resolved anew: the values of the keys were left with the earlier job.
             agents=[spec.agents[agent].model_copy(update={"credentials": ()})],
             retry=spec.retry,
             jobs_dir=chosen.job.root.parent,
@@ -108,14 +127,14 @@ def plan_replay(
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
             **_environment_in_code(spec),
-            # What is replayed is one chain, which ends where the record does. The images of before are the newest.
+            # A replay is one branch path, which ends where the record does. The earlier images are the newest.
             **{**dict(spec.run), "replay": replay, "branch": None, "mode": None, "rebuild": False},
         )
     )
 
 
 def _environment_in_code(spec: JobSpec) -> dict[str, Any]:
-    """Return the options that name the environment in code of a job; none for a job without."""
+    """Return the options that name a job's environment in code; none for a job without one."""
     world = next((task.environment for task in spec.tasks if task.environment and task.environment.code), None)
     if world is None or world.code is None:
         return {}

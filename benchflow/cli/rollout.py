@@ -1,4 +1,4 @@
-"""`bench job watch ROLLOUT`: which rollout is meant, and its trajectory on a terminal, in a pipe or as data."""
+"""`bench job watch ROLLOUT`: find the rollout, and show its trajectory on a terminal, in a pipe or as JSON lines."""
 
 from __future__ import annotations
 
@@ -43,70 +43,88 @@ if TYPE_CHECKING:
     from benchflow.jobs import Engine
 
 MOST_CHOICES = 20
-"""Rollouts that are listed where one has to be chosen."""
+"""Maximum number of rollouts that are listed for the user to choose from."""
 
 MAX_FINDINGS = 20
-"""Findings of the hardening that are shown of a rollout; its result lists more."""
+"""Maximum number of findings of the hardening that are shown; the result lists more."""
 
 ASK_EVERY_SEC = 1.0
-"""Seconds between two questions to the server, whether the job still runs."""
+"""Poll interval, in seconds, at which the server is asked whether the job still runs."""
 
 REFRESH_EVERY_SEC = 0.06
+"""Seconds between two refreshes of the display."""
 
 _MOST_ROWS = 500
+"""Number of buffered rows beyond which they are printed at once."""
+
 _BEFORE_A_SANDBOX = ("plan", "provision")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A rollout of a job."""
+    """A rollout that the user names, with its job."""
 
     job: JobPaths
+    """Paths of the job."""
+
     spec: JobSpec
+    """Specification of the job."""
+
     index: int
+    """Index of the rollout."""
+
     origin: str | None = None
-    """The id of the job of which this one is a copy."""
+    """Workflow id of the job of which this one is a copy; None for an original."""
 
     @property
     def job_id(self) -> str:
+        """Return the workflow id of the job."""
         return ids.job_id(self.job.root.name, str(self.job.root.parent))
 
     @property
     def id(self) -> str:
+        """Return the workflow id of the rollout."""
         return self.spec.rollout_id(self.job_id, self.index)
 
     @property
     def paths(self) -> RolloutPaths:
+        """Return the paths of the rollout's results."""
         here = self.job.rollout(self.spec.rollout_name(self.job_id, self.index))
-        # What was run since the job was copied lies under names of its own.
+        # A rollout that was run after the job was copied has a directory named by the copy's id.
         if self.origin is None or here.root.is_dir():
             return here
         return self.job.rollout(self.spec.rollout_name(self.origin, self.index))
 
     @property
     def task(self) -> str:
+        """Return the name of the task."""
         return self.spec.tasks[self.spec.coordinates(self.index)[0]].name
 
     @property
     def label(self) -> str:
-        """`task · agent`, with the number of the repeat where there are several."""
+        """Return `task · agent`, with the number of the repeat in a job of several repeats."""
         _, agent, repeat = self.spec.coordinates(self.index)
         number = f" #{repeat}" if self.spec.repeats > 1 else ""
         return f"{self.task}{number} · {self.spec.agents[agent].label}"
 
     def result(self) -> RolloutResult | None:
-        """How it ended; None while it has not."""
+        """Return the rollout's result; None if there is none yet."""
         try:
             return RolloutResult.model_validate_json(read_stored(self.paths.result))
         except (FileNotFoundError, ValidationError):
             return None
 
 
-# --- which one -----------------------------------------------------------------------------------------------
+# --- choice of the rollout -----------------------------------------------------------------------------------
 
 
 def choose(name: str, jobs_dir: Path) -> Chosen:
-    """The rollout that `JOB/ROLLOUT`, `JOB/TASK`, `JOB` or a workflow id names. Raises `UsageError`, with choices."""
+    """Return the rollout that `JOB/ROLLOUT`, `JOB/TASK`, `JOB` or a workflow id names.
+
+    Raises:
+        UsageError: No rollout, or more than one, has the name; the remedy lists them.
+        JobNotFoundError: The job is not in `jobs_dir`.
+    """
     is_id = name.startswith("job/") and "/r/" in name
     job, _, wanted = name.partition("/") if not is_id else (_job_of(name, jobs_dir), "", name)
     paths = JobPaths.of(jobs_dir, job)
@@ -117,7 +135,7 @@ def choose(name: str, jobs_dir: Path) -> Chosen:
     found = [one for one in every if wanted in ("", one.id, one.paths.root.name)]
     found = found or [one for one in every if wanted == one.task]
     if len(found) == 1:
-        # All that follows reads what lies there: a link would lead it elsewhere.
+        # Files below it are read later: a link would lead elsewhere.
         require_directory(paths.root, found[0].paths.root.name)
         return found[0]
     problem = f"there are {len(found)} rollouts of that name" if found else f"there is no rollout {wanted!r}"
@@ -125,7 +143,7 @@ def choose(name: str, jobs_dir: Path) -> Chosen:
 
 
 def _origin(job: JobPaths, spec: JobSpec) -> str | None:
-    """Return the id of the job whose directory was copied or moved here; None where it was submitted here.
+    """Return the id of the job of which this directory is a moved or copied one; None if it was submitted here.
 
     The names of the rollouts' directories are made of that id, which their own configurations hold.
     """
@@ -144,7 +162,7 @@ def _origin(job: JobPaths, spec: JobSpec) -> str | None:
 
 
 def _job_of(rollout: str, jobs_dir: Path) -> str:
-    """The job's name in a workflow id, whose end says which jobs directory it is of."""
+    """Return the name of the job of a workflow id. Raise `JobNotFoundError` if its hash is of another directory."""
     job_id = rollout.partition("/r/")[0]
     name = job_id.removeprefix("job/").rpartition("-")[0]
     root = JobPaths.of(jobs_dir, name).root
@@ -165,13 +183,14 @@ def _choices(job: str, found: list[Chosen]) -> str:
     return "choose one of them:\n" + "\n".join(lines)
 
 
-# --- when it is over -----------------------------------------------------------------------------------------
+# --- the end of the rollout ----------------------------------------------------------------------------------
 
 
 class Ending:
-    """Whether a rollout is over: it has a result that stands, or its job does not run any more."""
+    """Callable that returns whether a rollout is over: it has a final result, or its job does not run any more."""
 
     def __init__(self, chosen: Chosen) -> None:
+        """Make it for a rollout. `problem` is set if the rollout's files are on another host."""
         self._chosen = chosen
         self._job_is_over = False
         self._seen: tuple[int, bool] | None = None
@@ -179,12 +198,13 @@ class Ending:
         self.problem: BenchFlowError | None = None
 
     def __call__(self) -> bool:
+        """Return whether the rollout is over. Raise `problem` if that is set."""
         if self.problem is not None:
             raise self.problem
         return self._job_is_over or self._has_result()
 
     def _has_result(self) -> bool:
-        """Whether there is a result that is not about to be replaced by that of another attempt."""
+        """Return whether there is a result after which the rollout is not retried."""
         try:
             written = self._chosen.paths.result.stat().st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +215,7 @@ class Ending:
         return self._seen[1]
 
     async def watch(self) -> None:
-        """Ask the server now and then, while there is no result: nobody will write that of a job that is over."""
+        """Poll the server while there is no result: a job that is over writes none."""
         silent = 0
         while self.problem is None:
             await asyncio.sleep(ASK_EVERY_SEC)
@@ -205,7 +225,7 @@ class Ending:
                 self._job_is_over = silent > 1
 
     async def ask(self) -> bool:
-        """Whether the job is over, as far as that can be known. `problem` is set where its files are not here."""
+        """Return whether the job is over: True without a stack, False if the server is silent. May set `problem`."""
         from temporalio.client import WorkflowExecutionStatus
         from temporalio.service import RPCError
 
@@ -230,7 +250,7 @@ class Ending:
             return is_not_found(error)
 
     async def _look_elsewhere(self, client: Client) -> None:
-        """A rollout that has been given a sandbox writes its files where that is."""
+        """Set `problem` if the rollout has a sandbox, but no directory here: its files are on the sandbox's host."""
         from temporalio.service import RPCError
 
         from benchflow.executions import is_not_found
@@ -253,36 +273,46 @@ class Ending:
             )
 
 
-# --- showing it ----------------------------------------------------------------------------------------------
+# --- display -------------------------------------------------------------------------------------------------
 
 
 class Show(Protocol):
-    """Where events go. refresh: called now and then, also when there are none."""
+    """A display of events."""
 
-    def take(self, event: dict[str, Any]) -> None: ...
+    def take(self, event: dict[str, Any]) -> None:
+        """Show an event."""
+        ...
 
-    def refresh(self) -> None: ...
+    def refresh(self) -> None:
+        """Update the display. Called periodically, also without new events."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the display."""
+        ...
 
 
 class AsData:
-    """Every event as the line that it is."""
+    """Display of each event as a JSON line."""
 
     def take(self, event: dict[str, Any]) -> None:
+        """Print an event, without a flush."""
         print_json_line(event)
 
     def refresh(self) -> None:
+        """Flush the printed events."""
         flush()
 
     def close(self) -> None:
+        """Flush the printed events."""
         self.refresh()
 
 
 class AsText:
-    """Events as rows for people. On a terminal what is not complete stands below them, and is drawn anew."""
+    """Display of events as rows of text. On a terminal, incomplete rows stand below the others, and are redrawn."""
 
     def __init__(self, screen: Screen, *, lively: bool) -> None:
+        """Start the display. lively: redraw incomplete rows, if the screen is a terminal."""
         self._screen = screen
         self._rendering = Rendering(screen.width if screen.is_terminal else None)
         self._rows: list[StyledText] = []
@@ -293,11 +323,13 @@ class AsText:
             self._live.start()
 
     def take(self, event: dict[str, Any]) -> None:
+        """Add the rows that an event completes."""
         self._rows += self._rendering.take(event)
         if len(self._rows) > _MOST_ROWS:
             self.refresh()
 
     def refresh(self) -> None:
+        """Print the added rows, and redraw those that are incomplete."""
         rows, self._rows = self._rows, []
         if rows:
             self._screen.print(Group(*rows), soft_wrap=not self._screen.is_terminal)
@@ -305,10 +337,12 @@ class AsText:
             self._live.refresh()
 
     def __rich__(self) -> RenderableType:
+        """Return the incomplete rows, as many as fit on the screen, or a spinner."""
         rows = self._rendering.pending() or [waiting(time.monotonic() - self._began)]
         return Group(*rows[-max(1, self._screen.height - 1) :])
 
     def close(self) -> None:
+        """Stop redrawing, and print the remaining rows."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
@@ -317,7 +351,11 @@ class AsText:
 
 
 async def show(chosen: Chosen, to: Show, *, to_the_end: bool) -> None:
-    """Give a rollout's events to `to`: those that there are, or all until it is over."""
+    """Pass a rollout's events to `to`, and close that: those so far, or with `to_the_end` all until it is over.
+
+    Raises:
+        UsageError: The rollout's files are on another host of the cluster.
+    """
     ending = Ending(chosen)
     if not to_the_end and not chosen.paths.trajectory.exists():
         await ending.ask()
@@ -339,13 +377,14 @@ async def show(chosen: Chosen, to: Show, *, to_the_end: bool) -> None:
 
 
 async def _refresh(to: Show) -> None:
+    """Refresh a display until it is cancelled."""
     while True:
         to.refresh()
         await asyncio.sleep(REFRESH_EVERY_SEC)
 
 
 def watch_rollout(name: str, jobs_dir: Path, *, to_the_end: bool, as_json: bool) -> int:
-    """Show a rollout's trajectory, and what it came to. Returns the exit status."""
+    """Show a rollout's trajectory and result, and return the exit status. Arguments are as in `choose` and `show`."""
     chosen = choose(name, jobs_dir)
     if as_json:
         command.run(show(chosen, AsData(), to_the_end=to_the_end))
@@ -358,6 +397,7 @@ def watch_rollout(name: str, jobs_dir: Path, *, to_the_end: bool, as_json: bool)
 
 
 def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> None:
+    """Print a rollout's result, or that there is none yet (`over`: and will be none)."""
     screen.print()
     if result is None:
         said = "The job does not run, and this rollout has no result." if over else "It has no result yet."
@@ -377,7 +417,7 @@ def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> N
 
 
 def _show_findings(result: RolloutResult, screen: Screen) -> None:
-    """Show what the hardening found, tampering first."""
+    """Print the findings of the hardening, tampering first."""
     ordered = sorted(result.findings, key=lambda finding: not finding.is_tampering)
     for finding in ordered[:MAX_FINDINGS]:
         parts = (finding.path, finding.detail, finding.step and f"step {finding.step}", finding.item)
@@ -390,6 +430,7 @@ def _show_findings(result: RolloutResult, screen: Screen) -> None:
 
 
 def _status(result: RolloutResult | None, over: bool) -> int:
+    """Return the exit status: for a rollout without a result, an error only if it is over."""
     if result is None:
         return command.SOME_ERRORED if over else command.ALL_SCORED
     return command.ALL_SCORED if result.is_scored else command.SOME_ERRORED

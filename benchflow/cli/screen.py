@@ -1,4 +1,4 @@
-"""What commands write: consoles and tables for people, plain JSON for programs, and how an error looks."""
+"""Output of commands: consoles and tables for people, plain JSON for programs, and the format of errors."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ STATUS_STYLES = {
     "cancelled": "magenta",
     "not_started": "magenta",
 }
+"""Style of each status of a rollout, in the order of display."""
+
 STATUS_SIGNS = {
     "passed": "✓",
     "failed": "✗",
@@ -29,17 +31,23 @@ STATUS_SIGNS = {
     "cancelled": "–",
     "not_started": "–",
 }
+"""Sign of each status."""
 
 
 def console(*, stderr: bool = False) -> Screen:
-    """A console on stdout, or on stderr where stdout belongs to a JSON object."""
+    """Return a console on stdout, or on stderr if a JSON object is printed on stdout."""
     from benchflow.cli.terminal import Screen
 
     return Screen(stderr=stderr)
 
 
 def table(*columns: str | tuple[str, dict[str, Any]], title: str | None = None) -> Table:
-    """An empty table in the one style that all commands share."""
+    """Return an empty table in the style of all commands.
+
+    Args:
+        *columns: Names of the columns, or pairs of a name and rich's options.
+        title: Title above the table; None for none.
+    """
     from rich import box
 
     from benchflow.cli.terminal import Rows
@@ -63,17 +71,17 @@ def print_json_line(value: Any) -> None:
 
 
 def flush() -> None:
-    """Hand on what was printed as JSON lines so far."""
+    """Flush the JSON lines that were printed."""
     sys.stdout.flush()
 
 
 def print_note(text: str) -> None:
-    """Print one line on stderr, for what is said before a console is worth its import."""
+    """Print one line on stderr, without the import of a console."""
     sys.stderr.write(sanitise_line(text) + "\n")
 
 
 def print_traceback() -> None:
-    """Print the traceback of the exception that is being handled, on stderr."""
+    """Print the traceback of the exception that is being handled on stderr."""
     import traceback
 
     sys.stderr.write(sanitise(traceback.format_exc()))
@@ -98,18 +106,18 @@ def print_error(failure: Failure) -> None:
 
 
 def indented(text: str) -> str:
-    """Return a text with its lines after the first one indented: none of them may pass for a line of our own."""
+    """Return a text with the lines after its first one indented: none of them may pass for a line of the command."""
     first, *others = sanitise_log(text).split("\n")
     return "\n".join([first, *(other if other.startswith("    ") else f"    {other}" for other in others)])
 
 
 def log_lines(log: str) -> list[str]:
-    """Return the lines of a log's tail, readable without what it did to a terminal."""
+    """Return the lines of a log's tail, without escape sequences and control characters."""
     return sanitise_log(log).rstrip("\n").split("\n")
 
 
 def seconds(value: float) -> str:
-    """`3.2 s`, `1:05`, `2:01:05`."""
+    """Return a duration as `3.2 s`, `1:05` or `2:01:05`."""
     if value < 60:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
@@ -118,22 +126,22 @@ def seconds(value: float) -> str:
 
 
 def reward(value: float | None) -> str:
-    """A reward with three decimals at most; a dash where nothing was measured."""
+    """Return a reward with at most three decimals; a dash for None, which is not measured."""
     return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.1f}"
 
 
 def earned(value: float | None, kind: RewardKind) -> str:
-    """A reward, told apart from what a state is worth: `0.5`, `V 0.5`."""
+    """Return a reward as `0.5`, or a value V(s) as `V 0.5`."""
     return f"V {reward(value)}" if kind == "value" and value is not None else reward(value)
 
 
 def one_line(text: str) -> str:
-    """Return the first line of a text that says anything."""
+    """Return the first line of a text that is not blank, sanitised; empty if there is none."""
     return next((line.strip() for line in sanitise_log(text).split("\n") if line.strip()), "")
 
 
 def cut(text: str, width: int, style: str = "") -> Text:
-    """Return a text in one line of at most so many columns."""
+    """Return a text as one line of at most `width` columns."""
     from benchflow.cli.terminal import line
 
     made = line(text, style=style, no_wrap=True)
@@ -142,22 +150,23 @@ def cut(text: str, width: int, style: str = "") -> Text:
 
 
 def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless it is 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def short_number(value: int | None) -> str:
-    """`980`, `4.2k`, `61k`, `1.3M`; `–` for what is not known."""
+    """Return a number as `980`, `4.2k`, `61k` or `1.3M`; `–` for None."""
     if value is None:
         return "–"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        # What would be rounded to 1000 belongs to the next unit.
+        # A number that would be rounded to 1000 belongs to the next unit.
         if value >= 0.9995 * size:
             return f"{value / size:.1f}{unit}" if value < 9.95 * size else f"{value / size:.0f}{unit}"
     return str(value)
 
 
 def dollars(value: float | None) -> str:
-    """`$12.30`, and of a few cents or less as much as tells it from nothing: `$0.0006`; `–` for what is not known."""
+    """Return an amount as `$12.30`, with four decimals below 10 cents, `<$0.0001` for less than that; `–` for None."""
     if value is None:
         return "–"
     if 0 < value < 0.0001:

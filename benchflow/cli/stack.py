@@ -1,4 +1,4 @@
-"""`bench stack …`: the embedded stack of this machine."""
+"""`bench stack …`: start, show and stop the embedded stack of this host."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def stop(as_json: Json = False) -> None:
 
 
 async def _open_workflows(record: StackRecord) -> int | None:
-    """How many jobs and rollouts are open; None when the server does not answer now."""
+    """Return the number of running workflows, of jobs and rollouts; None if the server does not answer."""
     from temporalio.service import RPCError
 
     from benchflow.errors import ServerUnavailableError
@@ -94,6 +94,7 @@ async def _open_workflows(record: StackRecord) -> int | None:
 
 
 def _ui(record: StackRecord) -> str:
+    """Return the address of the Web UI, with its token."""
     from benchflow.paths import StatePaths
     from benchflow.stack import ui_login
 
@@ -101,13 +102,14 @@ def _ui(record: StackRecord) -> str:
 
 
 def _reach(record: StackRecord) -> str:
-    """Say who can reach the server and its Web UI."""
+    """Return who can reach the server and its Web UI, for display."""
     if record.exposure is None:
         return "this user alone"
     return f"every user of this host: {record.exposure}"
 
 
 def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
+    """Return the facts of a stack as a JSON object."""
     from benchflow.paths import StatePaths
 
     return {
@@ -126,6 +128,7 @@ def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
 
 
 def _show(record: StackRecord, screen: Any) -> None:
+    """Print the facts of a stack."""
     from benchflow.cli.report import show_place
     from benchflow.paths import StatePaths
 

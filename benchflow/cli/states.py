@@ -1,4 +1,4 @@
-"""Which two states `bench env diff` compares, and what differs between them, on a terminal."""
+"""`bench env diff`: find the two states to compare, and print their differences."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ from benchflow.paths import RolloutPaths
 from benchflow.planes.environment.rows import RECORD, snapshot_at
 
 _LONGEST = 60
+"""Maximum number of characters of a value."""
+
 _ADDED, _REMOVED, _CHANGED = ("+", "green"), ("-", "red"), ("~", "yellow")
 
 
-# --- which ones ----------------------------------------------------------------------------------------------
+# --- choice of the states ------------------------------------------------------------------------------------
 
 
 def choose_states(before: str, after: str | None, jobs_dir: Path) -> tuple[Path, Path]:
-    """The directories of two snapshots. Raises `UsageError`, with the choices.
+    """Return the directories of the two snapshots to compare.
 
-    after: None for the first and the last state of the rollout that `before` names.
+    Args:
+        before: Directory of a snapshot, or a rollout, whose last snapshot is meant.
+        after: The same; None for the first and the last snapshot of the rollout `before`.
+        jobs_dir: Directory of the jobs.
+
+    Raises:
+        UsageError: There are no such snapshots; the remedy lists those that there are.
     """
     if after is not None:
         return _last_of(before, "A", jobs_dir), _last_of(after, "B", jobs_dir)
@@ -49,6 +57,7 @@ def choose_states(before: str, after: str | None, jobs_dir: Path) -> tuple[Path,
 
 
 def _last_of(given: str, key: str, jobs_dir: Path) -> Path:
+    """Return a snapshot's directory, or that of a rollout's last one. key: the argument, for errors."""
     if (Path(given) / RECORD).is_file():
         return Path(given)
     root = _snapshots(given, key, jobs_dir)
@@ -59,7 +68,7 @@ def _last_of(given: str, key: str, jobs_dir: Path) -> Path:
 
 
 def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
-    """Where a rollout keeps its snapshots."""
+    """Return the directory of a rollout's snapshots. key: the argument, for errors."""
     directory = Path(given)
     for root in (directory, RolloutPaths(directory).environment / "snapshots"):
         if root.is_dir() and any(root.glob(f"*/{RECORD}")):
@@ -82,16 +91,23 @@ def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
 
 
 def _in_order(root: Path) -> list[Path]:
-    """The snapshots in a directory, as they were taken."""
+    """Return the snapshots in a directory, in the order in which they were taken."""
     taken = {each: snapshot_at(each) for each in root.iterdir() if (each / RECORD).is_file()}
     return sorted(taken, key=lambda each: (taken[each].taken_at, each.name))
 
 
-# --- what differs --------------------------------------------------------------------------------------------
+# --- display -------------------------------------------------------------------------------------------------
 
 
 def show_diff(before: Path, after: Path, diff: StateDiff, screen: Screen) -> None:
-    """Every row that is in one of two states only, or has changed."""
+    """Print every row that is in only one of two states, or has changed.
+
+    Args:
+        before: Directory of the first snapshot.
+        after: Directory of the second.
+        diff: Their differences.
+        screen: Console to print on.
+    """
     screen.print(line((_name(before), "bold"), " → ", (_name(after), "bold")))
     if diff.is_empty:
         screen.print("no difference")
@@ -141,11 +157,12 @@ def _show_row(kind: tuple[str, str], fields: StyledText, screen: Screen) -> None
 
 
 def _fields(row: dict[str, Any]) -> StyledText:
+    """Return a row's columns and values as text."""
     return Text("  ").join(Text.assemble((f"{one_line(name)}=", "dim"), _shown(value)) for name, value in row.items())
 
 
 def _changed_fields(row: RowChange) -> StyledText:
-    """What tells the row, then what is not the same any more."""
+    """Return a changed row as text: its first unchanged column, which identifies it, and each changed one."""
     same = {name: value for name, value in row.after.items() if name in row.before and row.before[name] == value}
     told = dict(list(same.items())[:1])
     parts: list[StyledText] = [_fields(told)] if told else []
@@ -157,11 +174,11 @@ def _changed_fields(row: RowChange) -> StyledText:
 
 
 def _shown(value: Any) -> str:
-    """A value in at most a few words; NULL for one that is none."""
+    """Return a value in short: `NULL` for None, the size of a blob, else at most 60 characters."""
     if value is None:
         return "NULL"
     if isinstance(value, dict):
-        # What JSON has no value for: a blob, text that is no UTF-8, or a number beyond all others.
+        # Values without a form in JSON: a blob, text that is no UTF-8, infinity.
         (kind, written), *_ = value.items()
         return one_line(written) if kind == "real" else f"<{len(written) // 2} bytes>"
     text = brief(value)

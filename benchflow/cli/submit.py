@@ -1,4 +1,4 @@
-"""`bench submit`, and `bench eval create`, which is the same: tasks in, a table of rewards out."""
+"""`bench submit` and its alias `bench eval create`: run agents on tasks, and print a table of rewards."""
 
 from __future__ import annotations
 
@@ -339,10 +339,10 @@ def start(
     as_json: bool = False,
     yes: bool = False,
 ) -> None:
-    """Submit, and stay until the end unless told otherwise. Ends the process.
+    """Submit a plan, follow the job to its end unless `detach`, and exit the process with its status.
 
-    of_file: what the configuration file of the plan asks of the user's environment. yes: the tasks and the file may
-    have the variables that they take; else the user is asked, if there are any.
+    Stored rollouts whose status or error category is in `again` are run again. Unless `yes`, the user is asked about
+    the variables that the tasks and the configuration file (`of_file`) take.
     """
     from benchflow.cli.report import finish, show_detached
     from benchflow.cli.screen import console
@@ -356,7 +356,7 @@ def start(
         job = await submit_and_say(plan, again, screen, asks=not detach and screen.is_terminal and sys.stdin.isatty())
         submitted.append(job)
         if not detach and (job.started or job.attached):
-            # Imported while the job begins.
+            # Imported while the job starts.
             from benchflow.cli.watch import follow
 
             await follow(job, screen)
@@ -375,7 +375,7 @@ def start(
 
 
 def detach_from(job: Job, screen: Screen) -> None:
-    """End the process of somebody who watches and has pressed Ctrl-C: the job runs on, or waits for an answer."""
+    """Print that the job runs on, or waits for an answer, and exit with the status of Ctrl-C."""
     from benchflow.cli.report import show_way_back, waiting_line
     from benchflow.cli.terminal import Text
 
@@ -386,10 +386,7 @@ def detach_from(job: Job, screen: Screen) -> None:
 
 
 async def submit_and_say(plan: JobPlan, again: tuple[str, ...], screen: Screen, *, asks: bool) -> Job:
-    """Submit a plan, and say what is submitted.
-
-    asks: whether somebody is here to decide whether the job goes on after equal errors.
-    """
+    """Submit a plan, and print which job it is. asks: whether the user can decide about a job with equal errors."""
     from benchflow.cli.plan import show_endpoints, show_warnings
     from benchflow.cli.report import describe, show_ui
     from benchflow.cli.screen import plural

@@ -1,4 +1,4 @@
-"""A trajectory as people read it: what was said in paragraphs, what was done a line each, as it comes or afterwards."""
+"""A trajectory rendered for people: messages as paragraphs, tool calls as lines, while it is written or afterwards."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from benchflow.trajectories.follow import PUT_ASIDE
 Event = dict[str, Any]
 
 MAX_PARAGRAPH = 100
-"""Columns beyond which a paragraph is no wider, however wide the terminal is."""
+"""Maximum width of a paragraph, in columns."""
 
 MAX_OPEN = 4
-"""Tool calls that are shown while they run."""
+"""Maximum number of running tool calls that are shown."""
 
 _PIPED_RULE = 40
 
@@ -31,7 +31,7 @@ _VOICES = {
     "agent_message": ("●", "blue", ""),
     "agent_thought": ("∴", "dim", "dim italic"),
 }
-"""By the type of a message: its sign, the sign's style, the text's."""
+"""By the type of a message: its sign, the style of the sign, and the style of the text."""
 
 _KINDS = {
     "read": "→",
@@ -53,10 +53,13 @@ _SPINNER = Spinner("dots", style="cyan")
 
 @dataclass
 class _Call:
-    """A tool call as far as it is known. began: when it was first heard of."""
+    """A tool call, as far as it is known."""
 
     began: str
+    """Time stamp of its first event."""
+
     fields: Event = field(default_factory=dict)
+    """All fields of its events so far."""
 
     @property
     def has_ended(self) -> bool:
@@ -65,22 +68,32 @@ class _Call:
 
 @dataclass
 class _Paragraph:
-    """Text that may go on. rest: the row that is not complete; rows: how many were; wrapped: whether it goes on with
-    the line of the row before it; hang: how far that is indented; blank: whether a blank row is due.
-    """
+    """Text of a message that may continue."""
 
     voice: str
+    """Type of the message."""
+
     rest: str = ""
+    """The row that is not complete."""
+
     rows: int = 0
+    """Number of complete rows."""
+
     wrapped: bool = False
+    """Whether `rest` continues the line of the row before it."""
+
     hang: int = 0
+    """Indent of wrapped rows, in columns."""
+
     blank: bool = False
+    """Whether a blank row precedes the next one."""
 
 
 class Rendering:
-    """Events in, rows out. width: columns; None where rows are as long as they are."""
+    """A renderer: takes events, and returns rows."""
 
     def __init__(self, width: int | None) -> None:
+        """Make it for so many columns; with None, rows are not wrapped or cut."""
         self._width = width
         self._calls: dict[str, _Call] = {}
         self._ended: set[str] = set()
@@ -92,7 +105,7 @@ class Rendering:
         self._last = ""
 
     def take(self, event: Event) -> list[Text]:
-        """The rows that this event completes."""
+        """Return the rows that an event completes."""
         kind = str(event.get("type"))
         if kind == PUT_ASIDE:
             return self._begin_anew()
@@ -108,13 +121,13 @@ class Rendering:
         return rows + list(self._note(f"{kind}  {self._rest_of(event)}") if show is None else show(event))
 
     def end(self) -> list[Text]:
-        """The rows of what was not complete."""
+        """Return the rows of everything that is incomplete."""
         rows = self._close_node()
         self._where = None
         return rows
 
     def pending(self) -> list[Text]:
-        """Rows that may still change: the one that is being written, what runs, what waits for an answer."""
+        """Return rows that may still change: the row being written, running tool calls, an open question."""
         rows = []
         if self._paragraph is not None and (self._paragraph.rest or not self._paragraph.rows):
             rows.append(self._row(self._paragraph, self._paragraph.rest))
@@ -142,7 +155,7 @@ class Rendering:
         return rows + self._wrap(self._paragraph, rest, ended=False)
 
     def _wrap(self, paragraph: _Paragraph, line: str, *, ended: bool) -> list[Text]:
-        """The rows that a line fills. ended: nothing comes behind it, so that its last row is full, too."""
+        """Return the rows that a line fills. ended: the line is complete, so that its last row is returned, too."""
         if self._width is None:
             rows = [line]
         else:
@@ -161,7 +174,7 @@ class Rendering:
         return shown
 
     def _complete(self, paragraph: _Paragraph, row: str) -> list[Text]:
-        """A row that is whole. Blank ones are shown only between others, and one at a time."""
+        """Return a complete row. Blank rows are dropped at the ends of a paragraph, and repeated ones are merged."""
         if not row.strip():
             paragraph.blank = paragraph.rows > 0
             return []
@@ -184,7 +197,7 @@ class Rendering:
         return self._complete(paragraph, paragraph.rest.rstrip())
 
     def _block(self, name: str) -> list[Text]:
-        """What stands before a block: the end of the paragraph before it, and room unless it is of the same name."""
+        """Return the rows before a block: the end of the paragraph, and a blank row unless the names are the same."""
         rows = self._end_paragraph()
         if self._last and not (name and name == self._last):
             rows.append(Text())
@@ -227,7 +240,7 @@ class Rendering:
             yield self._cut(Text.assemble((f"{'':{_COLUMN - 2}}│ ", "dim"), row))
 
     def _head(self, call: _Call, sign: tuple[str, str] | None, since: float) -> Text:
-        """`12:34:56  ✓ $ make test  1.2 s`, in one row whatever the title is."""
+        """Return `12:34:56  ✓ $ make test  1.2 s`, on one row. since: the seconds at its end."""
         fields = call.fields
         title, about = one_line(fields.get("title", "")), subject(fields.get("raw_input"))
         icon = _KINDS.get(str(fields.get("kind")), "•")
@@ -240,7 +253,7 @@ class Rendering:
             head.truncate(self._width - 1 - len(took), overflow="ellipsis")
         return head.append(took, "dim")
 
-    # --- what is asked -------------------------------------------------------------------------------
+    # --- questions -----------------------------------------------------------------------------------
 
     def _take_permission_request(self, event: Event) -> Iterator[Text]:
         yield from self._end_paragraph()
@@ -352,7 +365,7 @@ class Rendering:
         return brief(told) if told else ""
 
     def _close_calls(self) -> list[Text]:
-        """What runs or is asked when an agent stops will have no end of its own."""
+        """Return the rows of running tool calls and of an open question. The agent has stopped: they get no end."""
         rows: list[Text] = []
         calls, self._calls = self._calls, {}
         for call in calls.values():
@@ -389,13 +402,13 @@ def _moment(stamp: object) -> datetime | None:
 
 
 def _clock(stamp: object) -> Text:
-    """The time of day here, as the first column."""
+    """Return the local time of day of a time stamp, as the first column."""
     moment = _moment(stamp)
     return Text(f"{moment.astimezone():%H:%M:%S}  " if moment else " " * (_COLUMN - 2), "dim")
 
 
 def _seconds(began: object, ended: object) -> float:
-    """From one time stamp to another, or to now."""
+    """Return the seconds from one time stamp to another, or to now."""
     first, last = _moment(began), _moment(ended)
     if first is None:
         return 0.0
@@ -408,5 +421,5 @@ def _frame() -> StyledText:
 
 
 def waiting(since: float) -> Text:
-    """The row that stands for nothing yet. since: seconds."""
+    """Return the row shown while there are no events yet. since: seconds of the wait."""
     return Text.assemble(_frame(), (f" waiting  {since:.0f} s", "dim"))

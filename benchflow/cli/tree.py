@@ -1,4 +1,4 @@
-"""`bench tree …`: the tree that a rollout has grown into, and the trajectory that leads to one of its nodes."""
+"""`bench tree …`: draw the tree of a rollout that branched, and show the trajectory that leads to a node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JobsDir = Annotated[Path, typer.Option("--jobs-dir", metavar="DIR", help="The di
 JOBS = Path("jobs")
 
 MOST_LINES = 100
-"""Of a tree on a terminal, unless somebody asks for more; into a file or a pipe goes all of it."""
+"""Maximum number of lines of a tree on a terminal, without `--all`. A file or a pipe gets the whole tree."""
 
 
 @app.command(cls=Command)
@@ -86,6 +86,7 @@ def path(
 
 
 def _find(rollout: str, jobs_dir: Path) -> StoredTree:
+    """Return the stored tree of a rollout. Raise `UsageError` if it has none yet."""
     from benchflow.errors import UsageError
     from benchflow.trajectories.stored import load_tree
 
@@ -101,6 +102,7 @@ def _find(rollout: str, jobs_dir: Path) -> StoredTree:
 
 
 def _place(rollout: str, jobs_dir: Path) -> RolloutPaths:
+    """Return the paths of a rollout, given by its directory, or by a name or id as for `choose`."""
     from benchflow.cli.rollout import choose
     from benchflow.errors import UsageError
     from benchflow.paths import RolloutPaths

@@ -1,10 +1,10 @@
-"""Name the variables of the user's environment that a task set or a configuration file takes, and ask whether it may.
+"""List the variables of the user's environment that tasks or a configuration file take, and ask for consent.
 
-Published task formats let a task write `${NAME}`, and their own tools ask whoever runs it first: a task that somebody
-else wrote could take any key. So the variables are named, with the sandbox that each goes to, and nothing is started
-before the user has agreed: at the terminal, or by `--yes`. A configuration file is passed on like a task set, and so it
-is with the variables that go to an address which only the file names, or into a sandbox. What the command line says, or
-a program that uses the Python API, is the user's own word.
+Published task formats let a task write `${NAME}`, and their own tools ask the user first: a task by another author
+could take any key. So the variables are listed, with the sandbox that each goes to, and nothing is started before the
+user has agreed: at the terminal, or by `--yes`. A configuration file is passed on like a task set, so the same holds
+for variables that go to an address which only the file names, or into a sandbox. The command line, and a program that
+uses the Python API, are the user's own word.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     from benchflow.secrets import HostVariable
 
 Found = dict["HostVariable", list[str]]
-"""What takes each variable for each use: the names of tasks, or the configuration file."""
+"""For each use of a variable, the names of the tasks that have it, or of the configuration file."""
 
 _MAX_LISTED = 10
-"""Uses of variables that an error lists."""
+"""Maximum number of uses that an error lists."""
 
 
 def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
-    """Return what tasks and their own environment manifests take. A manifest that cannot be read takes nothing here."""
+    """Return the variables that tasks and their own environment manifests take. Skips a manifest that cannot be read.
+
+    Args:
+        tasks: Tasks, each with its directory.
+    """
     from benchflow.errors import ManifestError
     from benchflow.planes.environment.manifest import read_manifest
     from benchflow.tasks import manifest_of
@@ -45,7 +49,7 @@ def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
             source = manifest_of(path, task)
             manifest = read_manifest(source) if source is not None else None
         except ManifestError:
-            # `submit` and `env check` say why.
+            # `submit` and `env check` report the error.
             pass
         for variable in _of_task(task, manifest):
             found.setdefault(variable, []).append(task.name)
@@ -53,6 +57,7 @@ def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
 
 
 def _of_task(task: Task, manifest: Manifest | None) -> Iterator[HostVariable]:
+    """Yield the variables that a task, its world and its judges take."""
     from benchflow.planes.reward.needs import own_judges
     from benchflow.secrets import HostVariable, host_variables
 
@@ -62,9 +67,11 @@ def _of_task(task: Task, manifest: Manifest | None) -> Iterator[HostVariable]:
 
 
 def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
-    """Return what a job takes that is set here, and on a cluster, whose workers have their own, all of it.
+    """Return the variables that a job takes and that are set here; on a cluster, whose workers have their own, all.
 
-    of_file: what the configuration file of the job asks of the user's environment, if it has one.
+    Args:
+        plan: Plan of the job.
+        of_file: Request of its configuration file; None without a file.
     """
     from benchflow.cli.request import WORLD_KEYS
     from benchflow.secrets import OF_ORACLE
@@ -76,7 +83,7 @@ def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
     is_given = any(getattr(plan.config, key) is not None for key in WORLD_KEYS)
     has_own_world = is_given and (of_file is None or not of_file.names_world)
     for _, task in plan.tasks:
-        # What was given as an option is the user's own.
+        # A world that is an option is the user's own word.
         world = plan.worlds.get(task.name) if not has_own_world else None
         for variable in _of_task(task, world.manifest if world is not None else None):
             is_used = has_oracle or variable.taker != OF_ORACLE
@@ -90,10 +97,10 @@ def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
 
 
 def _variables_of_file(plan: JobPlan, of_file: FileRequest) -> Iterator[HostVariable]:
-    """Yield what a configuration file has sent to addresses that it names, or given to agents in their sandboxes.
+    """Yield the variables that a configuration file sends to addresses that it names, or to agents in their sandboxes.
 
-    A loopback address is no exception: a port of this host is anybody's who opens it first, and also what a sandbox
-    publishes its own ports at.
+    A loopback address is no exception: any user of this host may open a port of it first, and sandboxes publish their
+    own ports there.
     """
     from benchflow.planes.reward.needs import check_scoring
     from benchflow.secrets import HostVariable, named_variables
@@ -102,7 +109,7 @@ def _variables_of_file(plan: JobPlan, of_file: FileRequest) -> Iterator[HostVari
         for name in named_variables([agent.env]).keys() & of_file.variables:
             yield HostVariable(name, f"the agent {agent.label}, in the sandbox")
         for name in agent.credentials if agent.base_url in of_file.addresses else ():
-            # A value that is no variable's is the file's own, unless the command line has given it.
+            # A value that comes from no variable is the file's own, unless it comes from the command line.
             if name not in plan.values or of_file.is_given_keys:
                 yield HostVariable(name, f"the model of {agent.label}, sent to {agent.base_url}")
     judge = plan.config.judge
@@ -125,20 +132,20 @@ def show_variables(found: Found, screen: Screen) -> None:
 
 
 def variables_document(found: Found) -> list[dict[str, Any]]:
-    """Return the same for JSON."""
+    """Return the uses of variables as JSON objects."""
     return [{**variable._asdict(), "tasks": tasks} for variable, tasks in sorted(found.items())]
 
 
 def confirm_variables(plan: JobPlan, of_file: FileRequest | None = None, *, is_agreed: bool) -> None:
-    """Name the variables that a job takes, and ask whether it may, unless the user has agreed already.
+    """Print the variables that a job takes, and ask the user for consent, unless that was given already.
 
     Args:
-        plan: The job.
-        of_file: What its configuration file asks of the user's environment.
+        plan: Plan of the job.
+        of_file: Request of its configuration file; None without a file.
         is_agreed: Whether the user has agreed on the command line.
 
     Raises:
-        ConfigError: Nobody can be asked.
+        ConfigError: There is no terminal on which to ask.
         typer.Exit: The user has refused.
     """
     import typer

@@ -1,4 +1,4 @@
-"""Following a job while it runs: a live board on a terminal, a line per finished rollout elsewhere."""
+"""Progress of a running job: a live board on a terminal, else a line per finished rollout."""
 
 from __future__ import annotations
 
@@ -31,29 +31,38 @@ if TYPE_CHECKING:
     from benchflow.jobs import Job
 
 EVERY_SEC = 0.5
+"""Poll interval of the job's progress, in seconds."""
+
 TROUBLE_EVERY_SEC = 3.0
-"""Seconds between two questions to the server, what fails and is retried."""
+"""Poll interval, in seconds, of failures that are retried."""
 
 RUN_AGAIN = "run again"
-"""Status that is shown of an attempt which another one follows."""
+"""Status shown for an attempt that is followed by another one."""
 
 MAX_OPEN = 12
+"""Maximum number of running rollouts that are shown."""
+
 MAX_RECENT = 8
+"""Maximum number of finished rollouts that the board shows."""
+
 _CHROME = 4
+"""Lines of the board that are not rollouts."""
+
 _OTHER_COLUMNS = 42
 
 
 Updates = AsyncGenerator[JobProgress | None, None]
-"""The job's progress, again and again; None where it cannot answer then."""
+"""Progress of a job, polled; None when it does not answer."""
 
 
 async def follow(job: Job, screen: Screen, updates: Updates | None = None) -> None:
-    """Show the job's progress. Cancelling it leaves the job alone.
+    """Show a job's progress until it ends. A cancellation of this coroutine does not affect the job.
 
     Args:
         job: The job.
-        screen: Where it is shown.
-        updates: What is shown, to its end. By default the job is waited for, and its results are fetched.
+        screen: Console to show it on.
+        updates: Progress to show, until it is exhausted. By default the job is polled and awaited, and its results
+            are fetched.
     """
     async with contextlib.aclosing(updates or job.watch(EVERY_SEC)) as updates:
         if screen.is_terminal:
@@ -63,16 +72,17 @@ async def follow(job: Job, screen: Screen, updates: Updates | None = None) -> No
 
 
 async def polled(job: Job) -> Updates:
-    """Yield the progress of a job that somebody else waits for, without an end."""
+    """Yield the progress of a job, endlessly and without fetching results, for a job that is awaited elsewhere."""
     while True:
         yield await job.progress()
         await asyncio.sleep(EVERY_SEC)
 
 
 class Labels:
-    """Workflow ids of a job's rollouts as people name them."""
+    """Names of a job's rollouts for display, by their workflow ids."""
 
     def __init__(self, job_id: str, spec: JobSpec) -> None:
+        """Make them for the job of this id and specification."""
         self._spec = spec
         self._names: dict[str, tuple[str, str]] = {}
         # Everything of an id but its last part is the same for repeats of as many digits.
@@ -83,11 +93,11 @@ class Labels:
                     self._names[rollout.rpartition("/")[0]] = (task.name, agent.label)
 
     def task(self, rollout: str) -> str:
-        """The name of the rollout's task."""
+        """Return the name of the rollout's task."""
         return self._named(rollout)[0]
 
     def of(self, rollout: str) -> tuple[str, str]:
-        """(task, agent); the task with `#<repeat>` where there are several."""
+        """Return task and agent of a rollout; the task with `#<repeat>` in a job of several repeats."""
         task, agent = self._named(rollout)
         repeat = rollout.rpartition("/")[2]
         return (f"{task} #{repeat}" if self._spec.repeats > 1 else task), agent
@@ -100,16 +110,22 @@ class Labels:
 
 
 class Troubles:
-    """What the job and its open rollouts fail at and retry, asked for now and then."""
+    """Failures that a job and its running rollouts are retrying, polled."""
 
     def __init__(self, job: Job) -> None:
+        """Make it for a job. `of_job` and `of_rollouts` are filled by `ask`."""
         self._job = job
         self._asked = float("-inf")
         self.of_job: str | None = None
         self.of_rollouts: dict[str, str] = {}
 
     async def ask(self, rollouts: list[str], progress: JobProgress | None) -> None:
-        """Ask the server, unless that was done just now. progress: None where the job can't answer itself."""
+        """Update the failures from the server, unless that was done in the last 3 seconds.
+
+        Args:
+            rollouts: Workflow ids of the rollouts.
+            progress: Progress of the job; None if it does not answer.
+        """
         own = progress.trouble if progress else None
         self.of_job = own or self.of_job
         if time.monotonic() - self._asked < TROUBLE_EVERY_SEC:
@@ -121,6 +137,7 @@ class Troubles:
 
 
 async def _follow_plain(job: Job, screen: Screen, updates: Updates) -> None:
+    """Print a line per finished rollout, retried failure and question."""
     labels = Labels(job.id, job.spec)
     before = {(result.workflow_id, result.finished_at) for result in job.results()}
     shown = {workflow_id for workflow_id, _ in before} if job.attached else set()
@@ -145,7 +162,7 @@ async def _follow_plain(job: Job, screen: Screen, updates: Updates) -> None:
         if progress.asked is not None and not is_question_shown:
             show_question(progress.asked.message, job.directory, screen)
         is_question_shown = progress.asked is not None
-    # More may have finished between two looks than a job remembers.
+    # Between two polls, more rollouts may have finished than the progress of a job lists.
     for result in job.results():
         if (result.workflow_id, result.finished_at) not in before and result.workflow_id not in shown:
             _print_line(screen, labels.of(result.workflow_id), result.status, _earned(result), _why(result))
@@ -168,7 +185,7 @@ def _why(outcome: RolloutOutcome | RolloutResult) -> str:
 
 
 def _means(sums: RewardSums | None) -> list[str]:
-    """Return `0.75 n=4` of an agent's measured rewards, and `V 0.5 n=2` of its V(s), as far as there are any."""
+    """Return the means of an agent: `0.75 n=4` of measured rewards, `V 0.5 n=2` of V(s), as far as there are any."""
     known = [] if sums is None else [("", sums.total, sums.n), ("V ", sums.total_value, sums.n_values)]
     return [f"{sign}{reward(total / n)} n={n}" for sign, total, n in known if n]
 
@@ -177,9 +194,10 @@ def _means(sums: RewardSums | None) -> list[str]:
 
 
 class Board:
-    """What a terminal shows of a running job; drawn anew several times a second from what was last heard."""
+    """The live display of a job, redrawn several times a second from the latest progress."""
 
     def __init__(self, job: Job, width: int, height: int) -> None:
+        """Make a board of at most so many columns and lines."""
         self._labels = Labels(job.id, job.spec)
         self._agents = [agent.label for agent in job.spec.agents]
         self._started = time.monotonic()
@@ -195,6 +213,12 @@ class Board:
         self.troubles = Troubles(job)
 
     def hear(self, progress: JobProgress, phases: dict[str, RolloutProgress | None]) -> None:
+        """Set the latest progress.
+
+        Args:
+            progress: Progress of the job.
+            phases: Progress of the running rollouts that are shown, by workflow id; None for one that does not answer.
+        """
         self.progress, self.phases = progress, phases
         for outcomes, follows in ((progress.run_again, RUN_AGAIN), (progress.recent, "")):
             for outcome in outcomes:
@@ -203,6 +227,7 @@ class Board:
                     self._recent.append((outcome, follows))
 
     def __rich__(self) -> RenderableType:
+        """Return the board as rich draws it."""
         if self.progress is None:
             trouble = ("\n   " + one_line(self.troubles.of_job), "yellow") if self.troubles.of_job else ""
             return Text.assemble(self._frame(), ("  waiting for the worker  " + self._elapsed(), "dim"), trouble)
@@ -212,7 +237,7 @@ class Board:
         rows.add_column(no_wrap=True, style="dim")
         rows.add_column(no_wrap=True, justify="right", width=9)
         rows.add_column(no_wrap=True, justify="right", style="dim", min_width=6)
-        # It has what the others leave: of a long reason the end goes, and not whose it is.
+        # It has the width that the others leave: a long reason is cut, and not the rollout's name.
         rows.add_column(no_wrap=True, overflow="ellipsis", style="red", ratio=1)
         for outcome, follows in self._recent:
             self._finished_row(rows, outcome, follows)
@@ -283,7 +308,7 @@ class Board:
         return totals
 
     def _agent_means(self, counts: Counts) -> list[Text]:
-        """Return one line with a mean for each agent where there are several: no mean is of all of them."""
+        """Return a line with each agent's mean for a job of several agents: no mean is of all of them together."""
         parts = [f"{agent} {' '.join(means)}" for agent in self._agents if (means := _means(counts.agents.get(agent)))]
         if len(self._agents) < 2 or not parts:
             return []
@@ -292,9 +317,9 @@ class Board:
         return [made]
 
     def _who(self, rollout: str) -> list[Text]:
-        """Task and agent, cut so that the columns after them keep their place."""
+        """Return task and agent, cut so that the columns after them keep their place."""
         parts = [line(part) for part in self._labels.of(rollout)]
-        # Of a wide screen, reasons have most of what is more than eighty columns.
+        # On a wide screen, reasons get most of the columns beyond 80.
         for_reasons = max(0, self._width - 80) * 4 // 5 if self.troubles.of_rollouts else 0
         room = max(20, self._width - _OTHER_COLUMNS - for_reasons)
         for part, width in zip(parts, (room - room // 3, room // 3), strict=True):
@@ -311,10 +336,10 @@ class Board:
 
 
 async def _confirm(job: Job, asked: Failure, screen: Screen) -> bool | None:
-    """Ask whether a job is to go on whose first rollouts have failed alike. None once it asks no more."""
+    """Ask the user whether to continue a job that stops after equal errors. Return None once the job asks no more."""
     screen.print(line((asked.message, "yellow")), soft_wrap=True)
     screen.print("Start the rest all the same? [y/N]: ", end="")
-    # Not by a thread that reads: nothing could end that.
+    # Not by a thread that reads: a blocking read cannot be ended.
     while not select.select([sys.stdin], [], [], 0)[0]:
         await asyncio.sleep(EVERY_SEC)
         progress = await job.progress()
@@ -325,8 +350,9 @@ async def _confirm(job: Job, asked: Failure, screen: Screen) -> bool | None:
 
 
 async def _follow_live(job: Job, screen: Screen, updates: Updates) -> None:
+    """Show the board until the updates end, and ask the user when the job asks."""
     board = Board(job, screen.width, screen.height)
-    # The board goes when the job is over: the table of rewards then says the same, for good.
+    # The board is removed when the job is over: the table of rewards then has the same content.
     display, is_question_shown = LiveDisplay(board, screen, refresh_per_second=10), False
     with display:
         async for progress in updates:
@@ -337,7 +363,7 @@ async def _follow_live(job: Job, screen: Screen, updates: Updates) -> None:
                 display.stop()
                 continues = await _confirm(job, progress.asked, screen)
                 if continues is not None:
-                    # It may have stopped by itself just now.
+                    # The job may have stopped by itself meanwhile.
                     with contextlib.suppress(JobNotFoundError):
                         await job.decide(continues)
                 display.start()

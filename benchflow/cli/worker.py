@@ -1,4 +1,4 @@
-"""`bench worker`: join a cluster with this host."""
+"""`bench worker`: run a worker of a cluster on this host."""
 
 from __future__ import annotations
 

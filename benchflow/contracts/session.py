@@ -42,16 +42,17 @@ AskUser = Callable[[Question], Awaitable[Answer]]
 
 
 class Unanswered(Exception):
-    """The agent waits for an answer that was not given yet. The turn is not over: prompt again once it was."""
+    """Raised when the agent waits for an answer that is not given yet. The turn is not over: prompt again after it."""
 
     def __init__(self, question: Question) -> None:
+        """Make it for a question, which is then its attribute."""
         super().__init__(question.text)
         self.question = question
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The time limits of a turn."""
+    """Time limits of a turn."""
 
     wall: float | None = None
     """Seconds since the prompt, less the time in which the agent waits for a user or the engine. None for no limit."""
@@ -60,8 +61,9 @@ class Limits:
     """Seconds without output, counted likewise, after which the turn is ended. None for no limit."""
 
     ask_blocked: AskBlocked | None = None
-    """Tells when model calls waited for the gateway, for which both limits stand still. None where the agent calls its
-    model directly."""
+    """Callback for the intervals in which model calls waited for the gateway: both limits stand still then. None if the
+    agent calls its model directly.
+    """
 
     def reached(self, elapsed: float, silent: float) -> Stop | None:
         """Return the limit that is exceeded; None if none is.
@@ -116,8 +118,9 @@ class TurnRequest:
     order."""
 
     skip: Callable[[int], bool] = lambda lines: False
-    """Callback that returns whether so many further lines are in the trajectory already. If so, they count as passed
-    to `heard`. By default none are."""
+    """Callback that returns whether the trajectory already has so many further lines of the turn. If so, they count as
+    passed to `heard`. By default it has none.
+    """
 
 
 class Session(ABC):
@@ -132,11 +135,11 @@ class Session(ABC):
 
     @abstractmethod
     async def was_begun(self, turn: int) -> bool:
-        """Return whether a turn was prompted, in this process or another one. turn: its number."""
+        """Return whether the turn of this number was prompted, in this process or another one."""
 
     @abstractmethod
     async def prompt(self, turn: TurnRequest) -> StopReason:
-        """Run a turn to its end, or resume it where another process has left it.
+        """Run a turn to its end, or resume one that another process has left.
 
         When a limit is exceeded, or `cancel` was called, the agent is asked to stop, and killed if it does not.
 
@@ -145,12 +148,12 @@ class Session(ABC):
         """
 
     async def nudge(self, turn: TurnRequest) -> StopReason:
-        """Run one more turn in a session that has had some: a further user message. By default as `prompt`."""
+        """Run a turn with a further user message in a session that has had turns. By default as `prompt`."""
         return await self.prompt(turn)
 
     @abstractmethod
     def cancel(self, turn: int) -> None:
-        """Request the end of a turn, whichever process runs it, and return at once. turn: its number."""
+        """Request the end of the turn of this number, whichever process runs it, and return at once."""
 
     @abstractmethod
     def on_ask_user(self, answer: AskUser) -> None:
@@ -210,7 +213,7 @@ class ModelRoute:
 
 @dataclass(frozen=True)
 class AgentPlace:
-    """The context in which an agent acts: its record, sandbox, model and settings."""
+    """Context in which an agent acts: its record, sandbox, model and settings."""
 
     record: AgentRecord
     """Registry record of the agent."""
@@ -280,10 +283,11 @@ class Agent(ABC):
     """Best resume mode of its sessions in a copy of their world: `load` if `restore` works, `replay`, or `fresh`."""
 
     def __init__(self, place: AgentPlace) -> None:
+        """Make it for a place, which is then its attribute."""
         self.place = place
 
     async def prepare(self, wanted: SandboxSpec, log: Path) -> SandboxSpec:
-        """Return the spec with which a sandbox must be started for the agent to act there.
+        """Return the spec with which a sandbox must be started for the agent to act there. By default `wanted`.
 
         Args:
             wanted: The spec without the agent.
@@ -303,18 +307,19 @@ class Agent(ABC):
 
     @abstractmethod
     async def open(self, index: int) -> AgentSession:
-        """Open the rollout's session number `index`, or return it if it is open."""
+        """Open the rollout's session number `index`, or return it if it is open already."""
 
     async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
-        """Open a session that resumes another one, which was held in a sandbox that this one is a copy of.
+        """Open a session that resumes another one, which was held in a sandbox of which this one is a copy.
 
         Args:
             index: Number of the new session.
             held: The other session, as it was opened there.
-            captured: The return value of `Session.capture` there.
+            captured: Return value of `Session.capture` there.
 
         Raises:
-            SessionNotLoadedError: The session can't be resumed in a copy; a new one may be opened under this number.
+            SessionNotLoadedError: The session can't be resumed in a copy, which is the default; a new one may be opened
+                under this number.
         """
         raise SessionNotLoadedError(f"agent {self.place.record.name!r} cannot go on with its sessions in a copy")
 

@@ -62,31 +62,38 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
+"""A JSON object."""
+
 DEFAULT_OPTIONS = [["allow", "allow_once"], ["reject", "reject_once"]]
+"""Options of a question without any, as pairs of id and kind."""
+
 SIGTERM_IGNORED = threading.Event()
 """Read by the signal's handler: only the main thread may set a handler, and turns run in other threads."""
 
 
 class RpcError(Exception):
-    """An error that is sent as the JSON-RPC response."""
+    """An error that is sent to the client as a JSON-RPC response."""
 
     def __init__(self, code: int, message: str) -> None:
+        """Make an error of a JSON-RPC code and a message."""
         super().__init__(message)
         self.code = code
 
 
 class TurnEnd(Exception):
-    """Ends the turn with a given response."""
+    """Raised to end a turn with a given response."""
 
     def __init__(self, stop_reason: str, usage: Json | None = None) -> None:
+        """Make the response from a stop reason and, if given, the usage."""
         super().__init__(stop_reason)
         self.response = {"stopReason": stop_reason, **({"usage": usage} if usage else {})}
 
 
 class Wire:
-    """The agent's end of the connection: messages on stdout, and responses to its requests."""
+    """The agent's end of the connection: it writes messages to stdout, and receives the responses to its requests."""
 
     def __init__(self, log: str | None) -> None:
+        """Make it. log: file for received lines; None for none."""
         self._log = log
         self._out = threading.Lock()
         self.changed = threading.Condition()
@@ -94,6 +101,7 @@ class Wire:
         self._next = 0
 
     def write(self, data: bytes) -> None:
+        """Write bytes to stdout, and exit if the client has closed it. Threads don't mix their writes."""
         with self._out:
             try:
                 sys.stdout.buffer.write(data)
@@ -102,6 +110,7 @@ class Wire:
                 os._exit(1)
 
     def send(self, **message: Any) -> None:
+        """Write a JSON-RPC message with these fields as a line."""
         self.write(json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False).encode() + b"\n")
 
     def received(self, line: bytes) -> None:
@@ -133,9 +142,10 @@ class Wire:
 
 
 class Session:
-    """One session, stored in a file."""
+    """A session with the client, stored in a file."""
 
     def __init__(self, directory: Path, session_id: str) -> None:
+        """Make a handle of a session in this directory, without creating its file."""
         self.id = session_id
         self.file = directory / f"{session_id}.jsonl"
         self.cancelled = threading.Event()
@@ -160,6 +170,7 @@ class Session:
         return next((entry[key] for entry in reversed(self.entries()) if key in entry), default)
 
     def updates(self) -> list[Json]:
+        """Return all session updates that were noted."""
         return [entry["update"] for entry in self.entries() if "update" in entry]
 
     def given_up(self) -> bool:
@@ -200,9 +211,10 @@ def numbered(value: Any, number: int) -> Any:
 
 
 class Turn:
-    """Carries out the actions of a prompt. Each `do_` method is the action of that name; its result can be recorded."""
+    """Performer of a prompt's actions. Each method `do_NAME` is the action of that name; its result can be recorded."""
 
     def __init__(self, wire: Wire, session: Session, prompt: str) -> None:
+        """Make it for a prompt of a session."""
         self.wire, self.session, self.prompt = wire, session, prompt
         self.cwd = Path(session.state("cwd", "."))
         self.calls = sum(update.get("sessionUpdate") == "tool_call" for update in session.updates())
@@ -223,14 +235,17 @@ class Turn:
                 self.perform(action["then"].get(result, []))
 
     def path(self, name: str) -> Path:
+        """Return a path relative to the session's directory."""
         return self.cwd / name
 
     def update(self, update: Json, *, keep: bool = True) -> None:
+        """Send a session update. keep: also note it in the session's file, for `session/load`."""
         if keep:
             self.session.note(update=update)
         self.wire.send(method="session/update", params={"sessionId": self.session.id, "update": update})
 
     def ask_client(self, method: str, **params: Any) -> Any:
+        """Send a request of this session, without parameters that are None. Return its result; None if cancelled."""
         given = {key: value for key, value in params.items() if value is not None}
         return self.wire.request(method, {"sessionId": self.session.id, **given}, self.session.given_up)
 
@@ -242,37 +257,46 @@ class Turn:
     # --- talk
 
     def _chunks(self, kind: str, text: str, action: Json) -> None:
+        """Send a text as updates of this kind, in as many pieces as the action says, with its pauses."""
         for piece in pieces(text, action.get("chunks", 1)):
             self.update({"sessionUpdate": kind, "content": text_block(piece)})
             if action.get("pace"):
                 self.pause(action["pace"])
 
     def do_say(self, text: str, action: Json) -> None:
+        """Send an agent message."""
         self._chunks("agent_message_chunk", text, action)
 
     def do_think(self, text: str, action: Json) -> None:
+        """Send a thought."""
         self._chunks("agent_thought_chunk", text, action)
 
     def do_plan(self, entries: list[Any], action: Json) -> None:
+        """Send a plan; entries that are texts are pending."""
         plain = {"priority": "medium", "status": "pending"}
         whole = [{"content": entry, **plain} if isinstance(entry, str) else entry for entry in entries]
         self.update({"sessionUpdate": "plan", "entries": whole})
 
     def do_usage(self, usage: Json, action: Json) -> None:
+        """Send a usage update."""
         self.update({"sessionUpdate": "usage_update", **usage})
 
     def do_update(self, update: Json, action: Json) -> None:
+        """Send any session update."""
         self.update(update)
 
     def do_end(self, stop_reason: str, action: Json) -> None:
+        """End the turn with this stop reason."""
         raise TurnEnd(stop_reason, action.get("usage"))
 
     def do_error(self, message: str, action: Json) -> None:
+        """End the turn with a JSON-RPC error."""
         raise RpcError(action.get("code", -32603), message)
 
     # --- tools
 
     def start_call(self, **fields: Any) -> str:
+        """Send a new tool call with these fields over the defaults, and return its id."""
         self.calls += 1
         plain = {"toolCallId": f"call_{self.calls}", "title": "Demo tool", "kind": "other", "status": "pending"}
         call = {**plain, **fields}
@@ -280,9 +304,11 @@ class Turn:
         return str(call["toolCallId"])
 
     def end_call(self, call: str, **fields: Any) -> None:
+        """Send the update that completes a tool call, with these fields over the defaults."""
         self.update({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": "completed", **fields})
 
     def do_tool_call(self, fields: Json, action: Json) -> None:
+        """Send a tool call, unless it is not announced, and its updates."""
         if action.get("announce", True):
             call = self.start_call(**fields)
         else:
@@ -310,18 +336,22 @@ class Turn:
             self.end_call(call, content=[diff], rawOutput={"ok": True})
 
     def do_write(self, name: str, action: Json) -> None:
+        """Write a file."""
         self._change(name, action["content"], action)
 
     def do_edit(self, name: str, action: Json) -> None:
+        """Replace the first occurrence of a text in a file. Raise `RpcError` if there is none."""
         text = self.path(name).read_text(encoding="utf-8")
         if action["old"] not in text:
             raise RpcError(-32603, f"{name} does not contain {action['old']!r}")
         self._change(name, text.replace(action["old"], action["new"], 1), action)
 
     def do_delete(self, name: str, action: Json) -> None:
+        """Delete a file."""
         self._change(name, None, action)
 
     def do_run(self, command: str, action: Json) -> Json:
+        """Run a shell command, and return its output and exit status. `silent` leaves out the tool call."""
         call = ""
         if not action.get("silent"):
             call = self.start_call(title=command, kind="execute", status="in_progress", rawInput={"command": command})
@@ -340,13 +370,16 @@ class Turn:
     # --- requests to the client
 
     def do_client_read(self, name: str, action: Json) -> Any:
+        """Have the client read a file, and return its response."""
         given = {"line": action.get("line"), "limit": action.get("limit")}
         return self.ask_client("fs/read_text_file", path=str(self.path(name)), **given)
 
     def do_client_write(self, name: str, action: Json) -> Any:
+        """Have the client write a file, and return its response."""
         return self.ask_client("fs/write_text_file", path=str(self.path(name)), content=action["content"])
 
     def do_client_run(self, command: str, action: Json) -> Any:
+        """Have the client run a command in a terminal, and return its exit status and output; None if cancelled."""
         names = {"args": "args", "env": "env", "cwd": "cwd", "outputByteLimit": "output_byte_limit"}
         given = {wire: action[key] for wire, key in names.items() if key in action}
         created = self.ask_client("terminal/create", command=command, **given)
@@ -364,6 +397,7 @@ class Turn:
         return {"exit": status, "output": output}
 
     def do_ask(self, title: str, action: Json) -> str:
+        """Request a permission, and return the id of the chosen option; "cancelled" for none."""
         options = [
             {"optionId": option[0], "name": option[0], "kind": option[1]} if isinstance(option, list) else option
             for option in action.get("options", DEFAULT_OPTIONS)
@@ -376,12 +410,17 @@ class Turn:
         return chosen
 
     def do_elicit(self, message: str, action: Json) -> Any:
+        """Request that the user fills in a form, and return the client's response."""
         schema = action.get("schema", {"type": "object", "properties": {}})
         return self.ask_client("elicitation/create", mode="form", message=message, requestedSchema=schema)
 
     # --- the model
 
     def do_model(self, prompt: Any, action: Json) -> str:
+        """Call the model at OPENAI_BASE_URL, send its text as a message, and return it.
+
+        The prompt `true` stands for the session's conversation so far.
+        """
         roles = {"user_message_chunk": "user", "agent_message_chunk": "assistant"}
         messages: list[Json] = []
         for update in self.session.updates() if prompt is True else []:
@@ -421,13 +460,16 @@ class Turn:
     # --- time
 
     def do_wait(self, seconds: float, action: Json) -> None:
+        """Sleep for so many seconds, or until the turn is cancelled."""
         self.pause(seconds)
 
     def do_wait_for(self, name: str, action: Json) -> None:
+        """Poll until a file exists, or the turn is cancelled."""
         while not self.path(name).exists() and not self.session.given_up():
             self.pause(action.get("pace", 0.02))
 
     def do_repeat(self, count: int, action: Json) -> None:
+        """Carry out actions so many times, with their round's number in place of `{i}`."""
         for number in range(count):
             self.perform(numbered(action["do"], number))
             self.pause(action.get("pace", 0))
@@ -443,44 +485,55 @@ class Turn:
         return head + b'"' + b"x" * max(0, size - len(empty) - 1) + b'"' + tail + b"\n"
 
     def do_flood(self, size: int, action: Json) -> None:
+        """Write about so many bytes of valid updates, as lines."""
         line = self._padded(action.get("line", 1000))
         for _ in range(size // len(line)):
             self.wire.write(line)
 
     def do_line(self, size: int, action: Json) -> None:
+        """Write a valid update as one line of so many bytes."""
         self.wire.write(self._padded(size))
 
     def do_invalid_utf8(self, wanted: bool, action: Json) -> None:
+        """Write a line that is no valid UTF-8."""
         self.wire.write(self._padded(300).replace(b"xxxx", b"\xff\xfe\xc3\x28", 1))
 
     def do_raw(self, text: str, action: Json) -> None:
+        """Write a text as a line."""
         self.wire.write(text.encode() + b"\n")
 
     def do_wrong_id(self, number: Any, action: Json) -> None:
+        """Send a response to a request that was never received."""
         self.wire.send(id=987654 if number is True else number, result={"stopReason": "end_turn"})
 
     def do_half_line(self, wanted: bool, action: Json) -> None:
+        """Write the first half of a line, and exit."""
         self.wire.write(self._padded(300)[:150])
         os._exit(action.get("code", 1))
 
     def do_exit(self, code: int, action: Json) -> None:
+        """Exit with a status; a negative one is the signal to die by."""
         if code < 0:
             os.kill(os.getpid(), -code)
         os._exit(code)
 
     def do_hang(self, how: Any, action: Json) -> None:
+        """Do nothing until the turn is cancelled; with "stopped", stop the whole process by SIGSTOP."""
         if how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         while not self.session.given_up():
             self.pause(3600)
 
     def do_ignore_cancel(self, wanted: bool, action: Json) -> None:
+        """Ignore cancellations of the session from now on, or obey them again."""
         self.session.deaf = wanted
 
     def do_ignore_sigterm(self, wanted: bool, action: Json) -> None:
+        """Ignore SIGTERM from now on, or obey it again."""
         SIGTERM_IGNORED.set() if wanted else SIGTERM_IGNORED.clear()
 
     def do_daemon(self, command: str, action: Json) -> int:
+        """Start a shell command in a session of its own, which outlives the agent, and return its process id."""
         stream = None if action.get("keeps_stdout") else subprocess.DEVNULL
         shell = ["/bin/sh", "-c", command]
         return subprocess.Popen(
@@ -488,19 +541,22 @@ class Turn:
         ).pid
 
     def do_hog(self, mebibytes: int, action: Json) -> None:
+        """Allocate so many MiB and write to them. They are freed at once."""
         held = bytearray()
         for _ in range(mebibytes):
             held += b"x" * 2**20
 
     def do_stderr(self, text: str, action: Json) -> None:
+        """Write a text to stderr."""
         for _ in range(action.get("times", 1)):
             print(text, file=sys.stderr, flush=True)
 
 
 class Agent:
-    """Handles the client's requests: `methods` has a handler for each, which returns the result."""
+    """The agent: handles the client's messages. `methods` has a handler for each request, which returns the result."""
 
     def __init__(self, script: Json) -> None:
+        """Make an agent that follows a script."""
         self.script = script
         self.wire = Wire(os.environ.get("DEMO_AGENT_LOG") or script.get("log"))
         self.directory = Path.home() / ".demo-agent" / "sessions"
@@ -522,6 +578,7 @@ class Agent:
         }
 
     def initialize(self, params: Json) -> Json:
+        """Handle `initialize`: return version, capabilities and authentication methods."""
         capabilities = {
             "loadSession": True,
             "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
@@ -538,6 +595,7 @@ class Agent:
         }
 
     def authenticate(self, params: Json) -> Json:
+        """Handle `authenticate`: allow sessions. Raise `RpcError` for an unknown method."""
         known = [method["id"] for method in self.script.get("auth_methods", [])]
         if params.get("methodId") not in known:
             raise RpcError(-32602, f"no such authentication method: {params.get('methodId')}")
@@ -547,6 +605,7 @@ class Agent:
     # --- sessions
 
     def find(self, params: Json) -> Session:
+        """Return the session that a request names. Raise `RpcError` if it does not exist."""
         session_id = params["sessionId"]
         if session_id not in self.sessions:
             session = Session(self.directory, session_id)
@@ -556,9 +615,11 @@ class Agent:
         return self.sessions[session_id]
 
     def new(self, params: Json) -> Json:
+        """Handle `session/new`: return the session's id and settings."""
         return {"sessionId": self._create(params).id, **self.settings(None)}
 
     def _create(self, params: Json, parent: Session | None = None) -> Session:
+        """Create a session, with the entries of its parent if it has one. Raise `RpcError` if not authenticated."""
         if not self.authenticated:
             raise RpcError(-32000, "authentication required")
         session = Session(self.directory, f"demo-{uuid.uuid4()}")
@@ -570,26 +631,31 @@ class Agent:
         return session
 
     def load(self, params: Json) -> Json:
+        """Handle `session/load`: send all updates of the session again, and return its settings."""
         session = self.find(params)
         for update in session.updates():
             self.wire.send(method="session/update", params={"sessionId": session.id, "update": update})
         return self.resume(params)
 
     def resume(self, params: Json) -> Json:
+        """Handle `session/resume`: note the session's directory, and return its settings."""
         session = self.find(params)
         session.note(cwd=params["cwd"])
         return self.settings(session)
 
     def fork(self, params: Json) -> Json:
+        """Handle `session/fork`: create a session with the entries of another one."""
         session = self._create(params, self.find(params))
         return {"sessionId": session.id, **self.settings(session)}
 
     def list_sessions(self, params: Json) -> Json:
+        """Handle `session/list`: return the sessions of this home."""
         files = sorted(self.directory.glob("*.jsonl")) if self.directory.exists() else []
         sessions = [Session(self.directory, file.stem) for file in files]
         return {"sessions": [{"sessionId": session.id, "cwd": session.state("cwd")} for session in sessions]}
 
     def close_session(self, params: Json) -> Json:
+        """Handle `session/close`: cancel the turn, and forget the session. Its file stays."""
         self.cancel(params)
         self.sessions.pop(params["sessionId"], None)
         return {}
@@ -619,16 +685,19 @@ class Agent:
         return found
 
     def set_mode(self, params: Json) -> Json:
+        """Handle `session/set_mode`, and report the new mode."""
         session = self._set(params, "mode", params["modeId"], self.script.get("modes", []))
         update = {"sessionUpdate": "current_mode_update", "currentModeId": params["modeId"]}
         self.wire.send(method="session/update", params={"sessionId": session.id, "update": update})
         return {}
 
     def set_model(self, params: Json) -> Json:
+        """Handle `session/set_model`."""
         self._set(params, "model", params["modelId"], self.script.get("models", []))
         return {}
 
     def set_config_option(self, params: Json) -> Json:
+        """Handle `session/set_config_option`: return all options with their values."""
         session = self.find(params)
         ids = [option["id"] for option in self.script.get("config_options", [])]
         chosen = {**session.state("config", {}), params["configId"]: params["value"]}
@@ -638,6 +707,7 @@ class Agent:
         return {"configOptions": self.settings(session)["configOptions"]}
 
     def _set(self, params: Json, key: str, value: str, known: list[str]) -> Session:
+        """Note a setting of a session. Raise `RpcError` if the value is not a known one."""
         session = self.find(params)
         if value not in known:
             raise RpcError(-32602, f"no such {key}: {value}")
@@ -647,6 +717,7 @@ class Agent:
     # --- turns
 
     def cancel(self, params: Json) -> None:
+        """Handle `session/cancel`: cancel the session's turn, and wake up its threads."""
         session = self.sessions.get(params["sessionId"])
         if session:
             session.cancelled.set()
@@ -654,6 +725,7 @@ class Agent:
                 self.wire.changed.notify_all()
 
     def prompt(self, params: Json) -> Json:
+        """Handle `session/prompt`: carry out the actions of the script's next turn, and return the stop reason."""
         session = self.find(params)
         text = "\n".join(block.get("text", "") for block in params["prompt"])
         place = session.state("place", 0)
@@ -680,6 +752,7 @@ class Agent:
     # --- the loop
 
     def answer(self, number: Any, method: str, params: Json) -> None:
+        """Call the handler of a request, and send its result or its error."""
         try:
             handler = self.methods.get(method)
             if handler is None:

@@ -46,6 +46,7 @@ from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start
 from benchflow.testing.sandbox_conformance.others import Caller
 
 TASK = "task-1"
+"""Task id that is injected into the environment."""
 
 Open = Callable[..., Environment]
 """Type of the fixture `open`."""
@@ -378,6 +379,7 @@ def context_in(sandbox: Sandbox, records: Path, namespace: str = "") -> WorldCon
 
 
 def _records(root: Path, sandbox: Sandbox) -> Path:
+    """Return the directory of a sandbox's environment's records."""
     return root / "records" / sandbox.ref.name
 
 
@@ -392,6 +394,7 @@ def _work(
     snapshot: str | None,
     fatal: int | None,
 ) -> None:
+    """Call a method of an environment in a process of its own, and send the number of its calls, or its error."""
     os.environ.update(env)
 
     async def work() -> None:

@@ -26,9 +26,13 @@ from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.score import UNIT, Scored, run_function
 
 FILE = "the suite"
+"""Name of the task file, for errors of the function's options."""
+
 NAME = "under-test"
+"""Name of the function in its spec."""
 
 Line = dict[str, Any]
+"""A line of the trajectory."""
 
 
 def turn(number: int, prompt: str, *lines: Line) -> tuple[Line, ...]:
@@ -41,6 +45,7 @@ CALL: tuple[Line, ...] = (
     {"type": "tool_call", "tool_call_id": "c1", "kind": "execute", "title": "ls", "raw_input": {"command": ["ls"]}},
     {"type": "tool_call_update", "tool_call_id": "c1", "status": "completed", "raw_output": {"return_code": 0}},
 )
+"""Trajectory lines of a tool call."""
 
 
 class RewardConformance:
@@ -123,6 +128,7 @@ class RewardConformance:
         assert [node.events for node in nodes] == before
 
     async def _scored(self, function: RewardFunc, node: RolloutNode) -> Scored:
+        """Return the score of a node."""
         return await run_function(function, NAME, node, reward_range=self.reward_range)
 
 

@@ -33,6 +33,7 @@ SETUP_SEC = 300.0
 """Timeout of the agent's setup."""
 
 _READY = "mkdir -p /logs/agent /logs/artifacts"
+"""Makes the directories of a rollout in the sandbox."""
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Taking:
     """A process that runs a turn of a session."""
 
     agent: Agent
+    """The process's agent object."""
+
     held: AgentSession
     """The session."""
 
@@ -47,7 +50,11 @@ class Taking:
     """Index of the turn's step."""
 
     prompt: str
+    """Text of the user message."""
+
     limits: Limits = PATIENT
+    """Time limits of the turn."""
+
     answer: AskUser | None = None
     """Answers the agent's questions; None leaves the agent without a user."""
 

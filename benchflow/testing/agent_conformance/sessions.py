@@ -76,14 +76,17 @@ class Questions(Fixtures):
 
 
 async def _wait(question: Question) -> Answer:
+    """Raise `Unanswered`, as a user who has not answered yet."""
     raise Unanswered(question)
 
 
 async def _answer(question: Question) -> Answer:
+    """Return the answer of the policy `auto`."""
     return by_policy(question, "auto")
 
 
 async def _refuse(question: Question) -> Answer:
+    """Fail the test: the question was answered before."""
     raise AssertionError(f"it was answered, and is asked again: {question.text}")
 
 

@@ -16,6 +16,7 @@ from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start
 from benchflow.testing.waiting import until
 
 HOG = ["python3", "-c", "x = b'x' * 300_000_000; print(len(x))"]
+"""Command that takes 300 MB of memory."""
 
 THREADS = """
 import threading
@@ -30,8 +31,13 @@ except RuntimeError:
     pass
 print(n, flush=True)
 """
+"""Program that starts threads until it can start no more, at most 12,000, and prints their number."""
+
 STAYING = f"{THREADS}over.wait()"
+"""`THREADS`, after which it stays."""
+
 LEAVING = f"{THREADS}over.set()\nimport os\nos._exit(0)"
+"""`THREADS`, after which it exits."""
 
 STATE_FILE_LIMIT = 16 * 1024 * 1024
 """Bytes above which a file of the state directory is no record: a disk image, which is searched from within."""
@@ -93,6 +99,7 @@ class Limits(Fixtures):
 
     @staticmethod
     async def _is_filled(sandbox: Sandbox) -> bool:
+        """Return whether the program of `fill` has started all its threads."""
         with contextlib.suppress(FileNotFoundError):
             return bool(await sandbox.read_bytes("/filled"))
         return False

@@ -11,6 +11,7 @@ from benchflow.errors import SandboxError
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, Start, asleep, nap, napping
 
 ODD = ["a b", "", "$HOME", "'\"", "new\nline", "*", "-n", "ü€", "\\n", "tail\n", "x" * 100_000]
+"""Arguments that a shell, or a careless quoting of them, would change."""
 
 
 class Commands(Fixtures):

@@ -14,6 +14,7 @@ from benchflow.errors import SandboxError
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures
 
 BINARY = bytes(range(256)) * 40
+"""Content that has every byte."""
 
 
 async def listing(sandbox: Sandbox, path: str) -> list[str]:

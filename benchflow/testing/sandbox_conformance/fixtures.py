@@ -34,6 +34,8 @@ Keep = Callable[[Sandbox], Awaitable[ImageRef]]
 """Type of the fixture `keep`."""
 
 STACK_LABEL = "benchflow.stack"
+"""Label with the id of the stack that a sandbox belongs to."""
+
 PATIENCE = TIMEOUT_SEC
 """Timeout, in seconds, of anything that must happen, also on a busy machine."""
 

@@ -359,7 +359,7 @@ class Freezing(Fixtures):
     async def test_a_frozen_sandbox_stands_still_until_it_is_thawed(
         self, provider: SandboxProvider, other: SandboxProvider, start: Start, stack: str
     ) -> None:
-        """The sandbox stays frozen while other processes find it, attach to it and clean up."""
+        # The sandbox stays frozen while other processes find it, attach to it and clean up.
         if not provider.capabilities().freeze:
             pytest.skip("its sandboxes can't be frozen")
         sandbox = await start()

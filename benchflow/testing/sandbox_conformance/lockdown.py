@@ -32,6 +32,7 @@ MAKE = """
 mkdir -p /opt/old/deep; echo a >/opt/old/a; echo b >/opt/old/deep/b
 echo c >/etc/removed; echo d >/opt/turned; echo e >/etc/hostname-of-mine
 """
+"""Makes the files that `CHANGE` then changes."""
 
 CHANGE = """
 mkdir -p /etc/changed.d /opt/made && echo one >/opt/made/file && ln -s made /opt/link
@@ -41,6 +42,7 @@ rm /opt/turned && mkdir /opt/turned
 mkdir /work && echo left out >/work/file
 touch /etc/shadow
 """
+"""Adds, changes and removes files; those in /work are left out of the comparison."""
 
 
 class Lockdown(Fixtures):

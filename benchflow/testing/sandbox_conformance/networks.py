@@ -17,8 +17,14 @@ from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures, S
 from benchflow.testing.waiting import until
 
 PORT = 9001
+"""Port of the server of `SERVE`."""
+
 SERVE = "mkdir -p /page && cd /page && echo {} >index.html && (python3 -m http.server 9001 >/dev/null 2>&1 &)"
+"""Starts an HTTP server in the background. A test fills in the text of its page."""
+
 TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1); print('reached')"
+"""Program that prints `reached` if it can connect to an address and a port."""
+
 OUTSIDE = os.environ.get("BENCHFLOW_TEST_OUTSIDE", "example.com")
 """Host on the Internet that serves HTTPS, for the test of public sandboxes on machines that reach it."""
 
@@ -29,6 +35,7 @@ HTTPS = (
     "with context.wrap_socket(socket.create_connection((name, 443), 10), server_hostname=name) as there:\n"
     "    print(there.version())\n"
 )
+"""Program that prints the TLS version of a host, without a check of its certificate."""
 
 
 async def fetched(address: tuple[str, int]) -> bytes:

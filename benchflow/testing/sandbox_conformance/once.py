@@ -121,7 +121,7 @@ class ExactlyOnce(Fixtures):
 
     @pytest.mark.parametrize("kills", [5, 20])
     async def test_a_caller_may_be_killed_at_any_moment(self, sandbox: Sandbox, room: str, kills: int) -> None:
-        """Kill the caller at moments between creation, record and start. Each time, the command must run once."""
+        # The caller is killed at moments between creation, record and start. Each time, the command must run once.
         probe = Once(sandbox, room)
         caller = others.call(self.provider_path, sandbox.ref, "exec_once", probe.key, probe.of("exit 7"))
         await caller.begun()

@@ -48,6 +48,7 @@ class Caller:
         assert not self._process.is_alive()
 
     async def _next(self) -> Any:
+        """Return the next message of the process. Raise `AssertionError` if none comes in time."""
         assert await asyncio.to_thread(self._answers.poll, WAIT), "the other process says nothing"
         return self._answers.recv()
 
@@ -91,6 +92,7 @@ def build(provider_path: str, config: ImageConfig) -> Caller:
 
 
 def _launch(target: Any, provider_path: str, *args: Any) -> Caller:
+    """Start a process that calls `target` with an environment, a connection for its messages, and these arguments."""
     context = multiprocessing.get_context("forkserver")
     # Imported once in the fork server instead of once a call.
     context.set_forkserver_preload([__name__, provider_path.partition(":")[0]])
@@ -104,6 +106,8 @@ def _launch(target: Any, provider_path: str, *args: Any) -> Caller:
 def _call(
     env: dict[str, str], answers: Connection, path: str, ref: str, method: str, args: Any, options: dict[str, Any]
 ) -> None:
+    """Call a method of a sandbox: the target of `call`."""
+
     async def work() -> None:
         provider = make_provider(path)
         sandbox = await provider.attach(SandboxRef.model_validate_json(ref))
@@ -123,6 +127,8 @@ def _start(
     then: list[str] | None,
     secrets: dict[str, str] | None,
 ) -> None:
+    """Start a sandbox: the target of `start`."""
+
     async def work() -> None:
         provider = make_provider(path)
         answers.send("begun")
@@ -140,6 +146,8 @@ def _start(
 
 
 def _build(env: dict[str, str], answers: Connection, path: str, config: str) -> None:
+    """Build an image: the target of `build`."""
+
     async def work() -> None:
         provider = make_provider(path)
         answers.send("begun")
@@ -151,6 +159,7 @@ def _build(env: dict[str, str], answers: Connection, path: str, config: str) -> 
 
 
 def _run(env: dict[str, str], answers: Connection, work: Any) -> None:
+    """Run a coroutine function in the environment `env`, and send its error, if it has one, as text."""
     # The fork server's environment may be that of another test.
     os.environ.clear()
     os.environ.update(env)

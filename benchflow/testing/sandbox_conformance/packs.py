@@ -69,6 +69,7 @@ for top in ('/w', '/etc/skel', '/etc/issue'):
         found[os.fsencode(path).hex()] = what
 print(json.dumps(found))
 """
+"""Prints the metadata and content hashes of the files that `CHANGES` changes, as JSON."""
 
 UNPACK = """
 import asyncio, sys, time
@@ -279,7 +280,7 @@ class Packs(Fixtures):
         await process.wait()
         with pytest.raises(SandboxStartError):
             await start(image=unpacked)
-        # `owned` also removes what dead processes left.
+        # `owned` also removes the leftovers of dead processes.
         await provider.owned(stack)
         assert {path for path in files_of(state_directory) - before if path.suffix != ".lock"} == set()
         assert await provider.unpack_snapshot(pack, name, store) == unpacked

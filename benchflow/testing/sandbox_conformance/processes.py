@@ -32,6 +32,7 @@ while True:
             time.sleep(900)
     time.sleep(0.02)
 """
+"""Service that keeps a worker running, and forks and starts another program once /asked exists."""
 
 RABBIT = """
 import os, time
@@ -42,6 +43,7 @@ while True:
     time.sleep(0.002)
     if os.fork(): os._exit(0)
 """
+"""Forks at short intervals, and exits in the parent, so that its process id is always new."""
 
 HEADLESS = """
 import ctypes, os, sys, threading, time
@@ -67,6 +69,7 @@ while True:
         os._exit(0)
     time.sleep(0.05)
 """
+"""Fork bomb of 32 processes, half of them in sessions of their own, that keep starting others."""
 
 
 class Processes(Fixtures):
@@ -168,7 +171,7 @@ class Processes(Fixtures):
         await task
 
     async def test_of_a_restored_sandbox_only_what_was_added_belongs_to_the_world(self, still: Sandbox) -> None:
-        """All else that runs was started by a program that an agent left."""
+        # All else that runs was started by a program that an agent left.
         planted, service = nap(), nap()
         await leave(still, planted)
         task = asyncio.create_task(still.exec_once("restored", ["sleep", service]))

@@ -24,7 +24,10 @@ from benchflow.testing.sandbox_conformance.fixtures import STACK_LABEL, Fixtures
 from benchflow.testing.waiting import until
 
 CHILDREN = 3
+"""Number of children of a fork."""
+
 GENERATIONS = 30
+"""Number of forks in a row, each from the child before."""
 
 WRITER = """
 import mmap, os, sqlite3, struct, time
@@ -50,6 +53,7 @@ while True:
     log.write(b'%08d\\n' % n)
     counter[0:8] = struct.pack('<Q', n)
 """
+"""The writer of the module's docstring."""
 
 READ = """
 import json, os, shutil, sqlite3, struct
@@ -67,6 +71,7 @@ print(json.dumps({
     'counter': struct.unpack('<Q', open('/world/counter', 'rb').read(8))[0],
 }))
 """
+"""Prints the writer's three records as JSON, read from copies of the database's files."""
 
 
 async def logged(sandbox: Sandbox) -> int:

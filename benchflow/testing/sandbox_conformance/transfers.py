@@ -16,7 +16,10 @@ from benchflow.testing.sandbox_conformance.files import BINARY, listing
 from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Fixtures
 
 MANY = 500
+"""Number of files in a large directory."""
+
 HUGE = 48 * 1024 * 1024
+"""Bytes of a large file."""
 
 
 def tree(root: Path) -> Path:

@@ -33,9 +33,11 @@ from benchflow.testing.sandbox_conformance.networks import PORT, SERVE, fetched
 from benchflow.testing.waiting import until
 
 Begin = Callable[..., Awaitable[Sandbox]]
+"""Type of the fixture `begin`."""
 
 FORMS = ("first", "below")
-# Logs its start, restarts its worker (own session, no parent, no environment) whenever that ends, and stays.
+"""The values of `SandboxSpec.entrypoint` that run an image's entrypoint."""
+
 WORLD = """#!/bin/sh
 echo "$$ $(id -un) $(pwd) $1 $PLAIN $SECRET" >>/world/begun
 echo "the world says $1"
@@ -47,6 +49,9 @@ while :; do
   echo >>/world/workers
   read it <&9
 done
+"""
+"""Entrypoint that logs its start, restarts its worker (own session, no parent, no environment) whenever that ends, and
+stays.
 """
 
 COMBINED = [
@@ -60,6 +65,7 @@ COMBINED = [
 """Instructions of a Dockerfile, and the output of the command that they combine to."""
 
 NO_ENTRYPOINT = "this provider runs no entrypoint of an image"
+"""Reason for which tests of entrypoints are skipped."""
 
 
 class Worlds(Fixtures):
@@ -273,17 +279,20 @@ class Bases(Fixtures):
 
     @pytest.fixture
     def base(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
+        """Return a build context of base images with an entrypoint; skip the test if no Dockerfile can be built."""
         if not provider.capabilities().dockerfile:
             pytest.skip("this provider carries out no Dockerfile")
         return BuildContext(tmp_path / "base", self.base_image, provider, discard, entrypoint=True)
 
     @pytest.fixture
     def runs_entrypoints(self, provider: SandboxProvider) -> None:
+        """Skip the test if the provider runs no entrypoints."""
         if not provider.capabilities().entrypoint:
             pytest.skip(NO_ENTRYPOINT)
 
     @pytest.fixture
     def upper(self, tmp_path: Path, provider: SandboxProvider, discard: list[ImageRef]) -> BuildContext:
+        """Return a build context of images that are based on those of `base`."""
         return BuildContext(tmp_path / "upper", self.base_image, provider, discard)
 
     def upon(self, upper: BuildContext, base: ImageRef, *lines: str, name: str = "world") -> ImageConfig:
@@ -413,6 +422,7 @@ class Ports(Fixtures):
 
 
 async def _time_of(caller: others.Caller) -> float:
+    """Return the seconds from the start of a caller's call to its answer."""
     loop = asyncio.get_running_loop()
     await caller.begun()
     began = loop.time()

@@ -155,6 +155,7 @@ class Delivery(Response):
                 wait.cancel()
 
     async def _deliver(self, send: Send) -> None:
+        """Wait as the reply says, and send it: as an error, as a stream, or whole."""
         if self.reply.hold is not None:
             await self._wait_for(self.app.holds[self.reply.hold])
         if self.reply.delay:
@@ -174,11 +175,13 @@ class Delivery(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": encoded})
 
     async def _send_error(self, send: Send, error: HTTPError) -> None:
+        """Send an HTTP error."""
         wait = [("retry-after", f"{error.retry_after:g}")] if error.retry_after is not None else []
         await self._start(send, "application/json", *wait)
         await send({"type": "http.response.body", "body": json.dumps(self.dialect.error(error)).encode()})
 
     async def _send_stream(self, send: Send) -> None:
+        """Send the reply as a stream of events, with its fault after some of them."""
         fault = self.reply.fault
         await self._start(send, self.dialect.media_type(self.speech.request), ("cache-control", "no-cache"))
         for count, text in enumerate(self.dialect.events(self.speech)):
@@ -194,6 +197,7 @@ class Delivery(Response):
         return await send({"type": "http.response.body", "body": b""})
 
     async def _send_whole(self, send: Send) -> None:
+        """Send the reply as one JSON document, or its fault in place of it."""
         fault = self.reply.fault
         body = json.dumps(self.dialect.whole(self.speech), ensure_ascii=False).encode()
         if fault is not None and fault.kind == "stall":
@@ -246,6 +250,7 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _model_list(names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the model list, in a form that clients of every dialect can read."""
     models = [_model(name) for name in names]
     paging = {"has_more": False, "first_id": names[0] if names else None, "last_id": names[-1] if names else None}
     return {"object": "list", "data": models, **paging, "models": models}

@@ -29,6 +29,8 @@ class Choice:
     """The call, with its number, or marked as a side call."""
 
     reply: Reply
+    """The reply."""
+
     label: str
     """Index of the reply in the script, or `program`, `side`, `otherwise` or `unanswered`."""
 
@@ -72,6 +74,7 @@ class Chooser:
         return Choice(request, Reply.model_validate(answer), "program")
 
     def _from_script(self, request: ModelRequest, script: Script) -> Choice:
+        """Return the script's reply to a call, else `otherwise`, else an error, and count the reply as used."""
         in_order = self._by_conversation if script.follow == "conversation" else self._by_calls
         index = in_order(request, script.replies)
         if index is not None:

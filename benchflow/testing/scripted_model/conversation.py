@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 DialectName = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
+"""Name of an API dialect."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class OfferedTool:
     """A tool that a request offers to the model."""
 
     name: str
+    """Name of the tool."""
+
     kind: Literal["function", "custom"] = "function"
     """`function` takes a JSON object of the schema, `custom` takes free text."""
 
@@ -41,7 +44,11 @@ class ToolResult:
     """The result of a tool call, as text."""
 
     call_id: str
+    """Id of the call; empty in dialects that don't send it."""
+
     text: str
+    """Text of the result."""
+
     name: str = ""
     """Name of the tool; empty in dialects that don't send it."""
 
@@ -51,7 +58,11 @@ class Message:
     """A message of the conversation."""
 
     role: Literal["user", "assistant"]
+    """Author of the message."""
+
     text: str = ""
+    """Text of the message."""
+
     results: tuple[ToolResult, ...] = ()
     """Tool results that a user message carries."""
 
@@ -64,7 +75,11 @@ class ModelRequest:
     """One call of the model."""
 
     dialect: DialectName
+    """API dialect of the request."""
+
     model: str
+    """Name of the model."""
+
     stream: bool
     """Whether the reply is to be streamed."""
 
@@ -75,10 +90,14 @@ class ModelRequest:
     """The conversation, without system messages."""
 
     tools: tuple[OfferedTool, ...]
+    """Tools that the request offers."""
+
     body: Mapping[str, Any]
     """Body as it was received."""
 
     query: Mapping[str, str] = field(default_factory=dict)
+    """Query parameters."""
+
     headers: Mapping[str, str] = field(default_factory=dict)
     """All headers, names in lower case, API keys included: a test may check which key was sent."""
 

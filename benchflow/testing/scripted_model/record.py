@@ -27,9 +27,17 @@ class Call:
     """Seconds since the epoch at its arrival."""
 
     method: str
+    """HTTP method."""
+
     path: str
+    """Path of the URL."""
+
     query: str
+    """Query string."""
+
     headers: dict[str, str]
+    """All headers, names in lower case."""
+
     body: Any
     """Parsed JSON; the text if it isn't JSON; None if it is empty."""
 
@@ -37,6 +45,8 @@ class Call:
     """API dialect; None for a request that calls no model (model lists, token counts, unknown paths)."""
 
     model: str | None = None
+    """Name of the model; None for a request that calls none."""
+
     side: bool = False
     """Whether it is a side call, see `SideCalls`."""
 
@@ -44,6 +54,8 @@ class Call:
     """Label of its reply, see `Choice.label`; the HTTP status if it calls no model; empty before the choice."""
 
     request: ModelRequest | None = field(default=None, repr=False)
+    """The parsed model call; None for a request that calls no model."""
+
     ended: bool = False
     """Whether the response is over."""
 

@@ -34,6 +34,7 @@ from benchflow.errors import ConfigError
 from benchflow.testing.scripted_model.conversation import DialectName
 
 Finish = Literal["stop", "length", "tools", "filtered"]
+"""Reason why the model stops."""
 
 
 class ToolUse(Model):
@@ -55,6 +56,7 @@ class ToolUse(Model):
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
+        """Check that exactly one of `tool` and `name` is given."""
         if (self.tool is None) == (self.name is None):
             raise ValueError("a tool call has either `tool` (generic) or `name` (exact)")
         return self
@@ -92,7 +94,11 @@ class Usage(Model):
     """Token counts of a reply."""
 
     input: int = 100
+    """Tokens of the prompt, those from a cache included."""
+
     output: int = 20
+    """Tokens of the reply, those of reasoning included."""
+
     cached: int = 0
     """Those of `input` that count as read from a cache."""
 
@@ -104,7 +110,11 @@ class HTTPError(Model):
     """An HTTP error, sent in the shape of the request's dialect."""
 
     status: int = Field(default=500, ge=400, le=599)
+    """HTTP status."""
+
     message: str = "scripted error"
+    """Text of the error."""
+
     type: str | None = None
     """Type of the error in the dialect's words; by default the one for the status."""
 
@@ -139,14 +149,20 @@ class Reply(Model):
     """Number of calls that it may answer. With `follow: conversation` this limits only replies that fail."""
 
     text: str = ""
+    """Text of the message."""
+
     thinking: str = ""
     """Reasoning, sent as the dialect sends it."""
 
     tools: tuple[ToolUse, ...] = ()
+    """Tool calls of the message."""
+
     finish: Finish | None = None
     """Why the model stops; by default `tools` with tool calls, else `stop`."""
 
     usage: Usage = Usage()
+    """Token counts."""
+
     chunks: int | None = Field(default=None, ge=1)
     """Number of pieces in which text, thinking and arguments are streamed each; by default pieces of 20 characters."""
 
@@ -168,6 +184,7 @@ class Reply(Model):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
+        """Accept a string as the text of a reply."""
         return {"text": value} if isinstance(value, str) else value
 
     @property
@@ -189,6 +206,7 @@ class SideCalls(Model):
     """Texts by which further side calls are recognised, anywhere in the call."""
 
     reply: Reply = Reply(text="Scripted title", usage=Usage(input=10, output=3), times="always")
+    """Reply to every side call."""
 
 
 class Script(Model):
@@ -201,7 +219,11 @@ class Script(Model):
     """Basis of the choice of a reply: the calls so far, or the turns in the request's conversation."""
 
     replies: tuple[Reply, ...] = ()
+    """Replies, in order."""
+
     side: SideCalls = SideCalls()
+    """Rules for side calls, and their reply."""
+
     otherwise: Reply | None = None
     """Reply to calls beyond the script; None answers them with an error."""
 

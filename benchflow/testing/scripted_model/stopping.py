@@ -12,6 +12,7 @@ _CLOCK_SEC = 1.0
 """Interval at which the `Date` header is set."""
 
 _LOOK_EVERY = 0.005
+"""Poll interval, in seconds, of open connections at the end."""
 
 
 class StoppingServer(uvicorn.Server):

@@ -32,6 +32,7 @@ FILTERS: dict[str, Callable[[str], str]] = {
     "added": lambda text: "\n".join("+" + line for line in text.removesuffix("\n").split("\n")),
     "removed": lambda text: "\n".join("-" + line for line in text.removesuffix("\n").split("\n")),
 }
+"""Filters of a placeholder, by name."""
 
 
 class KnownTool(Model):
@@ -67,6 +68,8 @@ class KnownSideCall(Model):
     """A row of `agents.toml`: a text by which a side call of an agent is recognised."""
 
     agent: str
+    """Name of the agent."""
+
     what: str
     """Purpose of the call, such as a title."""
 
@@ -74,6 +77,7 @@ class KnownSideCall(Model):
     """Whether the text is in the system prompt or in the last user messages."""
 
     text: str
+    """Text by which the call is recognised."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,11 @@ class ConcreteCall:
     """A tool call as it is sent."""
 
     id: str
+    """Id of the call."""
+
     name: str
+    """Name of the tool that the agent offers."""
+
     arguments: dict[str, Any] | str
     """An object, or text that is sent unchanged."""
 

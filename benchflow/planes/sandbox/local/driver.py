@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 STACK_LABEL = "benchflow.stack"
 
 _LONGEST_ARGUMENT = 64 * 1024  # characters; the kernel takes at most 128 KiB, and a character may have several bytes
-
 _MAX_FILE = 64 * 1024 * 1024  # bytes of a file that is read whole
 
 
@@ -71,9 +70,8 @@ class LocalDriver(SandboxDriver):
         from benchflow.planes.sandbox.local.build.builder import Builder
         from benchflow.planes.sandbox.local.build.workshop import LocalWorkshop
 
-        machine = self._machine
-        # Bare, because the builder applies the environment and user of the layers below itself.
-        return Builder(LocalWorkshop(machine, lambda: LocalDriver(machine, is_bare=True)))
+        # Bare: the builder applies environments and users itself.
+        return Builder(LocalWorkshop(self._machine, lambda: LocalDriver(self._machine, is_bare=True)))
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of local sandboxes."""

@@ -18,6 +18,7 @@ PIECE = 20
 """Characters of a streamed piece of text, by default."""
 
 SSE = "text/event-stream"
+"""Content type of server-sent events."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,11 @@ class Speech:
     """Id of the response, unique in the server."""
 
     request: ModelRequest
+    """The request."""
+
     reply: Reply
+    """The reply of the script."""
+
     calls: tuple[ConcreteCall, ...]
     """The tool calls, under the agent's own names."""
 
@@ -53,6 +58,7 @@ class Dialect(Protocol):
     """A wire format of an LLM API."""
 
     name: DialectName
+    """Name of the dialect."""
 
     def media_type(self, request: ModelRequest) -> str:
         """Return the content type of a streamed reply."""

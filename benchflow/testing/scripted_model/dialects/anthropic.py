@@ -17,6 +17,8 @@ from benchflow.testing.scripted_model.dialects import SSE, Speech, arguments_tex
 from benchflow.testing.scripted_model.script import HTTPError
 
 FINISH = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use", "filtered": "refusal"}
+"""`stop_reason` by the reason in scripts."""
+
 ERRORS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -26,6 +28,8 @@ ERRORS = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
+"""Type of an error by its HTTP status."""
+
 SIGNATURE = "c2NyaXB0ZWQtdGhpbmtpbmc="
 """Signature of thinking. Opaque to clients, which send it back with the thinking."""
 
@@ -92,6 +96,7 @@ class Anthropic:
 
 
 def _message(item: Mapping[str, Any]) -> Message:
+    """Parse a message of a request."""
     content = item.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = [str(block["text"]) for block in blocks if block.get("type") == "text" and block.get("text")]
@@ -105,14 +110,17 @@ def _message(item: Mapping[str, Any]) -> Message:
 
 
 def _head(speech: Speech) -> dict[str, Any]:
+    """Return the fields with which a message begins."""
     return {"id": f"msg_{speech.id}", "type": "message", "role": "assistant", "model": speech.request.model}
 
 
 def _stop(speech: Speech) -> dict[str, Any]:
+    """Return the fields with which a message ends."""
     return {"stop_reason": FINISH[speech.finish], "stop_sequence": None}
 
 
 def _blocks(speech: Speech) -> list[dict[str, Any]]:
+    """Return the content blocks of a reply."""
     blocks: list[dict[str, Any]] = []
     if speech.reply.thinking:
         blocks.append({"type": "thinking", "thinking": speech.reply.thinking, "signature": SIGNATURE})
@@ -123,6 +131,7 @@ def _blocks(speech: Speech) -> list[dict[str, Any]]:
 
 
 def _deltas(speech: Speech, index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the deltas in which a content block is streamed."""
     if block["type"] == "thinking":
         yield from ({"type": "thinking_delta", "thinking": piece} for piece in speech.pieces(block["thinking"]))
     elif block["type"] == "text":
@@ -134,6 +143,7 @@ def _deltas(speech: Speech, index: int, block: dict[str, Any]) -> Iterator[dict[
 
 
 def _usage(speech: Speech) -> dict[str, Any]:
+    """Return the token counts of a reply."""
     usage = speech.reply.usage
     return {
         "input_tokens": usage.input - usage.cached,

@@ -20,6 +20,8 @@ from benchflow.testing.scripted_model.dialects import SSE, Speech, compact
 from benchflow.testing.scripted_model.script import HTTPError
 
 FINISH = {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "filtered": "SAFETY"}
+"""`finishReason` by the reason in scripts."""
+
 STATUS = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -30,6 +32,7 @@ STATUS = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+"""Status of an error by its HTTP status."""
 
 
 class Gemini:
@@ -82,6 +85,7 @@ class Gemini:
 
 
 def _message(item: Mapping[str, Any]) -> Message:
+    """Parse a message of a request."""
     texts, results, tools = [], [], []
     for part in item.get("parts") or ():
         if "functionResponse" in part:
@@ -97,6 +101,7 @@ def _message(item: Mapping[str, Any]) -> Message:
 
 
 def _offered(tools: Any) -> Iterator[OfferedTool]:
+    """Yield the tools that a request offers: functions, and built-in tools by their names."""
     for tool in tools:
         declared = tool.get("functionDeclarations") or tool.get("function_declarations")
         if declared is None:
@@ -121,18 +126,21 @@ def _calls(speech: Speech) -> list[dict[str, Any]]:
 
 
 def _parts(speech: Speech) -> list[dict[str, Any]]:
+    """Return the parts of a whole reply."""
     thinking = [{"text": speech.reply.thinking, "thought": True}] if speech.reply.thinking else []
     text = [{"text": speech.reply.text}] if speech.reply.text else []
     return [*thinking, *text, *_calls(speech)]
 
 
 def _stream_parts(speech: Speech) -> list[dict[str, Any]]:
+    """Return the parts of a streamed reply, with text in pieces."""
     thinking = [{"text": piece, "thought": True} for piece in speech.pieces(speech.reply.thinking)]
     text = [{"text": piece} for piece in speech.pieces(speech.reply.text)]
     return [*thinking, *text, *_calls(speech)]
 
 
 def _chunk(speech: Speech, parts: list[dict[str, Any]], *, last: bool = False) -> dict[str, Any]:
+    """Return a response, or a chunk of one, with these parts. last: it has the finish reason."""
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     if last:
         candidate["finishReason"] = FINISH[speech.finish]

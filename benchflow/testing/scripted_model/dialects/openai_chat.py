@@ -21,7 +21,10 @@ from benchflow.testing.scripted_model.script import HTTPError
 from benchflow.testing.scripted_model.tools import ConcreteCall
 
 FINISH = {"stop": "stop", "length": "length", "tools": "tool_calls", "filtered": "content_filter"}
+"""`finish_reason` by the reason in scripts."""
+
 ERRORS = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error"}
+"""Type of an error by its HTTP status."""
 
 
 def openai_error(error: HTTPError) -> dict[str, Any]:
@@ -103,29 +106,35 @@ class OpenAIChat:
 
 
 def _called(call: Mapping[str, Any]) -> str:
+    """Return the name of the tool in a tool call of a request."""
     return str((call.get("function") or call.get("custom") or {}).get("name", ""))
 
 
 def _offered(tool: Mapping[str, Any]) -> OfferedTool:
+    """Parse a tool that a request offers."""
     if tool.get("type") == "custom":
         return OfferedTool(tool["custom"]["name"], "custom")
     return OfferedTool(tool["function"]["name"], schema=tool["function"].get("parameters") or {})
 
 
 def _argument_key(call: ConcreteCall) -> str:
+    """Return the key that holds a call's arguments."""
     return "input" if call.kind == "custom" else "arguments"
 
 
 def _call(call: ConcreteCall) -> dict[str, Any]:
+    """Return a tool call of a reply."""
     inner = {"name": call.name, _argument_key(call): arguments_text(call)}
     return {"id": call.id, "type": call.kind, call.kind: inner}
 
 
 def _head(speech: Speech, kind: str) -> dict[str, Any]:
+    """Return the fields with which a response, or a chunk of it, begins. kind: the type of the object."""
     return {"id": f"chatcmpl-{speech.id}", "object": kind, "created": speech.created, "model": speech.request.model}
 
 
 def _usage(speech: Speech) -> dict[str, Any]:
+    """Return the token counts of a reply."""
     usage = speech.reply.usage
     return {
         "prompt_tokens": usage.input,

@@ -18,7 +18,10 @@ from benchflow.testing.scripted_model.dialects.openai_chat import openai_error
 from benchflow.testing.scripted_model.script import HTTPError
 
 INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
+"""Reason of an incomplete response by the reason in scripts."""
+
 Emit = Callable[..., str]
+"""Function that returns an event of the stream, from its type and its fields."""
 
 
 class OpenAIResponses:
@@ -83,6 +86,7 @@ class OpenAIResponses:
 
 
 def _message(item: Mapping[str, Any]) -> Message:
+    """Parse an item of a request's input."""
     kind = item.get("type", "message")
     if kind.endswith("_call_output"):
         return Message("user", results=(ToolResult(item.get("call_id", ""), plain_text(item.get("output"))),))
@@ -108,6 +112,7 @@ def _offered(tool: Mapping[str, Any]) -> Iterator[OfferedTool]:
 
 
 def _items(speech: Speech) -> list[dict[str, Any]]:
+    """Return the output items of a reply."""
     items: list[dict[str, Any]] = []
     if speech.reply.thinking:
         summary = [{"type": "summary_text", "text": speech.reply.thinking}]
@@ -133,6 +138,7 @@ def _unfilled(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _deltas(speech: Speech, emit: Emit, index: int, item: dict[str, Any]) -> Iterator[str]:
+    """Yield the events in which the content of an item is streamed."""
     at = {"item_id": item["id"], "output_index": index}
     if item["type"] == "reasoning":
         text, at = item["summary"][0]["text"], {**at, "summary_index": 0}
@@ -161,6 +167,7 @@ def _deltas(speech: Speech, emit: Emit, index: int, item: dict[str, Any]) -> Ite
 
 
 def _response(speech: Speech, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the response object with these output items."""
     body, usage = speech.request.body, speech.reply.usage
     reason = INCOMPLETE.get(speech.finish)
     return {
