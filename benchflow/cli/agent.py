@@ -47,8 +47,7 @@ def list_(as_json: Json = False) -> None:
 @app.command(cls=Command)
 def show(name: Name, as_json: Json = False) -> None:
     """Everything the registry says of one agent."""
-    from benchflow.cli.report import show_place
-    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.screen import console, print_json, show_place
     from benchflow.cli.terminal import line
     from benchflow.planes.agent.registry import find_agent
 

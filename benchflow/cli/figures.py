@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchflow.cli.screen import cut, reward, seconds, table
+from benchflow.cli.screen import cut, reward, seconds, show_place, table
 
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
@@ -140,8 +140,6 @@ def _show_each(name: str, summary: Summary, screen: Screen, parts_of: Callable[[
 
     The agent's name is only printed if there are several.
     """
-    from benchflow.cli.report import show_place
-
     for agent, about in summary.agents.items():
         parts = parts_of(about)
         whose = f"{agent}:  " if len(summary.agents) > 1 else ""

@@ -9,6 +9,7 @@ import typer
 
 from benchflow.cli import command
 from benchflow.cli.command import Command, Json, Trust, Yes
+from benchflow.cli.engine import engine_if_running, has_server
 from benchflow.cli.options import NoPreflight, concurrency_option
 from benchflow.paths import RESCORED
 
@@ -73,7 +74,7 @@ async def _running_jobs() -> set[str] | None:
     """Return the ids of the running jobs; empty if there is no server, None if there is one that does not answer."""
     engine = await engine_if_running()
     if engine is None:
-        return None if _has_server() else set()
+        return None if has_server() else set()
     from temporalio.client import WorkflowExecutionStatus
     from temporalio.service import RPCError
 
@@ -114,46 +115,13 @@ def _state_word(summary: Summary, is_running: bool | None) -> str:
     return "unknown" if is_running is None else "incomplete"
 
 
-def _has_server() -> bool:
-    """Return whether there is a server: a cluster that the environment names, or a running embedded stack."""
-    from benchflow import stack
-    from benchflow.paths import StatePaths
-    from benchflow.temporal import is_cluster_named
-
-    return is_cluster_named() or stack.running(StatePaths.default()) is not None
-
-
-async def engine_if_running() -> Engine | None:
-    """Return an engine on the existing server; None if there is none or it does not answer. Never starts a server."""
-    if not _has_server():
-        return None
-    import os
-
-    from benchflow import stack
-    from benchflow.errors import ServerUnavailableError
-    from benchflow.jobs import Engine
-    from benchflow.paths import StatePaths
-    from benchflow.temporal import cluster_target, connect, stack_target
-
-    target, ui = cluster_target(), os.environ.get("TEMPORAL_UI_URL")
-    if target is None:
-        record = stack.running(StatePaths.default())
-        if record is None or record.state != "running":
-            return None
-        target, ui = stack_target(record), record.ui
-    try:
-        return Engine(await connect(target), target, ui)
-    except ServerUnavailableError:
-        return None
-
-
 @app.command(cls=Command)
 def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """What a job is, how far it is, and its results so far. Starts nothing."""
     from benchflow.cli.figures import show_agents
     from benchflow.cli.modes import show_mode
-    from benchflow.cli.report import document, show_errors, show_place, show_question, show_rows, show_totals, show_ui
-    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.report import document, show_errors, show_question, show_rows, show_totals, show_ui
+    from benchflow.cli.screen import console, print_json, show_place
     from benchflow.cli.terminal import line
     from benchflow.contracts import ids
     from benchflow.paths import JobPaths
@@ -200,7 +168,7 @@ async def _ask(job_id: str) -> tuple[bool | None, dict[str, Any] | None, Engine 
     """
     engine = await engine_if_running()
     if engine is None:
-        return None if _has_server() else False, None, None
+        return None if has_server() else False, None, None
     from temporalio.client import WorkflowExecutionStatus
     from temporalio.exceptions import TemporalError
     from temporalio.service import RPCError

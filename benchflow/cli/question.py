@@ -12,7 +12,7 @@ from benchflow.cli import command
 from benchflow.cli.command import Command, Json, Trust, Yes
 
 if TYPE_CHECKING:
-    from benchflow.cli.rollout import Chosen
+    from benchflow.cli.chosen import Chosen
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollback import Restored
     from benchflow.contracts.rollout import Answer, Question
@@ -46,7 +46,7 @@ def answer(
     The agent waits for it, however long, and the rollout's time limit does
     not run meanwhile.
     """
-    from benchflow.cli.rollout import choose
+    from benchflow.cli.chosen import choose
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.terminal import Text, line
     from benchflow.sanitise import sanitise_log
@@ -85,7 +85,7 @@ def verify(
     Nothing is ended, and nothing that the verifier brings stays in the
     sandbox. What it itself does to the workspace is done.
     """
-    from benchflow.cli.rollout import choose
+    from benchflow.cli.chosen import choose
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.screen import reward as shown
     from benchflow.cli.terminal import line
@@ -121,7 +121,7 @@ def rollback(
     has ended goes on from a node of its own if its job was submitted with
     --keep checkpoints; bench job watch shows how far it is.
     """
-    from benchflow.cli.rollout import choose
+    from benchflow.cli.chosen import choose
     from benchflow.cli.screen import console, print_json
     from benchflow.cli.terminal import line
 
@@ -160,8 +160,8 @@ def replay(
     They are the recorded ones, byte for byte, for as long as the agent asks
     what it asked; from then on the model answers, unless --strict.
     """
+    from benchflow.cli.chosen import choose
     from benchflow.cli.resume import plan_replay
-    from benchflow.cli.rollout import choose
     from benchflow.cli.submit import start
 
     plan = plan_replay(choose(rollout, jobs_dir), until=until, strict=strict, job_name=job_name, trust=trust)
@@ -198,7 +198,7 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
     """
     from temporalio.service import RPCError
 
-    from benchflow.cli.job import engine_if_running
+    from benchflow.cli.engine import engine_if_running
     from benchflow.contracts import names
     from benchflow.contracts.job import RolloutProgress
     from benchflow.contracts.rollout import Answer
@@ -228,7 +228,7 @@ async def _go_back(chosen: Chosen, node: str) -> Restored:
     """Roll a rollout back to a node: in its workflow if it runs, else by a restart if its checkpoints are retained."""
     from temporalio.client import WorkflowExecutionStatus
 
-    from benchflow.cli.job import engine_if_running
+    from benchflow.cli.engine import engine_if_running
     from benchflow.errors import StackError
     from benchflow.jobs.client import status_of
     from benchflow.jobs.rollback import put_back
@@ -266,7 +266,7 @@ async def _look(chosen: Chosen) -> VerifyResult:
     from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
     from temporalio.service import RPCError
 
-    from benchflow.cli.job import engine_if_running
+    from benchflow.cli.engine import engine_if_running
     from benchflow.contracts import names
     from benchflow.contracts.reward import VerifyResult
     from benchflow.errors import ServerUnavailableError, StackError, UsageError, VerifierError

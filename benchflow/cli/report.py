@@ -22,6 +22,7 @@ from benchflow.cli.screen import (
     reward,
     seconds,
     short_number,
+    show_place,
     table,
 )
 from benchflow.sanitise import sanitise_line, sanitise_log
@@ -341,14 +342,6 @@ def show_ui(engine: Engine, job_id: str, screen: Screen) -> None:
     show_place("Web UI", engine.ui_of(job_id), screen)
     if engine.has_login:
         screen.print("The Web UI asks for a token: first open the address that bench stack status prints.", style="dim")
-
-
-def show_place(name: str, place: str | None, screen: Screen) -> None:
-    """Print a path or an address with its label, on one unbroken line so that it can be copied; nothing for None."""
-    from benchflow.cli.terminal import line
-
-    if place:
-        screen.print(line((f"{name:<9}", "dim"), place), soft_wrap=True)
 
 
 def show_way_back(job: Job, screen: Screen) -> None:

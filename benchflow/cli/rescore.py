@@ -283,8 +283,7 @@ def _show_totals(found: Rescoring, screen: Screen) -> None:
 
     Each agent has its own mean.
     """
-    from benchflow.cli.report import show_place
-    from benchflow.cli.screen import dollars, plural, reward
+    from benchflow.cli.screen import dollars, plural, reward, show_place
     from benchflow.cli.terminal import Text
 
     parts: list[StyledText] = []

@@ -27,8 +27,8 @@ def results(
     """
     from benchflow.cli.figures import show_agents, show_details
     from benchflow.cli.modes import show_mode
-    from benchflow.cli.report import MAX_ROWS, document, show_errors, show_place, show_rows, show_totals
-    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.report import MAX_ROWS, document, show_errors, show_rows, show_totals
+    from benchflow.cli.screen import console, print_json, show_place
     from benchflow.cli.terminal import line
     from benchflow.contracts import ids
     from benchflow.results.summary import read_results, read_spec, summarize

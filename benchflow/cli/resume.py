@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchflow.cli.rollout import Chosen
+    from benchflow.cli.chosen import Chosen
     from benchflow.contracts.job import JobSpec
     from benchflow.jobs import JobPlan
 

@@ -172,3 +172,11 @@ def dollars(value: float | None) -> str:
     if 0 < value < 0.0001:
         return "<$0.0001"
     return f"${value:.2f}" if value == 0 or value >= 0.1 else f"${value:.4f}"
+
+
+def show_place(name: str, place: str | None, screen: Screen) -> None:
+    """Print a path or an address with its label, on one unbroken line so that it can be copied; nothing for None."""
+    from benchflow.cli.terminal import line
+
+    if place:
+        screen.print(line((f"{name:<9}", "dim"), place), soft_wrap=True)

@@ -30,8 +30,7 @@ def start(as_json: Json = False) -> None:
 @app.command(cls=Command)
 def status(as_json: Json = False) -> None:
     """What the local stack is doing. Starts nothing."""
-    from benchflow.cli.report import show_place
-    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.screen import console, print_json, show_place
     from benchflow.cli.terminal import Text
     from benchflow.paths import StatePaths
     from benchflow.sanitise import sanitise_log
@@ -129,7 +128,7 @@ def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
 
 def _show(record: StackRecord, screen: Any) -> None:
     """Print the facts of a stack."""
-    from benchflow.cli.report import show_place
+    from benchflow.cli.screen import show_place
     from benchflow.paths import StatePaths
 
     def process(found: Any) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.text import Text as StyledText
 
+from benchflow.cli.chosen import choose
 from benchflow.cli.plain import brief, one_line
-from benchflow.cli.rollout import choose
 from benchflow.cli.terminal import Screen, Text, line
 from benchflow.contracts.environment import BASELINE, DatabaseDiff, RowChange, StateDiff, TableDiff
 from benchflow.errors import UsageError

@@ -46,8 +46,8 @@ def show(
     Of a rollout that runs, what has grown so far. On a terminal a tree of
     more than 100 lines is folded until it fits. Starts nothing.
     """
-    from benchflow.cli.report import show_errors, show_place
-    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.report import show_errors
+    from benchflow.cli.screen import console, print_json, show_place
     from benchflow.cli.terminal import Text
     from benchflow.contracts.rollout import RolloutResult
     from benchflow.trajectories.drawing import draw
@@ -103,7 +103,7 @@ def _find(rollout: str, jobs_dir: Path) -> StoredTree:
 
 def _place(rollout: str, jobs_dir: Path) -> RolloutPaths:
     """Return the paths of a rollout, given by its directory, or by a name or id as for `choose`."""
-    from benchflow.cli.rollout import choose
+    from benchflow.cli.chosen import choose
     from benchflow.errors import UsageError
     from benchflow.paths import RolloutPaths
 

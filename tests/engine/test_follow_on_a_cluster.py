@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support.theatre import Theatre
 
-from benchflow.cli.rollout import choose, show
+from benchflow.cli.chosen import choose
+from benchflow.cli.rollout import show
 from benchflow.errors import UsageError
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchflow.cli.rollout import choose
+from benchflow.cli.chosen import choose
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
 from benchflow.contracts.rollout import RolloutResult

@@ -15,8 +15,8 @@ import pytest
 from support.command_line import Bench, bench
 from support.stored_jobs import Past, answer, store_job, write_task
 
+from benchflow.cli.chosen import choose
 from benchflow.cli.resume import plan_again, plan_replay
-from benchflow.cli.rollout import choose
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
 from benchflow.errors import ConfigError, StateKeyError, UntrustedJobError

@@ -16,8 +16,8 @@ from support.model_world import Call, asked_of, calls_of, policy, runs, says, wr
 from typer.testing import CliRunner
 
 from benchflow.cli.app import app
+from benchflow.cli.chosen import choose
 from benchflow.cli.resume import plan_replay
-from benchflow.cli.rollout import choose
 from benchflow.contracts.gateway import ReplayStatus
 from benchflow.jobs import open_job, submit
 from benchflow.paths import JobPaths

@@ -20,8 +20,8 @@ from support.made_once import made_once
 from support.model_world import calls_of, main_calls
 from support.real_agents import Api, Asked, answer, write_task
 
+from benchflow.cli.chosen import choose
 from benchflow.cli.resume import plan_replay
-from benchflow.cli.rollout import choose
 from benchflow.contracts.config import JobConfig
 from benchflow.gateway.difference import is_prefix
 from benchflow.gateway.normalise import Normaliser

@@ -13,8 +13,8 @@ from support.hostile_text import FORGED, HOSTILE, OURS, raw_in
 from support.told_rollouts import end, make_job, one_rollout, say
 from typer.testing import CliRunner
 
+from benchflow.cli.chosen import choose
 from benchflow.cli.command import Command, Json
-from benchflow.cli.rollout import choose
 from benchflow.cli.terminal import Screen, Text, line
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import BenchFlowError, StoreError

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from support.command_line import Bench
 from support.told_rollouts import Line, end, make_job, one_rollout, say
 
+from benchflow.cli.chosen import choose
 from benchflow.cli.plain import cut, plain, wrap
-from benchflow.cli.rollout import choose
 from benchflow.cli.trajectory import Rendering
 from benchflow.contracts.rollout import Failure
 from benchflow.errors import JobNotFoundError, UsageError
