@@ -41,7 +41,7 @@ AskUser = Callable[[Question], Awaitable[Answer]]
 """Callback that answers an agent's question to its user. Raises `Unanswered` if there is no answer yet."""
 
 
-class Unanswered(Exception):
+class Unanswered(Exception):  # noqa: N818 - no error: the turn waits
     """Raised when the agent waits for an answer that is not given yet. The turn is not over: prompt again after it."""
 
     def __init__(self, question: Question) -> None:

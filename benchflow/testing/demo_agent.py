@@ -80,7 +80,7 @@ class RpcError(Exception):
         self.code = code
 
 
-class TurnEnd(Exception):
+class TurnEnd(Exception):  # noqa: N818 - no error: how a script ends a turn
     """Raised to end a turn with a given response."""
 
     def __init__(self, stop_reason: str, usage: Json | None = None) -> None:

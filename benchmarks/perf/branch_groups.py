@@ -33,7 +33,9 @@ INPUT, INPUT_PER_REPLY, OUTPUT = 1000, 250, 100
 
 @dataclass(frozen=True)
 class Sizes:
-    """agents: names of `AGENTS`. prefixes: in turns. concurrency: rollouts, or children, at a time. latency: seconds of
+    """Options of the measurement.
+
+    agents: names of `AGENTS`. prefixes: in turns. concurrency: rollouts, or children, at a time. latency: seconds of
     each call of the model. runs: of each way, of which the median pair is told.
     """
 

@@ -1,5 +1,6 @@
-"""Rollouts that are over before their end: sandboxes go, rows say so, and what runs beside them, also of another stack
-on this machine, goes on.
+"""Rollouts that are over before their end: sandboxes are removed, and rows say so.
+
+Whatever runs beside them, also of another stack on this machine, goes on.
 """
 
 from __future__ import annotations

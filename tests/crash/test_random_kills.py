@@ -145,9 +145,10 @@ async def strike(stack: EmbeddedStack, chance: random.Random) -> None:
 async def test_a_command_whose_end_nobody_saw_is_not_run_again(
     stack: EmbeddedStack, tmp_path: Path, kills: int
 ) -> None:
-    """A process of the provider's waits for each command. Without it nobody knows how, or whether, the command ended:
-    its rollout ends, too, and says so (and would be run again from its root, did the job not forbid it here). What may
-    be done again, as after the death of a worker, is done again.
+    """Kill the provider's processes that wait for commands.
+
+    Without one nobody knows how, or whether, its command ended: its rollout ends, too, and says so (and would be run
+    again from its root, did the job not forbid it here). Whatever may be repeated, as after the death of a worker, is.
     """
     chance = chance_of_this_run()
     tasks = write_counted_tasks(tmp_path / "tasks", 8, stack.sandbox, setup_sec=0.5, solve_sec=1.5, verify_sec=0.5)

@@ -1,5 +1,6 @@
-"""Trees of steps that are each verified, whose worker and server are killed as they grow: in the end they are those
-that nobody disturbed. A tree of turns, in a world, is that of `test_office_trees_killed`.
+"""Trees of verified steps whose worker and server are killed as they grow: they end like undisturbed ones.
+
+A tree of turns, in a world, is that of `test_office_trees_killed`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Records the histories that `test_replay.py` replays, each a small story. Run it by name, after a deliberate change:
+"""Record the histories that `test_replay.py` replays.
+
+Run it by name, after a deliberate change:
 
     python -m pytest tests/engine/record_histories.py
 

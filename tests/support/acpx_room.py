@@ -42,7 +42,7 @@ SESSION = "session-0"
 
 
 def small_record() -> AgentRecord:
-    """acpx with a small agent, whose program no test starts: they put another one in its place."""
+    """Return the record of acpx with a small agent, whose program no test starts: tests replace it."""
     opencode = find_agent("acpx/opencode")
     acpx = opencode.model_copy(
         update={

@@ -27,7 +27,7 @@ from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.records import parse_record
 from benchflow.planes.environment.manifest import read_manifest
 from benchflow.planes.reward.action.calls import read_calls
-from benchflow.planes.reward.judge.answers import NotAVerdict, read_verdicts
+from benchflow.planes.reward.judge.answers import NotAVerdictError, read_verdicts
 from benchflow.planes.reward.memory.skills import _declared_name
 from benchflow.planes.reward.ors import read_episode
 from benchflow.planes.reward.script import parse_rewards
@@ -45,8 +45,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Parser:
-    """read: what it makes of some bytes, given an empty directory. examples: inputs that it takes. errors: that it may
-    raise beside `BenchFlowError`, since it says so.
+    """A parser of untrusted input.
+
+    read: parses bytes, given an empty directory. examples: valid inputs. errors: documented errors.
     """
 
     name: str
@@ -82,7 +83,7 @@ def _verdicts(data: bytes, directory: Path) -> Any:
     text = data.decode("utf-8", "replace")
     try:
         return read_verdicts([], text, SCALES)
-    except NotAVerdict:
+    except NotAVerdictError:
         return read_verdicts([("submit_verdict", text)], "", SCALES[:1])
 
 
@@ -390,7 +391,7 @@ PARSERS = [
         "a judge's answer",
         _verdicts,
         (VERDICTS, b'```json\n{"clear": {"score": 1}, "done": {"score": 2}}\n```'),
-        (NotAVerdict,),
+        (NotAVerdictError,),
     ),
     Parser("rubric.toml", _file("rubric.toml", load_rubric), (RUBRIC,)),
     Parser(

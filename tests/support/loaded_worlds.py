@@ -59,7 +59,7 @@ PATIENCE = 120.0
 
 
 def answer(request: ModelRequest) -> Mapping[str, Any] | str:
-    """To `note WORD`: a command that notes it, then `WORD is noted.` To anything else: `You said it.`"""
+    """Answer `note WORD` by a command that notes it, then `WORD is noted.`, and anything else by `You said it.`."""
     said = [message.text for message in request.messages if message.role == "user" and "note " in message.text]
     word = said[-1].rpartition("note ")[2].split()[0] if said else ""
     if request.tool_results:

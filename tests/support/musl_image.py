@@ -56,9 +56,9 @@ def _unpack(package: Path, root: Path) -> None:
 
 
 def _sources(directory: Path) -> list[str]:
-    """apt's options for Debian's current release, wherever this host has its packages from: an older musl is too old.
+    """Return options of apt for Debian's current release; None on another distribution.
 
-    None on another distribution.
+    They name it wherever this host has its packages from: an older musl is too old.
     """
     form = "$(ORIGIN) $(CODENAME) $(REPO_URI)"
     rows = [

@@ -1,5 +1,6 @@
-"""Agents of the office tasks as scripts: careless ones that do the work and fall into the trap, and honest ones that
-do it in another way than the oracle.
+"""Agents of the office tasks as scripts.
+
+Careless ones do the work and fall into the trap; honest ones do it in another way than the oracle.
 
 Each is a shell script over the public interface, which stands in for `oracle/solve.sh` in a copy of the task.
 """

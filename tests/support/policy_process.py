@@ -38,7 +38,7 @@ def must_fit(model: Any, data: Any) -> None:
     assert adapter.dump_python(adapter.validate_python(data), mode="json", by_alias=True, exclude_unset=True) == data
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """An answer that is an error."""
 
 
@@ -70,7 +70,7 @@ class Agent:
                 self.stray.append(message)
             elif "error" in message:
                 must_fit(s.Error, message["error"])
-                answer.set_exception(Refused(f"{message['error']['code']}: {message['error']['message']}"))
+                answer.set_exception(RefusedError(f"{message['error']['code']}: {message['error']['message']}"))
             else:
                 must_fit(ANSWERS[method], message["result"])
                 answer.set_result(message["result"])

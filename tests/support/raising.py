@@ -73,7 +73,7 @@ def _parsed(file: Path) -> tuple[ast.Module, list[str], list[str]]:
 
 
 class _Awaits(ast.NodeTransformer):
-    """Puts `_raising(site, …)` around what is awaited, and `_entering(site, …)` around what is entered."""
+    """Puts `_raising(site, …)` around what is awaited, and `_Entering(site, …)` around what is entered."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -104,7 +104,7 @@ class _Awaits(ast.NodeTransformer):
 
     def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AST:
         for item in node.items:
-            item.context_expr = ast.Call(_name("_entering"), [self._site(), item.context_expr], [])
+            item.context_expr = ast.Call(_name("_Entering"), [self._site(), item.context_expr], [])
         return self.generic_visit(node)
 
     def _site(self) -> ast.Constant:
@@ -127,7 +127,7 @@ async def _raising(site: str, call: Any, /, *args: Any, **options: Any) -> Any:
 
 
 @dataclass
-class _entering:
+class _Entering:
     site: str
     entered: AbstractAsyncContextManager[Any]
 
@@ -168,7 +168,7 @@ class _Loader(SourceFileLoader):
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update(_raising=_raising, _entering=_entering)
+        vars(module).update(_raising=_raising, _Entering=_Entering)
         super().exec_module(module)
 
 

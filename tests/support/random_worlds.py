@@ -79,8 +79,10 @@ os._exit(0)
 
 @dataclass
 class File:
-    """One that several names may have. shared: then nobody changes it any more: a layered file system keeps what two
-    names have in common only as long as it is not copied up.
+    """A file that several names may have.
+
+    shared: it is not changed any more, because a layered file system keeps what two names have in common only as long
+    as the file is not copied up.
     """
 
     text: str

@@ -140,7 +140,7 @@ def _check_effort(record: AgentRecord, effort: str | None) -> None:
         )
 
 
-class _Left(Exception):
+class _LeftError(Exception):
     """A placeholder has no value, so that its entry is left out."""
 
 
@@ -158,7 +158,7 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
                 made = _filled(inner, values)
                 if made or not isinstance(inner, dict | list | tuple) or not inner:
                     table[_filled(key, values)] = made
-            except _Left:
+            except _LeftError:
                 continue
         return table
     if isinstance(value, list | tuple):
@@ -166,7 +166,7 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
         for inner in value:
             try:
                 items.append(_filled(inner, values))
-            except _Left:
+            except _LeftError:
                 continue
         return items
     return value
@@ -174,7 +174,7 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
 
 def _given(name: str, values: Mapping[str, str]) -> str:
     if name not in values:
-        raise _Left
+        raise _LeftError
     return values[name]
 
 

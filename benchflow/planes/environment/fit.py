@@ -10,8 +10,8 @@ from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError, UnsafePathError
 from benchflow.planes.sandbox.bases import with_tag
 from benchflow.planes.sandbox.local.build.syntax import (
-    Mistake,
-    Unsupported,
+    SyntaxMistakeError,
+    UnsupportedSyntaxError,
     check_directives,
     expand,
     flags,
@@ -53,7 +53,7 @@ def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: 
     dockerfile = directory / task.dockerfile
     try:
         base = base_of(read_regular(dockerfile, MAX_TEXT).decode("utf-8-sig", errors="replace"))
-    except (Mistake, Unsupported, UnsafePathError, OSError) as error:
+    except (SyntaxMistakeError, UnsupportedSyntaxError, UnsafePathError, OSError) as error:
         raise ManifestError(
             f"what {dockerfile} builds FROM cannot be told: {error}",
             file=str(source),
@@ -74,8 +74,8 @@ def base_of(dockerfile: str) -> str:
     """Return the base image of a Dockerfile's last stage, as written there, followed through named stages.
 
     Raises:
-        Mistake: The Dockerfile has no FROM, or one that cannot be expanded.
-        Unsupported: The Dockerfile reader does not support an instruction.
+        SyntaxMistakeError: The Dockerfile has no FROM, or one that cannot be expanded.
+        UnsupportedSyntaxError: The Dockerfile reader does not support an instruction.
     """
     check_directives(dockerfile)
     stages: dict[str, str] = {}
@@ -91,15 +91,15 @@ def base_of(dockerfile: str) -> str:
             image, *more = words(flags(instruction.rest)[1]) or [""]
             name = expand(image, defaults, _unset)
             if not name:
-                raise Mistake(f"line {instruction.line}: the image's name is empty")
+                raise SyntaxMistakeError(f"line {instruction.line}: the image's name is empty")
             base = stages.get(name.lower(), name)
             if len(more) == 2 and more[0].upper() == "AS":
                 stages[more[1].lower()] = base
     if base is None:
-        raise Mistake("it has no FROM")
+        raise SyntaxMistakeError("it has no FROM")
     return base
 
 
 def _unset(name: str) -> None:
-    """Raise `Mistake` for a variable of FROM that has no default, as `expand` calls it for an unset one."""
-    raise Mistake(f"${name} has no default")
+    """Raise `SyntaxMistakeError` for a variable of FROM that has no default, as `expand` calls it for an unset one."""
+    raise SyntaxMistakeError(f"${name} has no default")

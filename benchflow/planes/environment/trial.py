@@ -151,14 +151,14 @@ async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what:
             if setting.manifest.is_stateful:
                 await trial.roll_back()
             await trial.compare_copy()
-        except _Ended:
+        except _EndedError:
             pass
         finally:
             await see_through(trial.end())
     return trial.result()
 
 
-class _Ended(Exception):
+class _EndedError(Exception):
     """A step has failed, and is recorded: the trial ends."""
 
 
@@ -202,7 +202,7 @@ class _Trial:
         )
 
     async def _step(self, what: str, work: Callable[[], Awaitable[str | Timed]]) -> None:
-        """Run one step and record its finding. Raise `_Ended` if it raises a `BenchFlowError`."""
+        """Run one step and record its finding. Raise `_EndedError` if it raises a `BenchFlowError`."""
         self._tell(what)
         started = time.monotonic()
         try:
@@ -210,7 +210,7 @@ class _Trial:
         except BenchFlowError as error:
             self._failure = self._failure or failure_of(error)
             self._record(what, "fails", error.message, time.monotonic() - started)
-            raise _Ended from error
+            raise _EndedError from error
         whole = time.monotonic() - started
         detail, seconds = (done, whole) if isinstance(done, str) else done
         self._record(what, "holds", detail, seconds)
@@ -379,11 +379,11 @@ class _Trial:
 
     async def end(self) -> None:
         """Tear the world down and remove its sandbox, however far the trial came, and verify both."""
-        with suppress(_Ended):
+        with suppress(_EndedError):
             if self._ready is not None:
                 await self._step("teardown", self._tear_down)
         if "sandbox" in self._findings:
-            with suppress(_Ended):
+            with suppress(_EndedError):
                 await self._step("removed", self._remove_sandbox)
         else:
             # A start that was cancelled halfway may have left a sandbox.

@@ -116,11 +116,11 @@ class _Resolver:
 
     def _expand(self, text: str) -> str:
         """Return a word without quotes and variables; empty if only the builder knows its value."""
-        from benchflow.planes.sandbox.local.build.syntax import Mistake, Unsupported, expand
+        from benchflow.planes.sandbox.local.build.syntax import SyntaxMistakeError, UnsupportedSyntaxError, expand
 
         try:
             return expand(text, self._args, lambda name: None)
-        except (Mistake, Unsupported):
+        except (SyntaxMistakeError, UnsupportedSyntaxError):
             return ""
 
 

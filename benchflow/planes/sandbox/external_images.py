@@ -63,7 +63,7 @@ class _Reader:
     def read(self, word: str, rest: str, line: int) -> None:
         """Read one instruction."""
         # Imported here, so that commands that build nothing need not load it.
-        from benchflow.planes.sandbox.local.build.syntax import Mistake, Unsupported
+        from benchflow.planes.sandbox.local.build.syntax import SyntaxMistakeError, UnsupportedSyntaxError
 
         try:
             match word:
@@ -73,10 +73,10 @@ class _Reader:
                     self._begin_stage(rest)
                 case "COPY" | "RUN":
                     self._read_flags(rest)
-        except Mistake:
+        except SyntaxMistakeError:
             # Invalid: the builder will refuse it, with a reason.
             return
-        except Unsupported as error:
+        except UnsupportedSyntaxError as error:
             raise UnsupportedFeatureError(
                 f"line {line}: an image has a name that only its builder can tell: {error.what}",
                 file=self._shown,
@@ -86,14 +86,14 @@ class _Reader:
 
     def _declare(self, rest: str) -> None:
         """Record the defaults of an ARG instruction."""
-        from benchflow.planes.sandbox.local.build.syntax import Unsupported, words
+        from benchflow.planes.sandbox.local.build.syntax import UnsupportedSyntaxError, words
 
         for word in words(rest):
             name, given, value = word.partition("=")
             try:
                 if given:
                     self._arguments[name] = self._expand(value)
-            except Unsupported:
+            except UnsupportedSyntaxError:
                 # An error only if FROM uses it.
                 self._arguments[name] = _UNKNOWN
 
@@ -111,22 +111,22 @@ class _Reader:
 
     def _read_flags(self, rest: str) -> None:
         """Add the images in the `--from` and `--mount` flags of an instruction."""
-        from benchflow.planes.sandbox.local.build.syntax import Unsupported, flags
+        from benchflow.planes.sandbox.local.build.syntax import UnsupportedSyntaxError, flags
 
         for flag, value in flags(rest)[0]:
             found = [value.strip("\"'")] if flag == "from" else _MOUNT_FROM.findall(value) if flag == "mount" else []
             for name in found:
                 if "$" in name:
                     # Builders refuse variables here, too.
-                    raise Unsupported(name)
+                    raise UnsupportedSyntaxError(name)
                 self._add(name, None)
 
     def _add(self, name: str, platform: str | None) -> None:
         """Add an image, unless the name is that or the number of a stage."""
-        from benchflow.planes.sandbox.local.build.syntax import Unsupported
+        from benchflow.planes.sandbox.local.build.syntax import UnsupportedSyntaxError
 
         if _UNKNOWN in name:
-            raise Unsupported("the value of an ARG")
+            raise UnsupportedSyntaxError("the value of an ARG")
         if name and not name.isdecimal() and name.lower() not in self._stages:
             self.found.append(ExternalImage(name, platform))
 

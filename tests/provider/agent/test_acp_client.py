@@ -19,15 +19,15 @@ from benchflow.planes.agent.acp.client import (
     TERMINALS,
     Client,
 )
-from benchflow.planes.agent.acp.dialogue import METHOD_NOT_FOUND, Refused
+from benchflow.planes.agent.acp.dialogue import METHOD_NOT_FOUND, RefusedError
 from benchflow.planes.agent.notes import Message
 from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, nap
 
 USER = "nobody"
 
 
-async def refusal(client: Client, method: str, **params: Any) -> Refused:
-    with pytest.raises(Refused) as caught:
+async def refusal(client: Client, method: str, **params: Any) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
         await client.serve(secrets.randbelow(2**40), method, params)
     return caught.value
 

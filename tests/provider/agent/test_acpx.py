@@ -37,7 +37,7 @@ LOCALLY = pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
 
 @pytest.fixture(scope="session")
 def toolbox(kept: StatePaths) -> Toolbox:
-    """acpx and a small package."""
+    """Return the toolbox of acpx with a small package."""
     built = asyncio.run(ensure_toolbox(small_record(), kept))
     assert built is not None
     return built

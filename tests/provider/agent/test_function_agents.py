@@ -332,7 +332,7 @@ class TestEnds(Economical, Functions):
             over.set()
 
     async def test_its_errors_are_its_own(self, given: Given) -> None:
-        class Odd(Exception):
+        class OddError(Exception):
             def __str__(self) -> str:
                 raise RuntimeError
 
@@ -346,7 +346,7 @@ class TestEnds(Economical, Functions):
             kinds: dict[str, BaseException] = {
                 "error": ValueError("x" * 10**6),
                 "exit": SystemExit(3),
-                "odd": Odd(),
+                "odd": OddError(),
                 "cancelled": asyncio.CancelledError(),
                 "deep": RecursionError("deep"),
             }
@@ -356,7 +356,7 @@ class TestEnds(Economical, Functions):
             {
                 "error": "ValueError: xxx",
                 "exit": "SystemExit: 3",
-                "odd": "Odd",
+                "odd": "OddError",
                 "cancelled": "CancelledError",
                 "deep": "RecursionError: deep",
                 "number": "returned int",

@@ -13,7 +13,7 @@ from support.policy_process import (
     GOAL,
     PATIENCE,
     Message,
-    Refused,
+    RefusedError,
     Start,
     asleep,
     run_tool,
@@ -32,7 +32,7 @@ from benchflow.testing.waiting import until
 
 @pytest.fixture
 def start(runtime: Toolbox, tmp_path: Path) -> Start:
-    """Run the agent: `async with start(model, max_steps=3) as agent`."""
+    """Return a function that runs the agent, for `async with start(model, max_steps=3) as agent`."""
     return functools.partial(running, runtime.root / "bin" / "node", tmp_path)
 
 
@@ -169,7 +169,7 @@ async def test_a_model_call_that_failed_in_passing_is_made_again(start: Start, t
 async def test_an_endpoint_that_stays_broken_fails_the_turn_and_not_the_session(start: Start) -> None:
     trouble = {"error": {"status": 503, "message": "no GPU today", "retry_after": 0}, "times": 7}
     async with ScriptedModel([trouble, "Hi."]) as model, start(model) as agent:
-        with pytest.raises(Refused, match=r"-32603: .* answered 503: .*no GPU today"):
+        with pytest.raises(RefusedError, match=r"-32603: .* answered 503: .*no GPU today"):
             await agent.prompt()
         assert len(model.main_calls) == 7
         assert (await agent.prompt("again"))["stopReason"] == "end_turn"
@@ -179,14 +179,14 @@ async def test_an_endpoint_that_stays_broken_fails_the_turn_and_not_the_session(
 async def test_a_request_that_is_refused_is_not_made_again_and_no_key_is_repeated(start: Start) -> None:
     trouble = {"error": {"status": 401, "message": "not this one: sk-canary"}, "times": "always"}
     async with ScriptedModel([trouble]) as model, start(model, api_key="sk-canary") as agent:
-        with pytest.raises(Refused, match=r"answered 401: .*not this one: \[the key\]"):
+        with pytest.raises(RefusedError, match=r"answered 401: .*not this one: \[the key\]"):
             await agent.prompt()
         assert len(model.main_calls) == 1
 
 
 async def test_an_answer_that_is_none_fails_the_turn(start: Start) -> None:
     async with ScriptedModel([{"fault": {"kind": "garbage", "text": "<html>"}}]) as model, start(model) as agent:
-        with pytest.raises(Refused, match="answered without a message: <html>"):
+        with pytest.raises(RefusedError, match="answered without a message: <html>"):
             await agent.prompt()
 
 

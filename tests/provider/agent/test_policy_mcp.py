@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.mcp_server import TEXT, McpServer, Speak, one_of_a_list, stream, tool
-from support.policy_process import PATIENCE, Message, Refused, Start, running, told, use
+from support.policy_process import PATIENCE, Message, RefusedError, Start, running, told, use
 
 from benchflow.planes.agent.toolbox import Toolbox
 from benchflow.testing.scripted_model import ScriptedModel
@@ -32,7 +32,7 @@ ARCHIVE = {"name": "archive_mail", "description": "Archive it.", "inputSchema": 
 
 @pytest.fixture
 def start(runtime: Toolbox, tmp_path: Path) -> Start:
-    """Run the agent without a session: `async with start(model, max_steps=3) as agent`."""
+    """Return a function that runs the agent without a session: `async with start(model) as agent`."""
     return functools.partial(running, runtime.root / "bin" / "node", tmp_path, session=False)
 
 
@@ -299,12 +299,14 @@ async def test_a_server_that_cannot_be_reached_is_named_and_there_is_no_session(
         async with ScriptedModel([]) as model, start(model) as agent:
             hello = await agent.call("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
             assert hello["agentCapabilities"]["mcpCapabilities"] == {"http": True, "sse": False}
-            with pytest.raises(Refused, match=r'-32603: the MCP server "gone" .*cannot be reached: .*ECONNREFUSED'):
+            with pytest.raises(
+                RefusedError, match=r'-32603: the MCP server "gone" .*cannot be reached: .*ECONNREFUSED'
+            ):
                 await agent.new(server.row("mail"), gone)
-            with pytest.raises(Refused, match=r'-32603: the MCP server "old" .*speaks MCP 1999-01-01'):
+            with pytest.raises(RefusedError, match=r'-32603: the MCP server "old" .*speaks MCP 1999-01-01'):
                 await agent.new(old.row("old"))
             wrong_path = server.row("lost") | {"url": model.openai_base_url + "/mcp"}
-            with pytest.raises(Refused, match=r'-32603: the MCP server "lost" .*answered 404'):
+            with pytest.raises(RefusedError, match=r'-32603: the MCP server "lost" .*answered 404'):
                 await agent.new(wrong_path)
             assert list((agent.work.parent / "home").rglob("*.json")) == []
 
@@ -320,13 +322,13 @@ async def test_a_server_that_cannot_be_reached_is_named_and_there_is_no_session(
 )
 async def test_servers_that_it_cannot_reach_are_refused(start: Start, server: Message, says: str) -> None:
     async with ScriptedModel([]) as model, start(model) as agent:
-        with pytest.raises(Refused, match=f"-32602: .*{says}"):
+        with pytest.raises(RefusedError, match=f"-32602: .*{says}"):
             await agent.new(server)
 
 
 async def test_two_servers_of_one_name_are_refused(start: Start) -> None:
     with McpServer([ARCHIVE]) as server:
         async with ScriptedModel([]) as model, start(model) as agent:
-            with pytest.raises(Refused, match='-32602: the MCP server "mail" is there twice'):
+            with pytest.raises(RefusedError, match='-32602: the MCP server "mail" is there twice'):
                 await agent.new(server.row("mail"), server.row("mail"))
     assert server.sent == []

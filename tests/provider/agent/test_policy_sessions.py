@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.acp_room import CWD, PATIENT, SELDOM_IN_DOCKER, USER, room_in, take_turn
-from support.policy_process import GOAL, PATIENCE, Message, Refused, Start, asleep, run_tool, running, told, use
+from support.policy_process import GOAL, PATIENCE, Message, RefusedError, Start, asleep, run_tool, running, told, use
 
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account
@@ -29,7 +29,7 @@ from benchflow.testing.waiting import until
 
 @pytest.fixture
 def start(runtime: Toolbox, tmp_path: Path) -> Start:
-    """Run the agent: `async with start(model, max_steps=3) as agent`."""
+    """Return a function that runs the agent, for `async with start(model, max_steps=3) as agent`."""
     return functools.partial(running, runtime.root / "bin" / "node", tmp_path)
 
 
@@ -131,7 +131,7 @@ async def test_garbage_on_its_input_does_not_kill_it(start: Start) -> None:
 async def test_settings_that_make_no_sense_are_named(start: Start, settings: Message, says: str) -> None:
     async with ScriptedModel([]) as model, start(model, session=False, **settings) as agent:
         await agent.call("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
-        with pytest.raises(Refused, match=says):
+        with pytest.raises(RefusedError, match=says):
             await agent.new()
 
 
@@ -147,11 +147,11 @@ async def test_what_it_cannot_do_is_refused(start: Start) -> None:
             ("session/prompt", {"sessionId": "x", "prompt": []}, "-32002"),
             ("session/prompt", {"sessionId": agent.session, "prompt": picture}, "-32600: .*in a turn"),
         ]:
-            with pytest.raises(Refused, match=says):
+            with pytest.raises(RefusedError, match=says):
                 await agent.call(method, params)
         agent.cancel()
         await turn
-        with pytest.raises(Refused, match=r"-32602: .*text and links"):
+        with pytest.raises(RefusedError, match=r"-32602: .*text and links"):
             await agent.call("session/prompt", {"sessionId": agent.session, "prompt": picture})
 
 

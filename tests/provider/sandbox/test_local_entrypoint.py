@@ -34,8 +34,9 @@ class TestEntrypoint(OverTheHost):
         class_stack: str,
         tmp_path: Path,
     ) -> Begin:
-        """Starts a sandbox of an image with these steps, and its entrypoint; `start` removes it, `class_stack` what
-        the sandboxes shared.
+        """Return a function that starts a sandbox of an image with these steps, and its entrypoint.
+
+        `start` removes the sandbox, `class_stack` what the sandboxes shared.
         """
 
         async def begin(*steps: str, secrets: dict[str, str] | None = None, **wanted: Any) -> Sandbox:

@@ -484,8 +484,9 @@ def test_a_store_in_use_stays_mounted(fresh: Store, home: Path, tmp_path: Path) 
 
 
 def close(store: Store) -> None:
-    """Close a store that nobody uses. A sandbox that starts beside it, or a killed process's child, has it briefly, and
-    the kernel lets go of what was used in its own time.
+    """Close an unused store.
+
+    A sandbox that starts beside it, or a killed process's child, has it briefly, and the kernel releases it later.
     """
     asyncio.run(until(store.close))
 

@@ -148,7 +148,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def connect(place: Path) -> Connect:
-    """Starts the agent under the official client: `async with connect(script) as (client, connection)`."""
+    """Return a function that starts the agent under the official client, for `async with connect(script) as …`."""
 
     @asynccontextmanager
     async def open_connection(

@@ -77,7 +77,7 @@ def write_task(
 
 
 def note(request: ModelRequest) -> Json | str:
-    """Notes the word that it was told last, with a command, and says so. To anything else: `You said it.`"""
+    """Note the last word by a command, and say so; answer anything else by `You said it.`."""
     said = [message.text for message in request.messages if message.role == "user" and "lease " in message.text]
     word = said[-1].rpartition("note ")[2].split()[0] if said and "note " in said[-1] else ""
     if request.tool_results:

@@ -121,8 +121,10 @@ class Court:
 
 @dataclass(frozen=True)
 class Scored:
-    """A job that is over. asked: what its judge was asked, as often; same: it was scored again as it is, which asked
-    `asked_again`; other: it was scored again by a changed rubric, which asked `asked_anew`.
+    """A finished job.
+
+    asked: requests to its judge. same: it was rescored as it is, which asked `asked_again`. other: it was rescored by a
+    changed rubric, which asked `asked_anew`.
     """
 
     job: Path

@@ -1,6 +1,4 @@
-"""What a rollout knows of its children, before a workflow is about it: who may begin, what its nodes are worth, and
-which of them belong to it after a restore.
-"""
+"""Branches of a rollout without a workflow: which children may begin, node values, nodes after a restore."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.session import AskUser
-from benchflow.planes.agent.acp.dialogue import METHOD_NOT_FOUND, Refused
+from benchflow.planes.agent.acp.dialogue import METHOD_NOT_FOUND, RefusedError
 from benchflow.planes.agent.acp.questions import given_answer, question_of
 from benchflow.planes.agent.answers import answering
 from benchflow.planes.agent.notes import Message
@@ -88,7 +88,7 @@ class Client:
     # --- files and terminals -------------------------------------------------------------------------
 
     async def serve(self, request: Any, method: str, params: Message) -> Message:
-        """Carry out a request for a file or terminal and return its result. Raise `Refused` if it is invalid.
+        """Carry out a request for a file or terminal and return its result. Raise `RefusedError` if it is invalid.
 
         Args:
             request: Id of the request.
@@ -110,18 +110,18 @@ class Client:
                 await self._terminal(params)
                 await self._sandbox.kill_once(_key(self._name(params)))
                 return {}
-        raise Refused(METHOD_NOT_FOUND, f"the client does not do {method}")
+        raise RefusedError(METHOD_NOT_FOUND, f"the client does not do {method}")
 
     async def _read(self, params: Message) -> Message:
         path = _absolute(params.get("path"))
         first, limit = max(1, int(params.get("line") or 1)), int(params.get("limit") or 0)
         result = await self._as_agent(["sh", "-c", _READ, "sh", path, str(first), str(limit)])
         if result.return_code == 44:
-            raise Refused(NOT_FOUND, f"{path}: no such file")
+            raise RefusedError(NOT_FOUND, f"{path}: no such file")
         if result.return_code != 0:
-            raise Refused(INVALID_PARAMS, f"{path}: {result.stderr.strip() or 'it cannot be read'}")
+            raise RefusedError(INVALID_PARAMS, f"{path}: {result.stderr.strip() or 'it cannot be read'}")
         if result.truncated:
-            raise Refused(INVALID_PARAMS, f"{path}: it is too large to be read at once: ask for some lines of it")
+            raise RefusedError(INVALID_PARAMS, f"{path}: it is too large to be read at once: ask for some lines of it")
         return {"content": result.stdout}
 
     async def _write(self, request: Any, params: Message) -> Message:
@@ -135,14 +135,14 @@ class Client:
         finally:
             await self._sandbox.control('rm -rf "$1"', room)
         if result.return_code != 0:
-            raise Refused(INVALID_PARAMS, f"{path}: {result.stderr.strip() or 'it cannot be written'}")
+            raise RefusedError(INVALID_PARAMS, f"{path}: {result.stderr.strip() or 'it cannot be written'}")
         return {}
 
     async def _create(self, request: Any, params: Message) -> Message:
         """Start a terminal's command, and return its id once the command runs."""
         command = str(params.get("command") or "")
         if not command:
-            raise Refused(INVALID_PARAMS, "a terminal needs a command")
+            raise RefusedError(INVALID_PARAMS, "a terminal needs a command")
         name = _plain(request)
         limit = params.get("outputByteLimit")
         wanted = max(0, min(int(OUTPUT_LIMIT if limit is None else limit), MOST_OUTPUT))
@@ -186,17 +186,17 @@ class Client:
         return {"output": output, "truncated": truncated} | ({"exitStatus": ended} if ended else {})
 
     async def _terminal(self, params: Message) -> asyncio.Task[SandboxExecResult]:
-        """Return the task that waits for a terminal's command. Raise `Refused` if there is no such terminal."""
+        """Return the task that waits for a terminal's command. Raise `RefusedError` if there is no such terminal."""
         name = self._name(params)
         if name not in self._terminals and not await self._sandbox.was_started(_key(name)):
-            raise Refused(INVALID_PARAMS, f"there is no terminal {name!r}")
+            raise RefusedError(INVALID_PARAMS, f"there is no terminal {name!r}")
         # A worker that has taken over attaches by the key, so that the command itself is ignored.
         return self._terminals.get(name) or self._start(name, {"command": "true"})
 
     def _name(self, params: Message) -> str:
         name = str(params.get("terminalId") or "")
         if not name:
-            raise Refused(INVALID_PARAMS, "a terminal is named by its terminalId")
+            raise RefusedError(INVALID_PARAMS, "a terminal is named by its terminalId")
         return name
 
     async def aclose(self) -> None:
@@ -211,9 +211,9 @@ class Client:
 
 
 def _absolute(path: Any) -> str:
-    """Return a path. Raise `Refused` unless it is absolute."""
+    """Return a path. Raise `RefusedError` unless it is absolute."""
     if not isinstance(path, str) or not path.startswith("/"):
-        raise Refused(INVALID_PARAMS, f"{path!r} is not an absolute path")
+        raise RefusedError(INVALID_PARAMS, f"{path!r} is not an absolute path")
     return path
 
 

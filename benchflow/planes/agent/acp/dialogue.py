@@ -45,11 +45,11 @@ class Host(Protocol):
         ...
 
     async def serve(self, request: Any, method: str, params: Message) -> Message:
-        """Carry out a request for a file or terminal, and return the result. Raise `Refused` for an error."""
+        """Carry out a request for a file or terminal, and return the result. Raise `RefusedError` for an error."""
         ...
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request of the agent that is answered by an error."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -403,7 +403,7 @@ class Dialogue:
         answer: Message = {"jsonrpc": "2.0", "id": request}
         try:
             answer["result"] = await self._host.serve(request, method, params)
-        except Refused as refusal:
+        except RefusedError as refusal:
             answer["error"] = {"code": refusal.code, "message": refusal.message}
         except Exception as problem:
             error = typed_error(problem)

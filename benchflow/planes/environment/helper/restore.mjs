@@ -3,7 +3,7 @@
 import fs from "node:fs";
 import { basename, dirname } from "node:path";
 import { backup } from "node:sqlite";
-import { Failure, about, alone, connect, digest, failureOf, kindOf, real, run, statusOf, sync } from "./shared.mjs";
+import { HelperError, about, alone, connect, digest, failureOf, kindOf, real, run, statusOf, sync } from "./shared.mjs";
 
 const SIDECARS = ["-wal", "-shm", "-journal"];
 const ATTEMPT = 2.0;
@@ -12,7 +12,7 @@ const ALL_PAGES = 0x7fffffff;
 async function restore(request) {
   const { snapshot: taken, patience, fence_table: table } = request;
   if (!statusOf(taken.directory))
-    throw new Failure("changed", `the snapshot '${taken.name}' is not in the sandbox`, taken.directory);
+    throw new HelperError("changed", `the snapshot '${taken.name}' is not in the sandbox`, taken.directory);
   return await alone(dirname(taken.directory), request.wait, async () => {
     const plan = taken.files.map((file) => ({ file, place: real(file.path, request.foreign) }));
     if (request.live) await putLive(plan, taken.directory, patience);
@@ -24,7 +24,7 @@ async function restore(request) {
 }
 
 function changed(file) {
-  return new Failure("changed", "its copy in the snapshot is not the one that was taken", file.path);
+  return new HelperError("changed", "its copy in the snapshot is not the one that was taken", file.path);
 }
 
 function put(plan, base) {
@@ -78,7 +78,7 @@ async function putLive(plan, base, patience) {
       const deadline = Date.now() + patience * 1000;
       // It is asked between two tries, and not when all has been copied.
       const progress = () => {
-        if (Date.now() > deadline) throw new Failure("busy", "a process holds the database", file.path);
+        if (Date.now() > deadline) throw new HelperError("busy", "a process holds the database", file.path);
       };
       await backup(given, place, { rate: ALL_PAGES, progress });
       given.close();
@@ -93,7 +93,7 @@ async function putLive(plan, base, patience) {
 
 function prove(file, place, table, fence, patience) {
   if (!file.present) {
-    if (statusOf(place)) throw new Failure("state", "is there again after it was removed", file.path);
+    if (statusOf(place)) throw new HelperError("state", "is there again after it was removed", file.path);
     return;
   }
   const seen = connect(place, patience);
@@ -106,7 +106,7 @@ function prove(file, place, table, fence, patience) {
     seen.close();
   }
   if (told.length !== 1 || told[0].nonce !== fence)
-    throw new Failure("state", "what was put in place is not what a process sees there", file.path);
+    throw new HelperError("state", "what was put in place is not what a process sees there", file.path);
 }
 
 function removeFence(file, place, table, patience) {
@@ -123,7 +123,7 @@ function refuseOpen(plan, kind) {
   const names = new Map();
   for (const { file, place } of plan) for (const name of ["", ...SIDECARS]) names.set(place + name, file.path);
   const holder = findHolder(names);
-  if (holder) throw new Failure(kind, `process ${holder.process} has it open`, holder.path);
+  if (holder) throw new HelperError(kind, `process ${holder.process} has it open`, holder.path);
   for (const { file, place } of plan) {
     if (!statusOf(place)?.isFile()) continue;
     const probe = connect(place, 0.2);
@@ -131,7 +131,7 @@ function refuseOpen(plan, kind) {
       probe.exec("PRAGMA locking_mode=EXCLUSIVE");
       probe.exec("BEGIN EXCLUSIVE");
     } catch (error) {
-      if (kindOf(error) === "busy") throw new Failure(kind, "a process has it open", file.path);
+      if (kindOf(error) === "busy") throw new HelperError(kind, "a process has it open", file.path);
     } finally {
       probe.close();
     }

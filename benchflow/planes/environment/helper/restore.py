@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from benchflow.planes.environment.helper.shared import (
     PIECE,
-    Failure,
+    HelperError,
     about,
     alone,
     connect,
@@ -36,7 +36,7 @@ def restore(request: dict[str, Any]) -> dict[str, Any]:
     taken, patience = request["snapshot"], request["patience"]
     directory = os.path.dirname(taken["directory"])
     if not os.path.isdir(taken["directory"]):
-        raise Failure("changed", f"the snapshot {taken['name']!r} is not in the sandbox", taken["directory"])
+        raise HelperError("changed", f"the snapshot {taken['name']!r} is not in the sandbox", taken["directory"])
     with alone(directory, request["wait"]):
         plan = [(file, real(file["path"], request["foreign"])) for file in taken["files"]]
         if request["live"]:
@@ -53,8 +53,8 @@ def restore(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(file: dict[str, Any]) -> NoReturn:
-    """Raise `Failure` for a copy that is missing or differs from the snapshot's record."""
-    raise Failure("changed", "its copy in the snapshot is not the one that was taken", file["path"])
+    """Raise `HelperError` for a copy that is missing or differs from the snapshot's record."""
+    raise HelperError("changed", "its copy in the snapshot is not the one that was taken", file["path"])
 
 
 def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
@@ -89,7 +89,7 @@ def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
 
 
 def duplicate(file: dict[str, Any], source: str, target: str) -> None:
-    """Copy a file, by reflink if possible, and set the recorded owner and mode. Raise `Failure` if its hash differs."""
+    """Copy a file, by reflink if possible, with the recorded owner and mode. Raise `HelperError` for another hash."""
     try:
         given = open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
@@ -143,10 +143,10 @@ def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float)
 
 
 def prove(file: dict[str, Any], place: str, table: str, fence: str, patience: float) -> None:
-    """Raise `Failure` unless the database has the fence, or is absent as in the snapshot."""
+    """Raise `HelperError` unless the database has the fence, or is absent as in the snapshot."""
     if not file["present"]:
         if os.path.lexists(place):
-            raise Failure("state", "is there again after it was removed", file["path"])
+            raise HelperError("state", "is there again after it was removed", file["path"])
         return
     seen = connect(place, patience)
     try:
@@ -158,7 +158,7 @@ def prove(file: dict[str, Any], place: str, table: str, fence: str, patience: fl
     finally:
         seen.close()
     if told != [(fence,)]:
-        raise Failure("state", "what was put in place is not what a process sees there", file["path"])
+        raise HelperError("state", "what was put in place is not what a process sees there", file["path"])
 
 
 def remove_fence(file: dict[str, Any], place: str, table: str, patience: float) -> None:
@@ -172,11 +172,11 @@ def remove_fence(file: dict[str, Any], place: str, table: str, patience: float) 
 
 
 def refuse_open(plan: list[tuple[dict[str, Any], str]], kind: str) -> None:
-    """Raise `Failure` if a process has a database open: it would continue with the file that was replaced."""
+    """Raise `HelperError` if a process has a database open: it would continue with the file that was replaced."""
     names = {place + name: file["path"] for file, place in plan for name in ("", *SIDECARS)}
     holder = find_holder(names)
     if holder:
-        raise Failure(kind, f"process {holder[1]} has it open", holder[0])
+        raise HelperError(kind, f"process {holder[1]} has it open", holder[0])
     for file, place in plan:
         if not os.path.isfile(place):
             continue
@@ -188,7 +188,7 @@ def refuse_open(plan: list[tuple[dict[str, Any], str]], kind: str) -> None:
         except sqlite3.Error as error:
             # Other errors mean that it is no database now. No process uses it, and the restore replaces it.
             if kind_of(error) == "busy":
-                raise Failure(kind, "a process has it open", file["path"]) from error
+                raise HelperError(kind, "a process has it open", file["path"]) from error
         finally:
             probe.close()
 

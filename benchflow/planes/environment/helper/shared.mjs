@@ -11,7 +11,7 @@ import { DatabaseSync } from "node:sqlite";
 const NEVER = ["/proc", "/sys", "/dev", "/run/benchflow", "/var/lib/benchflow"];
 const PIECE = 1 << 20;
 
-export class Failure extends Error {
+export class HelperError extends Error {
   constructor(kind, message, path = null) {
     super(message);
     Object.assign(this, { kind, path });
@@ -26,10 +26,10 @@ export function kindOf(error) {
 }
 
 export function failureOf(error, path) {
-  if (error instanceof Failure || error instanceof TypeError || error instanceof ReferenceError) return error;
+  if (error instanceof HelperError || error instanceof TypeError || error instanceof ReferenceError) return error;
   const kind = kindOf(error);
   const words = { full: "the sandbox's disk is full", busy: "a process holds the database" };
-  return new Failure(kind, words[kind] ?? error.message, path);
+  return new HelperError(kind, words[kind] ?? error.message, path);
 }
 
 export function about(path, work) {
@@ -78,7 +78,7 @@ export function real(path, foreign) {
   const never = place.startsWith("/dev/shm/") ? [] : NEVER;
   for (const root of [...never, ...foreign.map((each) => resolve(each))]) {
     if (place === root || place.startsWith(root.replace(/\/$/, "") + "/"))
-      throw new Failure("foreign", `leads to ${place}, which is not the sandbox's own`, path);
+      throw new HelperError("foreign", `leads to ${place}, which is not the sandbox's own`, path);
   }
   return place;
 }
@@ -98,7 +98,7 @@ export async function alone(directory, patience, work) {
     try {
       lock.exec("BEGIN EXCLUSIVE");
     } catch (error) {
-      throw new Failure(kindOf(error), `the snapshots are locked: ${error.message}`, directory);
+      throw new HelperError(kindOf(error), `the snapshots are locked: ${error.message}`, directory);
     }
     return await work();
   } finally {

@@ -20,7 +20,7 @@ NEVER = ("/proc", "/sys", "/dev", "/run/benchflow", "/var/lib/benchflow")
 PIECE = 1 << 20
 
 
-class Failure(Exception):
+class HelperError(Exception):
     """A failure to report to the engine."""
 
     def __init__(self, kind: str, message: str, path: str | None = None) -> None:
@@ -41,13 +41,13 @@ def kind_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def about(path: str) -> Iterator[None]:
-    """Turn errors of the file system and SQLite in a block into a `Failure` about the path."""
+    """Turn errors of the file system and SQLite in a block into a `HelperError` about the path."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
         kind = kind_of(error)
         words = {"full": "the sandbox's disk is full", "busy": "a process holds the database"}
-        raise Failure(kind, words.get(kind, str(error)), path) from error
+        raise HelperError(kind, words.get(kind, str(error)), path) from error
 
 
 def connect(path: str, patience: float, mode: str = "mode=rw") -> sqlite3.Connection:
@@ -57,12 +57,12 @@ def connect(path: str, patience: float, mode: str = "mode=rw") -> sqlite3.Connec
 
 
 def real(path: str, foreign: list[str]) -> str:
-    """Return a declared path with its links resolved. Raise `Failure` if it leads out of the world's own files."""
+    """Return a declared path with its links resolved. Raise `HelperError` if it leads out of the world's own files."""
     place = os.path.realpath(path)
     never = () if place.startswith("/dev/shm/") else NEVER
     for root in (*never, *map(os.path.realpath, foreign)):
         if place == root or place.startswith(root.rstrip("/") + "/"):
-            raise Failure("foreign", f"leads to {place}, which is not the sandbox's own", path)
+            raise HelperError("foreign", f"leads to {place}, which is not the sandbox's own", path)
     return place
 
 
@@ -89,7 +89,7 @@ def remove_tree(directory: str) -> None:
 
 @contextlib.contextmanager
 def alone(directory: str, patience: float) -> Iterator[None]:
-    """Lock a directory of snapshots for a block, against a helper whose caller died. Raise `Failure` on timeout.
+    """Lock a directory of snapshots for a block, against a helper whose caller died. Raise `HelperError` on timeout.
 
     The kernel drops the lock of a process that ends.
     """
@@ -98,7 +98,7 @@ def alone(directory: str, patience: float) -> Iterator[None]:
         try:
             lock.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
-            raise Failure(kind_of(error), f"the snapshots are locked: {error}", directory) from error
+            raise HelperError(kind_of(error), f"the snapshots are locked: {error}", directory) from error
         yield
     finally:
         lock.close()
@@ -121,7 +121,7 @@ def run(operation: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     os.umask(0o077)
     try:
         answer = operation(request)
-    except Failure as failure:
+    except HelperError as failure:
         answer = {"error": {"kind": failure.kind, "message": failure.message, "path": failure.path}}
     except (OSError, sqlite3.Error) as error:
         answer = {"error": {"kind": kind_of(error), "message": str(error), "path": None}}

@@ -4,7 +4,7 @@ import fs from "node:fs";
 import { dirname } from "node:path";
 import { randomBytes } from "node:crypto";
 import { DatabaseSync, backup } from "node:sqlite";
-import { Failure, about, alone, connect, digest, failureOf, real, run, statusOf, sync } from "./shared.mjs";
+import { HelperError, about, alone, connect, digest, failureOf, real, run, statusOf, sync } from "./shared.mjs";
 
 const ATTEMPT = 2.0;
 const ALL_PAGES = 0x7fffffff;
@@ -13,7 +13,7 @@ const seconds = () => performance.now() / 1000;
 class Live {
   constructor(path, place) {
     Object.assign(this, { path, place, status: statusOf(place), open: [] });
-    if (this.status && !this.status.isFile()) throw new Failure("not-a-database", "is not a file", path);
+    if (this.status && !this.status.isFile()) throw new HelperError("not-a-database", "is not a file", path);
   }
 
   hold(patience) {
@@ -86,7 +86,7 @@ async function take(request, part, final) {
   const known = new Map();
   for (const { path, status } of present) {
     const file = `${status.dev} ${status.ino}`;
-    if (known.has(file)) throw new Failure("twice", `is the same file as ${known.get(file)}`, path);
+    if (known.has(file)) throw new HelperError("twice", `is the same file as ${known.get(file)}`, path);
     known.set(file, path);
   }
   const fence = randomBytes(16).toString("hex");

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from benchflow.planes.environment.helper.shared import (
-    Failure,
+    HelperError,
     about,
     alone,
     connect,
@@ -38,13 +38,13 @@ class Live:
         self.open: list[sqlite3.Connection] = []
 
     def look(self) -> bool:
-        """Store the file's status and return whether it exists. Raise `Failure` if it is no regular file."""
+        """Store the file's status and return whether it exists. Raise `HelperError` if it is no regular file."""
         try:
             self.status = os.stat(self.place)
         except (FileNotFoundError, NotADirectoryError):
             return False
         if not stat.S_ISREG(self.status.st_mode):
-            raise Failure("not-a-database", "is not a file", self.path)
+            raise HelperError("not-a-database", "is not a file", self.path)
         return True
 
     def hold(self, patience: float) -> None:
@@ -73,7 +73,7 @@ class Live:
 
 
 def hold_all(databases: list[Live], patience: float) -> None:
-    """Block the writers of all databases at once, and begin to read each. Raise `Failure` if one stays busy.
+    """Block the writers of all databases at once, and begin to read each. Raise `HelperError` if one stays busy.
 
     An attempt that fails releases all locks, for a service that takes them in the opposite order.
     """
@@ -88,7 +88,7 @@ def hold_all(databases: list[Live], patience: float) -> None:
             for database in databases:
                 database.let_write()
             return
-        except Failure as failure:
+        except HelperError as failure:
             for database in databases:
                 database.close()
             if failure.kind != "busy" or time.monotonic() >= deadline:
@@ -128,7 +128,7 @@ def take(request: dict[str, Any], part: str, final: str) -> dict[str, Any]:
         assert database.status
         other = known.setdefault((database.status.st_dev, database.status.st_ino), database.path)
         if other != database.path:
-            raise Failure("twice", f"is the same file as {other}", database.path)
+            raise HelperError("twice", f"is the same file as {other}", database.path)
     fence = os.urandom(16).hex()
     try:
         hold_all(present, request["patience"])

@@ -26,11 +26,11 @@ _REASONS = ("reasoning", "reason", "explanation", "rationale")
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
-class NotAVerdict(Exception):
+class NotAVerdictError(Exception):
     """Error for an invalid answer. Its message is written for the model, which is asked again."""
 
 
-class AttemptFailed(Exception):
+class AttemptFailedError(Exception):
     """A call without a usable answer.
 
     Args:
@@ -124,7 +124,7 @@ def read_verdicts(
         scales: Scales of the question.
 
     Raises:
-        NotAVerdict: The answer is invalid or incomplete.
+        NotAVerdictError: The answer is invalid or incomplete.
     """
     told = [arguments for name, arguments in calls if name == TOOL]
     documents = [_load(each) if isinstance(each, str) else dict(each) for each in told] or [_in_text(text)]
@@ -132,42 +132,42 @@ def read_verdicts(
     found: dict[str, Verdict] = {}
     for name, said in (pair for document in documents for pair in _pairs(document, scales)):
         if name not in known:
-            raise NotAVerdict(f"there is nothing called {name!r} to judge")
+            raise NotAVerdictError(f"there is nothing called {name!r} to judge")
         verdict = _verdict(said, known[name])
         if found.get(name, verdict) != verdict:
-            raise NotAVerdict(f"there are two verdicts on {name!r}")
+            raise NotAVerdictError(f"there are two verdicts on {name!r}")
         found[name] = verdict
     if missing := [name for name in known if name not in found]:
-        raise NotAVerdict(f"there is no verdict on {', '.join(map(repr, missing))}")
+        raise NotAVerdictError(f"there is no verdict on {', '.join(map(repr, missing))}")
     return {name: found[name] for name in known}
 
 
 def _in_text(text: str) -> Any:
-    """Return the JSON in a text: all of it, its one fenced block, or its one object. Raises `NotAVerdict`."""
+    """Return the JSON in a text: all of it, its one fenced block, or its one object. Raises `NotAVerdictError`."""
     stripped = text.strip()
     blocks = _FENCED.findall(stripped) or [stripped]
     if len(blocks) > 1:
-        raise NotAVerdict("there is more than one block of JSON in the answer")
+        raise NotAVerdictError("there is more than one block of JSON in the answer")
     block = blocks[0].strip()
     start, end = block.find("{"), block.rfind("}")
     if start < 0 or end < start:
-        raise NotAVerdict(f"`{TOOL}` was not called, and the answer holds no JSON object")
+        raise NotAVerdictError(f"`{TOOL}` was not called, and the answer holds no JSON object")
     # Two objects do not parse as one, so a quoted verdict is never taken for the judge's own.
     return _load(block[start : end + 1])
 
 
 def _load(text: str) -> Any:
-    """Parse JSON. Raise `NotAVerdict` for invalid JSON, NaN and infinity."""
+    """Parse JSON. Raise `NotAVerdictError` for invalid JSON, NaN and infinity."""
 
     def refuse(word: str) -> Any:
-        raise NotAVerdict(f"{word} is not a number")
+        raise NotAVerdictError(f"{word} is not a number")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except RecursionError:
-        raise NotAVerdict("the answer is nested too deeply") from None
+        raise NotAVerdictError("the answer is nested too deeply") from None
     except ValueError as error:
-        raise NotAVerdict(f"the answer is not valid JSON: {error}") from None
+        raise NotAVerdictError(f"the answer is not valid JSON: {error}") from None
 
 
 def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, Any]]:
@@ -177,10 +177,10 @@ def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, A
     if isinstance(document, list):
         for said in document:
             if not isinstance(said, dict):
-                raise NotAVerdict(f"{_quote(said)} is not a verdict")
+                raise NotAVerdictError(f"{_quote(said)} is not a verdict")
             yield (str(said.get("id", scales[0].id if len(scales) == 1 else "")), said)
     elif not isinstance(document, dict):
-        raise NotAVerdict(f"{_quote(document)} is not an object")
+        raise NotAVerdictError(f"{_quote(document)} is not an object")
     elif any(key in document for key in _SCORES) and (len(scales) == 1 or "id" in document):
         yield str(document.get("id", scales[0].id)), document
     else:
@@ -188,18 +188,18 @@ def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, A
 
 
 def _verdict(said: Any, scale: JudgeScale) -> Verdict:
-    """Return the verdict of a parsed object. Raise `NotAVerdict` if it has no valid score."""
+    """Return the verdict of a parsed object. Raise `NotAVerdictError` if it has no valid score."""
     if not isinstance(said, dict):
-        raise NotAVerdict(f"{_quote(said)} is not a verdict on {scale.id!r}")
+        raise NotAVerdictError(f"{_quote(said)} is not a verdict on {scale.id!r}")
     value = next((said[key] for key in _SCORES if said.get(key) is not None), None)
     if value is None:
-        raise NotAVerdict(f"there is no score for {scale.id!r}")
+        raise NotAVerdictError(f"there is no score for {scale.id!r}")
     reasoning = next((said[key] for key in _REASONS if isinstance(said.get(key), str)), "")
     return Verdict(score=_score(value, scale), reasoning=reasoning.strip())
 
 
 def _score(value: Any, scale: JudgeScale) -> float:
-    """Return a score as a number on the scale; words such as `pass` count as 1 or 0. Raises `NotAVerdict`."""
+    """Return a score as a number on the scale; words such as `pass` count as 1 or 0. Raises `NotAVerdictError`."""
     if isinstance(value, str):
         value = _WORDS.get(value.strip().lower(), value)
     if isinstance(value, bool) and (scale.low, scale.high) == (0, 1):
@@ -208,11 +208,11 @@ def _score(value: Any, scale: JudgeScale) -> float:
         value = float(value)
     # An integer can be too large for a float.
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
-        raise NotAVerdict(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
+        raise NotAVerdictError(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
     score = float(value)
     off = not scale.low <= score <= scale.high or (scale.is_whole and not score.is_integer())
     if off or not isfinite(score):
-        raise NotAVerdict(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
+        raise NotAVerdictError(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
     return score
 
 

@@ -1,6 +1,6 @@
 """One call of a judge's model by pydantic-ai, which only this module knows; it is imported at the first call.
 
-Each failure of the library, and of the endpoint, becomes an `AttemptFailed`, which tells whether a retry may help.
+Each failure of the library, and of the endpoint, becomes an `AttemptFailedError`, which tells whether a retry may help.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
 from benchflow.contracts.reward import JudgeQuestion
-from benchflow.planes.reward.judge.answers import TOOL, AttemptFailed, Said, task_of, tool_schema
+from benchflow.planes.reward.judge.answers import TOOL, AttemptFailedError, Said, task_of, tool_schema
 from benchflow.planes.reward.judge.models import JudgeModel
 
 _AGAIN = frozenset({408, 409, 425, 429})
@@ -125,7 +125,7 @@ class Endpoint:
             timeout_sec: Seconds that the call may take.
 
         Raises:
-            AttemptFailed: The call failed; the error tells whether a retry may help.
+            AttemptFailedError: The call failed; the error tells whether a retry may help.
         """
         try:
             response = await model_request(
@@ -139,17 +139,19 @@ class Endpoint:
             again = error.status_code >= 500 or error.status_code in _AGAIN
             again = again and not isinstance(error, ModelQuotaExceededError)
             message = f"the endpoint answered with status {error.status_code}: {_body(error)}"
-            raise AttemptFailed(
+            raise AttemptFailedError(
                 message, again=again, is_away=again, wait=_wait(error), remedy=_remedy(error)
             ) from error
         except ModelAPIError as error:
-            raise AttemptFailed(
+            raise AttemptFailedError(
                 _words(error), again=True, is_away=True, wait=error.retry_after, remedy=_remedy(error)
             ) from error
         except UnexpectedModelBehavior as error:
-            raise AttemptFailed(_words(error), again=True) from error
+            raise AttemptFailedError(_words(error), again=True) from error
         except UserError as error:
-            raise AttemptFailed(_words(error), again=False, remedy="choose another model: --judge-model") from error
+            raise AttemptFailedError(
+                _words(error), again=False, remedy="choose another model: --judge-model"
+            ) from error
         return _said(response)
 
 

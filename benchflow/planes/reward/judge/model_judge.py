@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchflow.contracts.reward import JudgeAnswer, JudgeQuestion, JudgeSettings, Verdict
 from benchflow.errors import JudgeError, JudgeUnavailableError
-from benchflow.planes.reward.judge.answers import AttemptFailed, NotAVerdict, Said, read_verdicts
+from benchflow.planes.reward.judge.answers import AttemptFailedError, NotAVerdictError, Said, read_verdicts
 from benchflow.planes.reward.judge.models import JudgeModel, credential_of, judge_model, missing_library
 from benchflow.planes.reward.judge.transcripts import Transcripts, digest_of
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -158,7 +158,7 @@ class _Asking:
         while True:
             try:
                 verdicts = await self._attempt(endpoint, conversation)
-            except AttemptFailed as failure:
+            except AttemptFailedError as failure:
                 pause = self._pause_after(failure)
                 if pause is None:
                     error = self._error(failure)
@@ -171,7 +171,7 @@ class _Asking:
                 return answer.model_copy(update={"transcript": await self._write(digest, answer, None)})
 
     async def _attempt(self, endpoint: Endpoint, conversation: Conversation) -> dict[str, Verdict]:
-        """Call the model once and return its verdicts. Raises `AttemptFailed`; an invalid answer is objected to."""
+        """Call the model once and return its verdicts, or object to its answer. Raise `AttemptFailedError`."""
         limit, question = self.question.timeout_sec, self.question
         record: dict[str, Any] = {}
         self.attempts.append(record)
@@ -184,21 +184,21 @@ class _Asking:
                 record |= {"text": said.text, "calls": [list(call) for call in said.calls]}
                 record |= {"input_tokens": said.input_tokens, "output_tokens": said.output_tokens}
                 return read_verdicts(said.calls, said.text, question.scales)
-            except NotAVerdict as error:
+            except NotAVerdictError as error:
                 objection = f"{'The answer was cut off. ' if said.is_cut else ''}This is not an answer: {error}."
                 conversation.object_to(said, f"{objection} Answer the question again, completely.")
                 record["error"] = objection
-                raise AttemptFailed(objection, again=True, wait=0) from error
+                raise AttemptFailedError(objection, again=True, wait=0) from error
             except TimeoutError as error:
                 record["error"] = f"there was no answer within {limit:g} s"
-                raise AttemptFailed(record["error"], again=True, is_away=True) from error
-            except AttemptFailed as error:
+                raise AttemptFailedError(record["error"], again=True, is_away=True) from error
+            except AttemptFailedError as error:
                 record["error"] = str(error)
                 raise
             finally:
                 record["seconds"] = round(time.monotonic() - start, 3)
 
-    def _pause_after(self, failure: AttemptFailed) -> float | None:
+    def _pause_after(self, failure: AttemptFailedError) -> float | None:
         """Return the seconds until the next call; None if there is to be none."""
         made = len(self.attempts)
         if not failure.again or made > self.settings.retries:
@@ -223,7 +223,7 @@ class _Asking:
         # Redacted, so that it equals the one that will be read from its transcript.
         return JudgeAnswer.model_validate(self.transcripts.cleaned(answer.model_dump()))
 
-    def _error(self, failure: AttemptFailed) -> JudgeError:
+    def _error(self, failure: AttemptFailedError) -> JudgeError:
         """Return the error for a question without an answer: `JudgeUnavailableError` if the endpoint is away."""
         calls = len(self.attempts)
         times = "once" if calls == 1 else f"{calls} times"

@@ -12,7 +12,7 @@ from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.cancellation import StoppedError
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.shell import RootShell
-from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.docker.translation import NotFoundError
 
 _NO_TAR = 43
 """Exit codes of the script that examines the path: there is no tar; nothing is there; it is no directory."""
@@ -80,6 +80,6 @@ async def _get_from_daemon(
 
     try:
         await engine.stoppable(fetch)
-    except NotFound:
+    except NotFoundError:
         return None
     return not whole

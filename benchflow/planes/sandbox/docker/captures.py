@@ -38,7 +38,7 @@ from benchflow.planes.sandbox.docker.launch import PROGRAMS
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.oci import describe_over
 from benchflow.planes.sandbox.docker.records import capturing
-from benchflow.planes.sandbox.docker.translation import Conflict, NotFound, space_error
+from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError, space_error
 from benchflow.planes.sandbox.driven.scripts import ROOM
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
@@ -128,7 +128,7 @@ class Captures:
         """
         try:
             found = await self._found(reference)
-        except NotFound:
+        except NotFoundError:
             return reference
         if not (found["Config"] or {}).get("Volumes"):
             return reference
@@ -142,7 +142,7 @@ class Captures:
 
     async def release(self, image: str) -> None:
         """Remove an image that was made for forks, unless a container still needs it; any other image is left alone."""
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotFoundError):
             found = await self._found(image)
             for name in found["RepoTags"]:
                 if name.startswith(f"{FORK}:"):
@@ -153,10 +153,10 @@ class Captures:
 
         A snapshot that containers still use gets the name of a `fork`, so that it is removed with the last of them.
         """
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotFoundError):
             try:
                 await self._engine.call(lambda client: client.remove_image(reference))
-            except Conflict:
+            except ConflictError:
                 if not reference.startswith(f"{SNAPSHOT}:"):
                     raise
                 stack = reference.partition(":")[2].partition("-")[0]
@@ -297,7 +297,7 @@ class Captures:
 
     async def _remove(self, name: str) -> None:
         """Remove an image by its name, unless it is missing or a container needs it."""
-        with contextlib.suppress(NotFound, Conflict):
+        with contextlib.suppress(NotFoundError, ConflictError):
             await self._engine.call(lambda client: client.remove_image(name))
 
 

@@ -18,7 +18,7 @@ from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
 from benchflow.planes.sandbox.docker.records import forget_container
 from benchflow.planes.sandbox.docker.restores import Restores
 from benchflow.planes.sandbox.docker.starter import Starter
-from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
+from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Containers:
                 network = await self._networks.ensure(stack) if public else "none"
                 try:
                     container = await launch.create(self._engine, spec, network, info, init, first)
-                except Conflict:
+                except ConflictError:
                     # Another process was faster. A name is taken shortly before its container can be found.
                     if (found := await self.find_for(spec)) is not None:
                         return str(found["Id"])
@@ -159,7 +159,7 @@ class Containers:
         """
         await self._engine.call(lambda client: client.remove_container(container["Id"], force=True, v=True))
         if (room := room_of(container)) is not None:
-            with contextlib.suppress(NotFound, Conflict):
+            with contextlib.suppress(NotFoundError, ConflictError):
                 await self._engine.call(lambda client: client.remove_volume(room))
         await self._captures.release(container["Image"])
 

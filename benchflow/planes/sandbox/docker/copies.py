@@ -9,7 +9,7 @@ from typing import Any
 
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.launch import no_image
-from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.docker.translation import NotFoundError
 from benchflow.planes.sandbox.driven.scripts import ROOM
 
 HANDLE_LABEL = "benchflow.handle"
@@ -96,6 +96,6 @@ async def _create(
     try:
         made = await engine.call(lambda client: client.create_container_from_config(body, name))  # type: ignore[no-untyped-call]
 
-    except NotFound as error:
+    except NotFoundError as error:
         raise no_image(image, error) from error
     return str(made["Id"])

@@ -41,7 +41,7 @@ from benchflow.planes.sandbox.docker.records import container_records, forget_co
 from benchflow.planes.sandbox.docker.restores import SUFFIX, forget_restores
 from benchflow.planes.sandbox.docker.shell import RootShell
 from benchflow.planes.sandbox.docker.starter import Starter
-from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.docker.translation import NotFoundError
 from benchflow.planes.sandbox.driven.prepare import prepare_sandbox
 from benchflow.planes.sandbox.driven.scripts import Scripts
 from benchflow.planes.sandbox.overlays import list_changes, read_originals
@@ -415,6 +415,6 @@ class DockerDriver(SandboxDriver):
             container = self._held()[handle].container
             try:
                 await self._engine.call(lambda client, it=container: client.inspect_container(it))  # type: ignore[misc]
-            except (SandboxLostError, NotFound):
+            except (SandboxLostError, NotFoundError):
                 self._drop(handle)
                 forget_container(container)

@@ -33,7 +33,7 @@ from benchflow.errors import (
 from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.docker.host_processes import has_stopped_entry, kill_all
 from benchflow.planes.sandbox.docker.stream import Stream
-from benchflow.planes.sandbox.docker.translation import API_TIMEOUT, Conflict, NotFound, translate
+from benchflow.planes.sandbox.docker.translation import API_TIMEOUT, ConflictError, NotFoundError, translate
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_wait
 
 T = TypeVar("T")
@@ -324,7 +324,7 @@ class Engine:
                     remedy="kill its processes on the daemon's host, as root (the name of their control group has the "
                     "container's id), or restart the daemon",
                 )
-        with contextlib.suppress(SandboxLostError, NotFound, Conflict):
+        with contextlib.suppress(SandboxLostError, NotFoundError, ConflictError):
             await killing
 
     @property

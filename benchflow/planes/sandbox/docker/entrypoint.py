@@ -22,7 +22,7 @@ from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
 from benchflow.planes.sandbox.docker.launch import IDLE, NO_SHELL, no_image
 from benchflow.planes.sandbox.docker.shell import RootShell
-from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.docker.translation import NotFoundError
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 LOG_BYTES = 64 * 1024
@@ -85,7 +85,7 @@ async def program_of(engine: Engine, reference: str) -> Program:
 async def _config_of(engine: Engine, reference: str) -> dict[str, Any]:
     try:
         image = await engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
-    except NotFound as error:
+    except NotFoundError as error:
         raise no_image(reference, error) from error
     return image.get("Config") or {}
 

@@ -15,7 +15,7 @@ from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.launch import ENTRYPOINT_LABEL, start_error
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.starter import Starter
-from benchflow.planes.sandbox.docker.translation import Conflict
+from benchflow.planes.sandbox.docker.translation import ConflictError
 from benchflow.planes.sandbox.records import file_lock
 
 
@@ -92,7 +92,7 @@ class Forks:
     async def _create(self, parent: dict[str, Any], image: str, name: str) -> str:
         try:
             return await create_child(self._engine, parent, image, name)
-        except Conflict as error:
+        except ConflictError as error:
             raise SandboxStartError(f"the name {name} is taken: {error.message}") from error
 
     async def _start(self, parent: dict[str, Any], child: str) -> None:

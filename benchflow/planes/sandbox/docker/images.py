@@ -36,7 +36,7 @@ from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.context import Context, read_context, read_files
 from benchflow.planes.sandbox.docker.buildkit import build_by_program
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.translation import NotFound, is_busy, raise_if_full
+from benchflow.planes.sandbox.docker.translation import NotFoundError, is_busy, raise_if_full
 from benchflow.planes.sandbox.external_images import ExternalImage, external_images
 from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
 from benchflow.planes.sandbox.records import file_lock
@@ -155,7 +155,7 @@ class Images:
         """Return a reference to an image of this host, with `built` recorded in it; None if there is none."""
         try:
             image = await self._inspect(reference)
-        except NotFound:
+        except NotFoundError:
             return None
         config = image.get("Config") or {}
         workdir = config.get("WorkingDir") or None
@@ -255,7 +255,7 @@ class Images:
                 # After the tag: else others would build under this tag, which nothing has yet, with the cache.
                 await asyncio.to_thread(record_rebuild, build.identity, config.rebuild)
         finally:
-            with contextlib.suppress(NotFound):
+            with contextlib.suppress(NotFoundError):
                 await self._engine.call(lambda client: client.remove_image(unfinished, noprune=True))
         return await self.find(build.tag, built=True)
 

@@ -22,7 +22,7 @@ from benchflow.errors import (
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker.engine import PIDS_LIMIT, Engine
 from benchflow.planes.sandbox.docker.networks import STACK_LABEL
-from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.docker.translation import NotFoundError
 from benchflow.planes.sandbox.driven.scripts import ROOM
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
@@ -176,7 +176,7 @@ async def create(
     try:
         # Seen through even if cancelled: a container that appeared after its removal would be an orphan.
         return await see_through(engine.call(make))
-    except NotFound as error:
+    except NotFoundError as error:
         raise no_image(spec.image.reference, error) from error
 
 
@@ -185,7 +185,7 @@ def _volume(spec: SandboxSpec, target: str) -> docker.types.Mount:
     return docker.types.Mount(target, None, type="volume", no_copy=True, labels=labels)
 
 
-def no_image(reference: str, error: NotFound) -> SandboxStartError:
+def no_image(reference: str, error: NotFoundError) -> SandboxStartError:
     """Return the error for an image that is not on this host."""
     return SandboxStartError(
         f"the image {reference} is not on this host: {error.message}", key="image", remedy="pull or build it first"
@@ -230,7 +230,7 @@ async def start_error(
         lacks_shell = '"/bin/sh"' in cause.message
         state = await _state(engine, container, 1 if lacks_shell else _LOOKS, every)
         log = await engine.call(lambda client: client.logs(container, tail=LOG_TAIL, stdout=True, stderr=True))
-    except (SandboxLostError, NotFound):
+    except (SandboxLostError, NotFoundError):
         return SandboxStartError("the container was removed while it started")
     if state["Running"] or state["Status"] == "created":
         remedy = NO_SHELL if lacks_shell else cause.remedy or (STAY if entrypoint == "first" else None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchflow.errors import SandboxError, SandboxStartError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.translation import Conflict, NotFound
+from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError
 from benchflow.planes.sandbox.records import file_lock
 
 STACK_LABEL = "benchflow.stack"
@@ -58,7 +58,7 @@ class Networks:
             if not held:
                 return
             for network in await self._unused(stack):
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(NotFoundError):
                     await self._remove(network)
 
     async def _unused(self, stack: str) -> list[str]:
@@ -84,7 +84,7 @@ class Networks:
                     name, driver="bridge", options=NO_ICC, labels={STACK_LABEL: stack}, check_duplicate=True
                 )
             )
-        except Conflict:
+        except ConflictError:
             return
         except SandboxError as error:
             raise SandboxStartError(

@@ -17,7 +17,7 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.confined import open_in_root
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.translation import NotFound
+from benchflow.planes.sandbox.docker.translation import NotFoundError
 
 LIMIT = 64 * 1024 * 1024
 """Maximum number of bytes of a file; programs and libraries are smaller."""
@@ -44,7 +44,7 @@ async def read_outside(engine: Engine, container: str, path: str) -> bytes | Non
 
     try:
         return await engine.call(read)
-    except NotFound:
+    except NotFoundError:
         return None
 
 
@@ -65,7 +65,7 @@ async def read_original(engine: Engine, container: str, path: str) -> bytes | No
 
     try:
         return await engine.call(read)
-    except NotFound:
+    except NotFoundError:
         return None
 
 

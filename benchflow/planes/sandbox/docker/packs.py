@@ -26,7 +26,7 @@ from benchflow.planes.sandbox.docker.images import Images
 from benchflow.planes.sandbox.docker.launch import no_image
 from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, archived, missing_layer, split
 from benchflow.planes.sandbox.docker.oci import layer_of, load
-from benchflow.planes.sandbox.docker.translation import NotFound, raise_if_full
+from benchflow.planes.sandbox.docker.translation import NotFoundError, raise_if_full
 from benchflow.planes.sandbox.docker.uppers import archive, copied_layers, known_digest
 from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.scratch import scratch
@@ -77,7 +77,7 @@ class Packs:
             raise SandboxError(f"{image.reference} is no snapshot", key="image", remedy="pack a snapshot of a sandbox")
         try:
             found = await self._engine.call(lambda client: client.inspect_image(image.reference))  # type: ignore[no-untyped-call]
-        except NotFound as error:
+        except NotFoundError as error:
             raise no_image(image.reference, error) from error
         layers = list(found["RootFS"]["Layers"])
         copied = copied_layers(found)

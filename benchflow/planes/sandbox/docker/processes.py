@@ -21,7 +21,7 @@ from benchflow.errors import DaemonUnavailableError, SandboxLostError
 from benchflow.planes.sandbox.docker.engine import Engine
 from benchflow.planes.sandbox.docker.records import container_records, entering
 from benchflow.planes.sandbox.docker.stream import STDOUT, Stream
-from benchflow.planes.sandbox.docker.translation import NotFound, passing_error
+from benchflow.planes.sandbox.docker.translation import NotFoundError, passing_error
 from benchflow.planes.sandbox.records import write_record
 
 _MAX_REASON = 64 * 1024
@@ -190,7 +190,7 @@ class Processes:
         """Return the daemon's state of an exec; None if it has forgotten it."""
         try:
             state: dict[str, Any] = await self._engine.call(lambda client: client.exec_inspect(exec_id))
-        except NotFound:
+        except NotFoundError:
             return None
         return state
 

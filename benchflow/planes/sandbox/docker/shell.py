@@ -34,7 +34,7 @@ HOLD_BACK = 64
 """Bytes at the end of stdout that are held back because they may be the marker line; longer than that line."""
 
 
-class _Broken(Exception):
+class _BrokenShellError(Exception):
     """The shell ended in the middle of a script. The argument is the end of its output."""
 
 
@@ -85,7 +85,7 @@ class RootShell:
                     if not gave_up(answer) or given or giving_up.is_over():
                         return answer
                     full = crowded = True
-                except _Broken as broken:
+                except _BrokenShellError as broken:
                     # No exec enters a container that is being removed, or is out of pids; which it is shows soon.
                     full = is_out_of_processes(str(broken))
                     crowded = (full or "setns" in str(broken)) and not giving_up.is_over()
@@ -122,7 +122,7 @@ class RootShell:
             self._stream = None
 
     async def _converse(self, script: str, sink: Callable[[bytes], None] | None, timeout: float | None) -> ScriptResult:
-        """Send a script to the shell, opened if needed, and return its result. Raise `_Broken` if the shell ends."""
+        """Send a script to the shell, opened if needed, and return the result. Raise `_BrokenShellError` if it ends."""
         marker = secrets.token_hex(16)
         text = f"(\n{script}\n) </dev/null\nbf=$?; printf '\\n{marker} %d\\n' $bf; printf '\\n{marker}\\n' >&2\n"
         finished = False
@@ -133,7 +133,7 @@ class RootShell:
                 try:
                     await self._stream.send(text.encode())
                 except OSError as error:
-                    raise _Broken(str(error)) from error
+                    raise _BrokenShellError(str(error)) from error
                 answer = await self._listen(self._stream, marker.encode(), sink)
             finished = True
             return answer
@@ -169,7 +169,7 @@ class RootShell:
         while code is None or not err.endswith(end_err):
             piece = await stream.read()
             if piece is None:
-                raise _Broken((bytes(out[-2000:]) + bytes(err[-2000:])).decode(errors="replace").strip())
+                raise _BrokenShellError((bytes(out[-2000:]) + bytes(err[-2000:])).decode(errors="replace").strip())
             if len(out) + len(err) > MAX_ANSWER:
                 raise SandboxError(f"a command of the engine printed more than {MAX_ANSWER} bytes")
             if piece[0] != STDOUT:
@@ -186,7 +186,7 @@ class RootShell:
                 del out[: len(out) - keep]
         return ScriptResult(exit_code=code, out=bytes(out), err=bytes(err[: -len(end_err)]))
 
-    async def _explain(self, broken: _Broken, fresh: bool) -> None:
+    async def _explain(self, broken: _BrokenShellError, fresh: bool) -> None:
         """Raise the error for a broken shell if no other can be started; return if the script may be tried again."""
         state = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
         if not state["State"]["Running"]:

@@ -74,11 +74,11 @@ API_TIMEOUT = 120.0
 """Timeout in seconds for each wait of a call for data. A start on a crowded host takes seconds."""
 
 
-class Conflict(SandboxError):
+class ConflictError(SandboxError):
     """The daemon refused, because the name is taken or the object is in the wrong state."""
 
 
-class NotFound(SandboxError):
+class NotFoundError(SandboxError):
     """The daemon does not know the image, network or exec."""
 
 
@@ -131,9 +131,9 @@ def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
     if any(part in low for part in GONE):
         return SandboxLostError(f"the container is gone: {said}")
     if status == 404:
-        return NotFound(said)
+        return NotFoundError(said)
     if status == 409:
-        return Conflict(said)
+        return ConflictError(said)
     if (passing := passing_error(said)) is not None:
         return passing
     if is_busy(said):

@@ -16,7 +16,7 @@ else:
 
 class _Over(_Meta):
     # A method of the class and not of its objects, so that an implementation of the protocol does not need one.
-    def over(cls, driver: SandboxDriver) -> DrivenProvider:
+    def over(cls, driver: SandboxDriver) -> DrivenProvider:  # noqa: N805 - it is a metaclass
         """Return the provider of sandboxes over a driver."""
         return DrivenProvider(driver)
 

@@ -36,7 +36,7 @@ main(int(sys.argv[1]))
 """
 
 
-class HelperDied(SandboxError):
+class HelperDiedError(SandboxError):
     """The helper, or its fork that did the work, ended without a response; the operation may have been carried out.
 
     It is like a crash of the worker at that moment: whatever may be retried after such a crash may be retried now.
@@ -74,7 +74,7 @@ class Helper:
         Raises:
             SandboxLostError: The sandbox no longer runs.
             UnknownUserError: The sandbox has no such user.
-            HelperDied: There was no response.
+            HelperDiedError: There was no response.
             DiskFullError: No space is left.
             OSError: The kernel refused something else.
             SandboxError: Any other error in the helper.
@@ -179,7 +179,7 @@ def memory_file(content: bytes = b"") -> int:
 def _understood(said: bytes) -> dict[str, Any]:
     """Parse a response of the helper, and raise the error in it, as `Helper.call`."""
     if not said:
-        raise HelperDied("the process that was to enter the sandbox died")
+        raise HelperDiedError("the process that was to enter the sandbox died")
     answer: dict[str, Any] = json.loads(said)
     if "gone" in answer:
         raise SandboxLostError("the sandbox no longer runs")

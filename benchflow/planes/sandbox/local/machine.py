@@ -22,7 +22,7 @@ from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.cgroups import Cgroups
-from benchflow.planes.sandbox.local.client import Helper, HelperDied
+from benchflow.planes.sandbox.local.client import Helper, HelperDiedError
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.helper import netlink
 from benchflow.planes.sandbox.local.helper.process import start_time
@@ -140,7 +140,7 @@ class Machine:
             await asyncio.to_thread(self._take_down, spec.name, keep_records=keep_records)
             try:
                 return await self._bring_up(spec, fill, handle)
-            except HelperDied as error:
+            except HelperDiedError as error:
                 if attempt == _TRIES - 1:
                     # After several kills in a row, a retry is pointless.
                     await asyncio.to_thread(self._take_down, spec.name)

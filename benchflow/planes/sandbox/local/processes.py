@@ -26,7 +26,7 @@ from benchflow.contracts.sandbox import ExecChunk
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.host_table import kill_processes, read_process, wait_for_ends
 from benchflow.planes.sandbox.local.cgroups import Cgroup
-from benchflow.planes.sandbox.local.client import Helper, HelperDied
+from benchflow.planes.sandbox.local.client import Helper, HelperDiedError
 from benchflow.planes.sandbox.local.helper.enter import STARTED
 from benchflow.planes.sandbox.local.helper.process import open_process
 from benchflow.planes.sandbox.local.outputs import BLANK, NamedOutputs, Outputs, UnnamedOutputs
@@ -80,7 +80,7 @@ class Processes:
                     # Reserves the space of the exit code, so that it can be written even if the disk is full by then.
                     os.pwrite(fds[-1], BLANK, 0)
                 await self._start(process, fds, room)
-            except HelperDied:
+            except HelperDiedError:
                 # The loop's condition tells whether the command was started; if not, there is nothing to undo.
                 self._init()
             finally:
@@ -140,7 +140,7 @@ class Processes:
             code = self._code(said or b"")
         except FileNotFoundError as error:
             raise SandboxLostError("the sandbox was removed during a command") from error
-        except HelperDied as error:
+        except HelperDiedError as error:
             await self.kill(process_id)
             raise SandboxError(error.message) from error
         await asyncio.to_thread(self._cgroup.drop_leaf, process_id)
@@ -342,12 +342,12 @@ class Processes:
         await self._helper.call("run", request, fds)
 
     def _code(self, status: bytes) -> int:
-        """Parse an exit code. If it is missing, raise `SandboxLostError` or, in a running sandbox, `HelperDied`."""
+        """Parse an exit code. If it is missing, raise `SandboxLostError` or, while it runs, `HelperDiedError`."""
         text = status.strip()
         if text.isdigit():
             return int(text)
         self._init()
-        raise HelperDied("a command's end was not seen: the process that waited for it died")
+        raise HelperDiedError("a command's end was not seen: the process that waited for it died")
 
     def _room(self, process_id: str) -> Path:
         """Return the directory of a command's files."""

@@ -14,7 +14,7 @@ import pytest
 from benchflow.contracts.session import Limits
 from benchflow.errors import ACPError, AgentError, AgentExitError, AgentOutputError, AgentTimeoutError
 from benchflow.planes.agent.acp import dialogue as dialogue_module
-from benchflow.planes.agent.acp.dialogue import Dialogue, Refused, Turn
+from benchflow.planes.agent.acp.dialogue import Dialogue, RefusedError, Turn
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.bounds import MAX_REQUESTS
 from benchflow.planes.agent.limits import Patience
@@ -39,7 +39,7 @@ class Host:
         return {"outcome": {"outcome": "selected", "optionId": "yes"}}
 
     async def serve(self, request: Any, method: str, params: Message) -> Message:
-        raise Refused(-32601, "nothing is served here")
+        raise RefusedError(-32601, "nothing is served here")
 
 
 @pytest.fixture

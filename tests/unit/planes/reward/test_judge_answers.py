@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.reward import JudgeScale
-from benchflow.planes.reward.judge.answers import NotAVerdict, read_verdicts, task_of, tool_schema
+from benchflow.planes.reward.judge.answers import NotAVerdictError, read_verdicts, task_of, tool_schema
 
 A = JudgeScale(id="a", description="Is it so?")
 B = JudgeScale(id="b", description="How good?", low=1, high=5, is_whole=True)
@@ -84,23 +84,23 @@ def test_verdicts_of_several_calls_are_put_together() -> None:
     ],
 )
 def test_what_is_no_verdict_is_refused_and_told_why(text: str, why: str) -> None:
-    with pytest.raises(NotAVerdict, match=why):
+    with pytest.raises(NotAVerdictError, match=why):
         scores(text, A)
 
 
 @pytest.mark.parametrize("score", ["0", "6", "2.5", "true", '"pass"', "1" + "0" * 400])
 def test_a_whole_number_on_a_scale_is_that(score: str) -> None:
-    with pytest.raises(NotAVerdict, match="a whole number from 1 to 5"):
+    with pytest.raises(NotAVerdictError, match="a whole number from 1 to 5"):
         scores(f'{{"score": {score}}}', B)
 
 
 def test_a_verdict_that_is_missing_among_several_is_named() -> None:
-    with pytest.raises(NotAVerdict, match="no verdict on 'b'"):
+    with pytest.raises(NotAVerdictError, match="no verdict on 'b'"):
         scores('{"verdicts": [{"id": "a", "score": 1}]}', A, B)
 
 
 def test_a_single_verdict_is_not_taken_for_one_of_several() -> None:
-    with pytest.raises(NotAVerdict):
+    with pytest.raises(NotAVerdictError):
         scores('{"score": 1}', A, B)
 
 
@@ -113,7 +113,7 @@ def test_random_answers_are_scores_on_the_scale_or_refused() -> None:
             text[chance.randrange(len(text))] = chance.choice('0123456789.-e{}[],:" ')
         try:
             found = scores("".join(text), B)
-        except NotAVerdict:
+        except NotAVerdictError:
             continue
         taken += 1
         assert list(found) == ["b"] and found["b"] in {1, 2, 3, 4, 5}

@@ -18,7 +18,7 @@ from typing import IO, BinaryIO, cast
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.planes.sandbox.context import Context
-from benchflow.planes.sandbox.local.build.syntax import Mistake, Unsupported
+from benchflow.planes.sandbox.local.build.syntax import SyntaxMistakeError, UnsupportedSyntaxError
 
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:", re.I)
 _WILD = re.compile(r"[*?\[]")
@@ -88,12 +88,12 @@ class Tree:
         """Return the files and directories that a source names; none for a wildcard that matches nothing.
 
         Raises:
-            Mistake: The source is outside of the context, or not in it.
-            Unsupported: The form of the wildcard is not supported.
+            SyntaxMistakeError: The source is outside of the context, or not in it.
+            UnsupportedSyntaxError: The form of the wildcard is not supported.
         """
         path = os.path.normpath(written.lstrip("/") or ".")
         if path.split("/")[0] == "..":
-            raise Mistake(f"{written} lies outside of the build context")
+            raise SyntaxMistakeError(f"{written} lies outside of the build context")
         if _WILD.search(path):
             return [self._source(name, written) for name in sorted(self._fitting(path))]
         return [self._source("" if path == "." else path, written)]
@@ -101,9 +101,9 @@ class Tree:
     def _fitting(self, path: str) -> Iterator[str]:
         """Yield the paths that match a wildcard, part by part."""
         if "[!" in path or "\\" in path:
-            raise Unsupported(f"the wildcard {path}", "write it with *, ? or [abc]")
+            raise UnsupportedSyntaxError(f"the wildcard {path}", "write it with *, ? or [abc]")
         if len(path) > MAX_WILDCARD:
-            raise Mistake(f"a wildcard of {len(path)} characters is longer than any path ({MAX_WILDCARD})")
+            raise SyntaxMistakeError(f"a wildcard of {len(path)} characters is longer than any path ({MAX_WILDCARD})")
         parts = [re.compile(translate(part.replace("[^", "[!"))) for part in path.split("/")]
         for name in self._names:
             names = name.split("/")
@@ -111,11 +111,11 @@ class Tree:
                 yield name
 
     def _source(self, path: str, written: str) -> Source:
-        """Return the source at a path. Raise `Mistake` if there is none."""
+        """Return the source at a path. Raise `SyntaxMistakeError` if there is none."""
         led = self._resolve(path)
         if led is None:
             shown = written if path in (written, os.path.normpath(written)) or not path else f"{path} ({written})"
-            raise Mistake(f"{shown} is not in the build context {self.root}, or .dockerignore leaves it out")
+            raise SyntaxMistakeError(f"{shown} is not in the build context {self.root}, or .dockerignore leaves it out")
         return Source(led, PurePosixPath(path).name, (self.root / led).is_dir())
 
     def _resolve(self, path: str) -> str | None:

@@ -18,8 +18,8 @@ from benchflow.planes.sandbox.local.build.copies import Copy, Tree, is_remote
 from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
 from benchflow.planes.sandbox.local.build.syntax import (
     Instruction,
-    Mistake,
-    Unsupported,
+    SyntaxMistakeError,
+    UnsupportedSyntaxError,
     check_directives,
     expand,
     flags,
@@ -98,11 +98,11 @@ def read_recipe(
             steps.append(Step(where.line, where.word, where.rest, reader.take(where)))
         where = None
         return Recipe(context.shown, tuple(steps), reader.config(), reader.tree, reader.upon)
-    except Mistake as error:
+    except SyntaxMistakeError as error:
         said = f"line {where.line}: {where.word}: {error}" if where else str(error)
         remedy = "mend the Dockerfile" if where is None else f"mend line {where.line}"
         raise ImageBuildError(said, file=context.shown, key=where.word if where else None, remedy=remedy) from error
-    except Unsupported as error:
+    except UnsupportedSyntaxError as error:
         line = where.line if where else 1
         raise UnsupportedFeatureError(
             f"line {line}: the local sandbox does not carry out {error.what}",
@@ -179,23 +179,25 @@ class _Reader:
         self._line = instruction.line
         handler = self._handlers.get(word)
         if handler is None and word in _REFUSED:
-            raise Unsupported(word, _REFUSED[word])
+            raise UnsupportedSyntaxError(word, _REFUSED[word])
         if handler is None:
-            raise Unsupported(f"the unknown instruction {word}", "correct the word")
+            raise UnsupportedSyntaxError(f"the unknown instruction {word}", "correct the word")
         if word in ("RUN", "COPY", "ADD") and has_here_document(rest):
-            raise Unsupported(f"{word} with a here-document", "put the text in a file of the build context and COPY it")
+            raise UnsupportedSyntaxError(
+                f"{word} with a here-document", "put the text in a file of the build context and COPY it"
+            )
         if instruction.misread is not None:
-            raise Unsupported(instruction.misread, "write the line without it")
+            raise UnsupportedSyntaxError(instruction.misread, "write the line without it")
         if not rest:
-            raise Mistake("nothing follows it")
+            raise SyntaxMistakeError("nothing follows it")
         if self._base is None and word not in ("FROM", "ARG"):
-            raise Mistake("it comes before FROM")
+            raise SyntaxMistakeError("it comes before FROM")
         return handler(rest)
 
     def config(self) -> LayerConfig:
-        """Return the configuration of the finished image. Raise `Mistake` without FROM."""
+        """Return the configuration of the finished image. Raise `SyntaxMistakeError` without FROM."""
         if self._base is None:
-            raise Mistake("the Dockerfile has no FROM")
+            raise SyntaxMistakeError("the Dockerfile has no FROM")
         return LayerConfig(
             env=self._env,
             workdir=None if self._workdir == "/" else self._workdir,
@@ -213,20 +215,20 @@ class _Reader:
 
     def _take_from(self, rest: str) -> None:
         if self._base is not None:
-            raise Unsupported("a second stage", "make the image in one stage")
+            raise UnsupportedSyntaxError("a second stage", "make the image in one stage")
         given, rest = flags(rest)
         for name, value in given:
             if name != "platform":
-                raise Unsupported(f"FROM --{name}")
+                raise UnsupportedSyntaxError(f"FROM --{name}")
             self._check_platform(self._expand(value))
         image, *more = words(rest)
         if more and not (len(more) == 2 and more[0].upper() == "AS"):
-            raise Mistake(f"after the image there may only be `AS name`, not {' '.join(more)}")
+            raise SyntaxMistakeError(f"after the image there may only be `AS name`, not {' '.join(more)}")
         base = self._expand(image)
         if not base:
-            raise Mistake(f"the name of the image, {image}, is empty")
+            raise SyntaxMistakeError(f"the name of the image, {image}, is empty")
         if base == "scratch":
-            raise Unsupported("FROM scratch", "name the image whose place this machine's system can take")
+            raise UnsupportedSyntaxError("FROM scratch", "name the image whose place this machine's system can take")
         self._base = base
         found = find_base(self._bases, base)
         if found is None:
@@ -244,23 +246,23 @@ class _Reader:
         self._labels, self._ports, self._warnings = dict(known.labels), list(known.ports), list(known.warnings)
 
     def _check_platform(self, wanted: str) -> None:
-        """Raise `Unsupported` for the platform of another machine."""
+        """Raise `UnsupportedSyntaxError` for the platform of another machine."""
         system, _, architecture = wanted.lower().partition("/")
         if not architecture and system != "linux":
             system, architecture = "linux", system
         architecture = _architecture(architecture.split("/")[0] or self._architecture)
         if (system, architecture) != ("linux", self._architecture):
-            raise Unsupported(f"FROM --platform={wanted} on linux/{self._architecture}", "remove the flag")
+            raise UnsupportedSyntaxError(f"FROM --platform={wanted} on linux/{self._architecture}", "remove the flag")
 
     # --- changes of files ----------------------------------------------------------------------------
 
     def _take_run(self, rest: str) -> Run:
         given, rest = flags(rest)
         if given:
-            raise Unsupported(f"RUN --{given[0][0]}", "write the step without it")
+            raise UnsupportedSyntaxError(f"RUN --{given[0][0]}", "write the step without it")
         listed = json_list(rest)
         if listed == []:
-            raise Mistake("its JSON list is empty")
+            raise SyntaxMistakeError("its JSON list is empty")
         argv = tuple(listed) if listed else (*self._shell, rest)
         return Run(argv, self._args | self._env, self._workdir, self._user)
 
@@ -273,30 +275,32 @@ class _Reader:
             elif name == "chmod":
                 mode = _mode(self._expand(value))
             else:
-                raise Unsupported(f"{word} --{name}", "write the step without it")
+                raise UnsupportedSyntaxError(f"{word} --{name}", "write the step without it")
         # Like Docker, which splits at every space here, even within quotes.
         *written, target = [self._expand(one) for one in json_list(rest) or rest.split()] or [""]
         if not written or not target or not all(written):
-            raise Mistake("it needs at least one source and a target")
+            raise SyntaxMistakeError("it needs at least one source and a target")
         found = []
         for one in written:
             if word == "ADD" and is_remote(one):
-                raise Unsupported(f"ADD of {one}", "fetch it with RUN, or put it in the build context")
+                raise UnsupportedSyntaxError(f"ADD of {one}", "fetch it with RUN, or put it in the build context")
             for source in self.tree.find(one):
                 if word == "ADD" and self.tree.is_archive(source):
-                    raise Unsupported(f"ADD of the archive {one}", "COPY it, and unpack it with RUN")
+                    raise UnsupportedSyntaxError(f"ADD of the archive {one}", "COPY it, and unpack it with RUN")
                 found.append(source)
         if not found:
-            raise Mistake(f"{' '.join(written)} fits nothing in the build context {self.tree.root}")
+            raise SyntaxMistakeError(f"{' '.join(written)} fits nothing in the build context {self.tree.root}")
         into = posixpath.basename(target) in ("", ".", "..")
         if len(found) > 1 and not into:
-            raise Mistake(f"with several sources the target must be a directory that ends with a slash, not {target}")
+            raise SyntaxMistakeError(
+                f"with several sources the target must be a directory that ends with a slash, not {target}"
+            )
         return Copy(tuple(found), self._path(target), into, owner, mode)
 
     def _take_workdir(self, rest: str) -> MakeDirectory | None:
         given = self._expand(rest)
         if not given:
-            raise Mistake(f"the path {rest} is empty")
+            raise SyntaxMistakeError(f"the path {rest} is empty")
         self._workdir = self._path(given)
         return None if self._workdir == "/" else MakeDirectory(self._workdir)
 
@@ -318,7 +322,7 @@ class _Reader:
         for word in words(rest):
             name, given, default = (self._expand(part, values) for part in word.partition("="))
             if not _NAME.fullmatch(name):
-                raise Mistake(f"{word} is not a name, nor name=default")
+                raise SyntaxMistakeError(f"{word} is not a name, nor name=default")
             if given:
                 (self._global if before_from else self._args)[name] = default
             elif not before_from and name in self._platform | self._global:
@@ -327,12 +331,12 @@ class _Reader:
     def _take_user(self, rest: str) -> None:
         self._user = self._expand(rest)
         if not self._user or self._user.startswith(":"):
-            raise Mistake(f"{rest} names no user")
+            raise SyntaxMistakeError(f"{rest} names no user")
 
     def _take_shell(self, rest: str) -> None:
         listed = json_list(rest)
         if not listed:
-            raise Mistake('the shell must be a JSON list, like ["/bin/bash", "-c"]')
+            raise SyntaxMistakeError('the shell must be a JSON list, like ["/bin/bash", "-c"]')
         self._shell = tuple(listed)
 
     def _take_entrypoint(self, rest: str) -> None:
@@ -355,7 +359,7 @@ class _Reader:
             match = _PORT.fullmatch(port)
             first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
             if match is None or not 0 < first <= last < 65536:
-                raise Mistake(f"{port} is not a port, like 80, 80/udp or 8000-8010")
+                raise SyntaxMistakeError(f"{port} is not a port, like 80, 80/udp or 8000-8010")
             exposed = (f"{number}/{(match[3] or 'tcp').lower()}" for number in range(first, last + 1))
             self._ports = list(dict.fromkeys([*self._ports, *exposed]))
 
@@ -368,13 +372,13 @@ class _Reader:
         if "=" not in split[0]:
             name, *value = rest.split(None, 1)
             if not value:
-                raise Mistake(f"{name} has no value")
+                raise SyntaxMistakeError(f"{name} has no value")
             return {self._expand(name, values): self._expand(value[0], values)}
         found = {}
         for word in split:
             name, given, value_of = (self._expand(part, values) for part in word.partition("="))
             if not given or not _NAME.fullmatch(name.replace(" ", "_")):
-                raise Mistake(f"{word} is not name=value")
+                raise SyntaxMistakeError(f"{word} is not name=value")
             found[name] = value_of
         return found
 
@@ -401,7 +405,7 @@ class _Reader:
 
 def _mode(given: str) -> int:
     if not re.fullmatch(r"[0-7]{3,4}", given):
-        raise Unsupported(f"--chmod={given}", "write the mode in octal, like 755")
+        raise UnsupportedSyntaxError(f"--chmod={given}", "write the mode in octal, like 755")
     return int(given, 8)
 
 

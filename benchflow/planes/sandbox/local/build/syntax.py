@@ -31,11 +31,11 @@ _QUOTED = re.compile(r"\\(?P<escaped>[\"$\\])|" + _VARIABLE + r"|(?P<plain>\\|[^
 _BRACED = re.compile(r"([A-Za-z_]\w*)(?:(:?)([-+])(.*))?", re.S | re.A)
 
 
-class Mistake(Exception):
+class SyntaxMistakeError(Exception):
     """An error in a Dockerfile, which no builder could carry out."""
 
 
-class Unsupported(Exception):
+class UnsupportedSyntaxError(Exception):
     """A valid part of a Dockerfile that is not supported here.
 
     Args:
@@ -110,16 +110,16 @@ def _mend(lines: list[str]) -> dict[int, str]:
 
 
 def check_directives(text: str) -> None:
-    """Raise `Unsupported` for parser directives that change how the file is to be read."""
+    """Raise `UnsupportedSyntaxError` for parser directives that change how the file is to be read."""
     for line in text.removeprefix("\ufeff").split("\n"):
         match = _DIRECTIVE.fullmatch(line.strip())
         if match is None or match.group(1).lower() not in _DIRECTIVES:
             return
         name, value = match.group(1).lower(), match.group(2)
         if name == "escape" and value != "\\":
-            raise Unsupported(f"# escape={value}", "write the file with backslashes")
+            raise UnsupportedSyntaxError(f"# escape={value}", "write the file with backslashes")
         if name == "syntax" and not _FRONTEND.fullmatch(value):
-            raise Unsupported(f"# syntax={value}")
+            raise UnsupportedSyntaxError(f"# syntax={value}")
 
 
 def has_here_document(rest: str) -> bool:
@@ -146,7 +146,7 @@ def flags(rest: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def json_list(text: str) -> list[str] | None:
-    """Return the words of the JSON form; None for the shell form. Raise `Mistake` for JSON with other content."""
+    """Return the words of the JSON form; None for the shell form. Raise `SyntaxMistakeError` for other JSON."""
     if not text.startswith("["):
         return None
     try:
@@ -154,9 +154,9 @@ def json_list(text: str) -> list[str] | None:
     except (ValueError, RecursionError):
         return None
     if not all(isinstance(word, str) for word in value):
-        raise Mistake("its JSON list has something that is not a string")
+        raise SyntaxMistakeError("its JSON list has something that is not a string")
     if text[end:].strip():
-        raise Mistake(f"after its JSON list there is more: {text[end:].strip()}")
+        raise SyntaxMistakeError(f"after its JSON list there is more: {text[end:].strip()}")
     return list(value)
 
 
@@ -169,8 +169,8 @@ def expand(text: str, values: Mapping[str, str], unset: Callable[[str], None]) -
         unset: Callback with the name of each variable that is unset, and so replaced by nothing.
 
     Raises:
-        Mistake: A quote is not closed.
-        Unsupported: A substitution has another form than `$name`, `${name}`, `${name:-word}` and the like.
+        SyntaxMistakeError: A quote is not closed.
+        UnsupportedSyntaxError: A substitution has another form than `$name`, `${name}`, `${name:-word}` and the like.
     """
     return _expand(_UNQUOTED, text, values, unset)
 
@@ -181,7 +181,7 @@ def _expand(pattern: re.Pattern[str], text: str, values: Mapping[str, str], unse
     while at < len(text):
         match = pattern.match(text, at)
         if match is None:
-            raise Mistake(f"a quote is not closed: {text[at:]}")
+            raise SyntaxMistakeError(f"a quote is not closed: {text[at:]}")
         at = match.end()
         part = match.groupdict()
         if part.get("double") is not None:
@@ -199,7 +199,7 @@ def _substitute(match: re.Match[str], values: Mapping[str, str], unset: Callable
         return "$"
     braced = _BRACED.fullmatch(match.group("name") or match.group("braced") or "")
     if braced is None:
-        raise Unsupported(
+        raise UnsupportedSyntaxError(
             f"the substitution {match.string[match.start() :]}", "write it with $name, ${name} or ${name:-default}"
         )
     name, colon, sign, word = braced.groups()

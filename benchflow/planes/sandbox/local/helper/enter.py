@@ -37,11 +37,11 @@ STARTED = "started"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Gone(Exception):
+class ProcessGoneError(Exception):
     """The sandbox no longer runs."""
 
 
-class UnknownUser(Exception):
+class UnknownUserError(Exception):
     """There is no such user in the sandbox."""
 
 
@@ -65,8 +65,8 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
         reply: Sends the response, which is the mark, or `already`.
 
     Raises:
-        Gone: The sandbox no longer runs.
-        UnknownUser: There is no such user in the sandbox.
+        ProcessGoneError: The sandbox no longer runs.
+        UnknownUserError: There is no such user in the sandbox.
     """
     out, err, status = fds
     # The first process's /dev/null as stdin. Not the host's, whose mode root inside could change for the whole machine;
@@ -74,7 +74,7 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
     try:
         null = os.open(f"/proc/{request['pid']}/fd/0", os.O_RDONLY)
     except (FileNotFoundError, ProcessLookupError) as error:
-        raise Gone from error
+        raise ProcessGoneError from error
     group = os.open(request["group"], os.O_PATH | os.O_DIRECTORY)
     limits = [os.open(file, os.O_WRONLY) for file in request["limits"]]
     once = os.open(request["once"], os.O_PATH | os.O_DIRECTORY) if request["once"] else None
@@ -93,7 +93,7 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
     except OSError as error:
         # The kernel refuses a fork into a pid namespace whose first process has ended.
         os.write(status, b"137\n")
-        raise Gone from error
+        raise ProcessGoneError from error
     if pid == 0:
         _become(request, account, (null, out, err), limits)
     for fd in (out, err, null, group, *limits):
@@ -107,20 +107,20 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
 
 
 def enter(request: dict[str, Any], namespaces: int) -> None:
-    """Enter namespaces of a sandbox. Raise `Gone` if it no longer runs."""
+    """Enter namespaces of a sandbox. Raise `ProcessGoneError` if it no longer runs."""
     handle = open_process(request["pid"], request["started"])
     if handle is None:
-        raise Gone
+        raise ProcessGoneError
     try:
         kernel.setns(handle, namespaces)
     except ProcessLookupError as error:
-        raise Gone from error
+        raise ProcessGoneError from error
     finally:
         os.close(handle)
 
 
 def enter_for_files(request: dict[str, Any]) -> None:
-    """Enter a sandbox to see its files as its root does, with no more rights. Raise `Gone` if it no longer runs.
+    """Enter a sandbox to see its files as its root does, with no more rights. Raise `ProcessGoneError` if it has ended.
 
     A path of the sandbox may lead to the kernel's own files, where root of the host may read more than root inside.
     """
@@ -195,7 +195,7 @@ def find_account(user: str) -> Account:
         user: `name`, `uid`, `name:group` or `uid:gid`. A number need not be in the tables.
 
     Raises:
-        UnknownUser: There is no such user or group.
+        UnknownUserError: There is no such user or group.
     """
     name, _, group = user.partition(":")
     uid = gid = -1
@@ -210,7 +210,7 @@ def find_account(user: str) -> Account:
         elif name.isdigit():
             uid, gid = int(name), 0
         else:
-            raise UnknownUser(name)
+            raise UnknownUserError(name)
     groups = [gid]
     for row in _rows("/etc/group", 4):
         if group and (row[0] == group or row[2] == group):
@@ -220,7 +220,7 @@ def find_account(user: str) -> Account:
     if group and group.isdigit():
         gid = int(group)
     elif group and gid == groups[0] and not any(row[0] == group for row in _rows("/etc/group", 4)):
-        raise UnknownUser(user)
+        raise UnknownUserError(user)
     if group:
         groups = [gid]
     return Account(uid, gid, groups, home)

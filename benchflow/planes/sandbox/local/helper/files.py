@@ -3,8 +3,8 @@
 The process that does it is in the sandbox's mount namespace, so every path and link means what it means in there, and
 none leads out. It runs no program of the sandbox, since the sandbox's root may have changed them all.
 
-In each operation `request` also has `pid` and `started` of the sandbox's first process. `enter.Gone` is raised if it no
-longer runs, and `OSError` for what the kernel refuses.
+In each operation `request` also has `pid` and `started` of the sandbox's first process. `enter.ProcessGoneError` is
+raised if it has ended, and `OSError` for what the kernel refuses.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     with open(fds[0], "wb") as whole:
         try:
             _pack_all(cast(IO[bytes], _Limited(whole, request["limit"])), path, single, request["depth"])
-        except TooDeep:
+        except TooDeepError:
             return {"too_deep": True}
     return {"single": single}
 
@@ -137,12 +137,12 @@ def _too_large(path: str, single: bool, limit: int) -> dict[str, Any] | None:
     return {"size": total, "largest": largest[1]} if total > limit else None
 
 
-class TooDeep(Exception):
+class TooDeepError(Exception):
     """A directory is nested deeper than the limit."""
 
 
 def _pack_all(sink: IO[bytes], path: str, single: bool, depth: int) -> None:
-    """Write a file, or all below a directory, to a tar archive. Raise `TooDeep`."""
+    """Write a file, or all below a directory, to a tar archive. Raise `TooDeepError`."""
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         if single:
             _pack(archive, path, "file", follow=True)
@@ -151,7 +151,7 @@ def _pack_all(sink: IO[bytes], path: str, single: bool, depth: int) -> None:
             inside = os.path.relpath(directory, path)
             # Below some thousand directories, paths are longer than the kernel takes, and os.walk stops silently.
             if inside.count("/") + 1 > depth:
-                raise TooDeep
+                raise TooDeepError
             for name in (*names, *files):
                 _pack(archive, os.path.join(directory, name), os.path.normpath(os.path.join(inside, name)))
 

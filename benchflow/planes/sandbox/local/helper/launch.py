@@ -44,11 +44,11 @@ _COVERED_DIRECTORIES = (
 )
 
 
-class Died(Exception):
+class LaunchDiedError(Exception):
     """The first process was killed while it started."""
 
 
-class Refused(OSError):
+class LaunchRefusedError(OSError):
     """The kernel refused something to the first process, which reported it and ended."""
 
 
@@ -62,8 +62,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             `mounts` (each with `source`, `target` and `read_only`), `subnet` (None: no network but loopback).
 
     Raises:
-        Died: The first process was killed.
-        Refused: The kernel refused something to the first process.
+        LaunchDiedError: The first process was killed.
+        LaunchRefusedError: The kernel refused something to the first process.
         OSError: The kernel refused something to this process.
     """
     group = os.open(request["group"], os.O_PATH | os.O_DIRECTORY)
@@ -85,16 +85,16 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     try:
         answer = _accompany(pid, here)
         started = start_time(pid)
-    except Refused:
+    except LaunchRefusedError:
         raise
     except BaseException as error:
         if start_time(pid) is None:
-            raise Died from error
+            raise LaunchDiedError from error
         # The kernel then kills all of its pid namespace; a link vanishes with its namespace.
         os.kill(pid, signal.SIGKILL)
         raise
     if started is None:
-        raise Died
+        raise LaunchDiedError
     found = {"link": link.name, "address": link.address} if link else {}
     return {"pid": pid, "started": started} | found | answer
 
@@ -128,10 +128,10 @@ def _accompany(pid: int, channel: socket.socket) -> dict[str, Any]:
 
 
 def _hear(channel: socket.socket) -> dict[str, Any]:
-    """Receive a message of the first process. Raise `Died` at the end of the channel, or `Refused` for an error."""
+    """Receive a message of the first process. Raise `LaunchDiedError` at its end, `LaunchRefusedError` for an error."""
     said = channel.recv(65536)
     if not said:
-        raise Died
+        raise LaunchDiedError
     answer: dict[str, Any] = json.loads(said)
     _raise_if_error(answer)
     return answer
@@ -139,7 +139,7 @@ def _hear(channel: socket.socket) -> dict[str, Any]:
 
 def _raise_if_error(answer: dict[str, Any]) -> None:
     if "error" in answer:
-        raise Refused(answer.get("errno"), answer["error"])
+        raise LaunchRefusedError(answer.get("errno"), answer["error"])
 
 
 # --- the first process --------------------------------------------------------------------------------------

@@ -78,12 +78,12 @@ def _work(fds: list[int]) -> None:
             file.seek(0)
             request = json.loads(file.read())
         _answer(reply_fd, _do(request, own, reply_fd))
-    except launch.Died:
+    except launch.LaunchDiedError:
         # No response: the worker treats it as if this process had been killed, too.
         os._exit(1)
-    except enter.Gone:
+    except enter.ProcessGoneError:
         _answer(reply_fd, {"gone": True})
-    except enter.UnknownUser as error:
+    except enter.UnknownUserError as error:
         _answer(reply_fd, {"unknown_user": str(error)})
     except OSError as error:
         _answer(reply_fd, {"error": str(error), "errno": error.errno})
