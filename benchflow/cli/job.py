@@ -9,8 +9,8 @@ import typer
 
 from benchflow.cli import command
 from benchflow.cli.command import Command, Json, Trust, Yes
-from benchflow.cli.engine import engine_if_running, has_server
 from benchflow.cli.options import NoPreflight, concurrency_option
+from benchflow.cli.running_engine import engine_if_running, has_server
 from benchflow.paths import RESCORED
 
 if TYPE_CHECKING:

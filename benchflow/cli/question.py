@@ -198,7 +198,7 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
     """
     from temporalio.service import RPCError
 
-    from benchflow.cli.engine import engine_if_running
+    from benchflow.cli.running_engine import engine_if_running
     from benchflow.contracts import names
     from benchflow.contracts.job import RolloutProgress
     from benchflow.contracts.rollout import Answer
@@ -228,7 +228,7 @@ async def _go_back(chosen: Chosen, node: str) -> Restored:
     """Roll a rollout back to a node: in its workflow if it runs, else by a restart if its checkpoints are retained."""
     from temporalio.client import WorkflowExecutionStatus
 
-    from benchflow.cli.engine import engine_if_running
+    from benchflow.cli.running_engine import engine_if_running
     from benchflow.errors import StackError
     from benchflow.jobs.client import status_of
     from benchflow.jobs.rollback import put_back
@@ -266,7 +266,7 @@ async def _look(chosen: Chosen) -> VerifyResult:
     from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
     from temporalio.service import RPCError
 
-    from benchflow.cli.engine import engine_if_running
+    from benchflow.cli.running_engine import engine_if_running
     from benchflow.contracts import names
     from benchflow.contracts.reward import VerifyResult
     from benchflow.errors import ServerUnavailableError, StackError, UsageError, VerifierError

@@ -13,8 +13,8 @@ from rich.text import Text as StyledText
 
 from benchflow.cli import command
 from benchflow.cli.chosen import Chosen, choose
-from benchflow.cli.engine import engine_if_running
 from benchflow.cli.report import reward_or_value, show_errors
+from benchflow.cli.running_engine import engine_if_running
 from benchflow.cli.screen import (
     STATUS_SIGNS,
     STATUS_STYLES,

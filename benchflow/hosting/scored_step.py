@@ -46,8 +46,8 @@ from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, harden
-from benchflow.planes.reward.hardening.processes import explaining_survivors
 from benchflow.planes.reward.hardening.record import HardeningRecord
+from benchflow.planes.reward.hardening.strangers import explaining_survivors
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import HARDEN_SEC
 from benchflow.planes.reward.strategy import verify as output_of

@@ -36,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.checkpoints import Checkpoints
     from benchflow.workflows.children import origin_of, run_child
     from benchflow.workflows.clock import Phases
-    from benchflow.workflows.hosts import HostLostError, RolloutSandbox
+    from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
     from benchflow.workflows.state import RolloutState
     from benchflow.workflows.turns import Turns
 
@@ -379,7 +379,7 @@ class Branching:
             n_ended = len(self._state.outcomes)
             try:
                 await self.write_tree()
-            except HostLostError:
+            except HostGoneError:
                 # The next activity on that host raises it where it can be handled.
                 return
             await workflow.wait_condition(lambda n=n_ended: grown.is_set() or len(self._state.outcomes) > n)  # type: ignore[misc]
@@ -388,7 +388,7 @@ class Branching:
         """Write the tree so far to the results, to be read while the rollout runs. A failure is logged.
 
         Raises:
-            HostLostError: The sandbox's host is lost.
+            HostGoneError: The sandbox's host is lost.
         """
         work = TreeInput(spec=self._state.spec, tree=self._state.tree())
         try:

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows import options
     from benchflow.workflows.cancellation import to_the_end
     from benchflow.workflows.clock import Phases
-    from benchflow.workflows.hosts import HostLostError, RolloutSandbox, on_host, tear_down
+    from benchflow.workflows.hosts import HostGoneError, RolloutSandbox, on_host, tear_down
     from benchflow.workflows.state import RolloutState
 
 NOT_RESTORABLE = "NotRestorable"
@@ -57,7 +57,7 @@ async def release(
                 if queue not in lost:
                     await on_host(queue, name, work, None, total=limit, before=before)
                     continue
-            except HostLostError:
+            except HostGoneError:
                 workflow.logger.warning("checkpoints on a lost host are left to its reaper: %s", queue)
             if any(checkpoint.is_portable for checkpoint in those):
                 before()
@@ -73,7 +73,7 @@ async def retain(state: RolloutState, *, lost: Collection[str] = ()) -> None:
 
     Args:
         state: State of the rollout. Each host also stores the part of it that a later roll-back needs.
-        lost: Queues of lost hosts, whose checkpoints are not retained. Another lost host raises `HostLostError`.
+        lost: Queues of lost hosts, whose checkpoints are not retained. Another lost host raises `HostGoneError`.
     """
     await release([*state.release_at_end, *state.retained_below], lost=lost)
     kept = [*state.retained, *state.session_checkpoints]
@@ -270,7 +270,7 @@ class Restores:
             try:
                 limit = state.spec.options.restore_limit_sec
                 undone = await on_host(sandbox.queue, names.UNDO, revert, Undone, limit)
-            except HostLostError:
+            except HostGoneError:
                 workflow.logger.warning("what is reverted stays on the lost host %s", sandbox.host_id)
             # To its end, even if the rollout is cancelled now: it then has no other sandbox to remove.
             await to_the_end(tear_down(state.spec, sandbox))
@@ -303,7 +303,7 @@ class Restores:
         state, node = self._state, restart.node
         try:
             state.recall(await on_host(restart.queue, names.RECALL, state.spec.id, EndedState))
-        except HostLostError:
+        except HostGoneError:
             raise lost_checkpoints(restart.queue) from None
         try:
             self.check(node, is_over=False, has_started=True)

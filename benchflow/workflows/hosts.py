@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.state import RolloutState
 
 
-class HostLostError(Exception):
+class HostGoneError(Exception):
     """Error: the host of the sandbox takes no activity and has stopped polling. The sandbox is to be replaced."""
 
 
@@ -73,7 +73,7 @@ class RolloutSandbox:
 
         Raises:
             CancelledError: The rollout is to stop.
-            HostLostError: The sandbox's host is lost.
+            HostGoneError: The sandbox's host is lost.
             ActivityError: The activity has failed.
         """
         sandbox = self._state.sandbox
@@ -99,7 +99,7 @@ class RolloutSandbox:
 
         Raises:
             CancelledError: The rollout is to stop.
-            HostLostError: The host is lost.
+            HostGoneError: The host is lost.
             ApplicationError: The checkpoint is on a lost host only.
             ActivityError: Provisioning or the readiness check has failed.
         """
@@ -176,7 +176,7 @@ async def on_host(
         before: Called before each scheduling; what it raises is raised.
 
     Raises:
-        HostLostError: No worker of the host takes the activity, and none polls.
+        HostGoneError: No worker of the host takes the activity, and none polls.
         ActivityError: The activity has failed.
     """
     # The server refuses a summary of more than 400 bytes, and a character may take twelve of them in JSON.
@@ -192,7 +192,7 @@ async def on_host(
             if not waited:
                 raise
             if not await _lives(queue):
-                raise HostLostError("its host does not answer") from error
+                raise HostGoneError("its host does not answer") from error
 
 
 SLOT = "a slot"
@@ -219,7 +219,7 @@ async def provision(
     if near is not None:
         try:
             return await _provision(near.queue, wanted, limit, before)
-        except HostLostError as error:
+        except HostGoneError as error:
             if wanted.checkpoint is not None and not wanted.checkpoint.is_portable:
                 message = f"the state of {near.node} lies on the host {near.host_id}, which is lost"
                 failure = Failure(
@@ -245,7 +245,7 @@ async def wait_for_slot(queue: str | None, wanted: ProvisionInput, before: Calla
         Reference of the future sandbox on the host that has the slot.
 
     Raises:
-        HostLostError: The host of `queue` is lost.
+        HostGoneError: The host of `queue` is lost.
     """
     with waiting(SLOT):
         return await _run(queue, names.WAIT_FOR_SLOT, wanted, None, before)
@@ -257,7 +257,7 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
     while True:
         try:
             return await _run(place.queue if place is not None else queue, names.PROVISION, wanted, limit, before)
-        except HostLostError:
+        except HostGoneError:
             if place is None:
                 raise
             # The host was lost after it gave a slot: start again with `queue`, or any host.

@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.clock import Deadline, Phases
     from benchflow.workflows.ending import Ending
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLostError, RolloutSandbox
+    from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
     from benchflow.workflows.operator import phase_detail, rollout_details, show
     from benchflow.workflows.slots import Slots
     from benchflow.workflows.state import RolloutState
@@ -171,7 +171,7 @@ class RolloutWorkflow:
                 await self._run_on_host(start)
                 self._is_over = True
                 return
-            except HostLostError:
+            except HostGoneError:
                 lost = state.sandbox
                 assert lost is not None
                 if state.is_restarting:
@@ -209,7 +209,7 @@ class RolloutWorkflow:
         state.warnings += scored.warnings
 
     async def _run_on_host(self, start: RestorePoint) -> None:
-        """Run the rollout to its end, with its roll-backs. Raise `HostLostError`, and errors of activities."""
+        """Run the rollout to its end, with its roll-backs. Raise `HostGoneError`, and errors of activities."""
         state = self._state
         while True:
             state.provisions += 1
@@ -217,7 +217,7 @@ class RolloutWorkflow:
             self._in_sandbox = asyncio.create_task(self._run_in_sandbox(start))
             try:
                 await self._in_sandbox
-            except (asyncio.CancelledError, FailureError, HostLostError):
+            except (asyncio.CancelledError, FailureError, HostGoneError):
                 if state.stop is not None or state.restore_to is None:
                     raise
             if state.restore_to is None:

@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.checkpoints import Checkpoints
     from benchflow.workflows.clock import Phases, waiting
     from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.hosts import HostLostError, RolloutSandbox
+    from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
     from benchflow.workflows.state import RolloutState
 
 MAX_ANSWERS = 100
@@ -335,7 +335,7 @@ class Turns:
         previews.append(preview)
         try:
             result: VerifyResult = await preview
-        except (asyncio.CancelledError, HostLostError) as error:
+        except (asyncio.CancelledError, HostGoneError) as error:
             raise ApplicationError("the rollout has ended, or lost its host", type="NotWaiting") from error
         except ActivityError as error:
             raise ApplicationError(failure_from(error, "verify").message, type="VerifierError") from error

@@ -36,10 +36,10 @@ from benchflow.gateway.client import GatewayClient, make_token
 from benchflow.gateway.process import ensure_gateway, is_running
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account, prepare_account
+from benchflow.planes.agent.acp.agent_start import Start
 from benchflow.planes.agent.acp.connect import Connection
 from benchflow.planes.agent.acp.process import run_mount
 from benchflow.planes.agent.acp.session import AcpSession
-from benchflow.planes.agent.acp.start import Start
 from benchflow.planes.agent.limits import Patience
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_agent

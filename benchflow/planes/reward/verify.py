@@ -24,7 +24,7 @@ from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
-from benchflow.planes.reward.hardening.processes import signal_schedulers
+from benchflow.planes.reward.hardening.strangers import signal_schedulers
 from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room

@@ -9,7 +9,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig
 from benchflow.errors import VerifierMemoryError
 from benchflow.planes.reward.hardening import harden, take_baseline
-from benchflow.planes.reward.hardening.processes import without_memory_kills
+from benchflow.planes.reward.hardening.strangers import without_memory_kills
 from benchflow.testing.sandbox_conformance.fixtures import Start, asleep, leave, nap, napping
 from benchflow.testing.waiting import until
 

@@ -14,10 +14,10 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.session import Agent, Session
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import Account, find_account
+from benchflow.planes.agent.acp.agent_start import Start
 from benchflow.planes.agent.acp.connect import Connection, session_rung
 from benchflow.planes.agent.acp.process import run_mount
 from benchflow.planes.agent.acp.session import AcpSession
-from benchflow.planes.agent.acp.start import Start
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import (

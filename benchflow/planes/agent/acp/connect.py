@@ -20,11 +20,11 @@ from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.session import Limits
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
+from benchflow.planes.agent.acp.agent_start import Start, prepare_home
 from benchflow.planes.agent.acp.client import Client
 from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.mirror import Mirror
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY, AgentProcess
-from benchflow.planes.agent.acp.start import Start, prepare_home
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.limits import PATIENCE, Patience
 from benchflow.planes.agent.notes import SessionFiles

@@ -34,8 +34,8 @@ from benchflow.contracts.rollout import AgentSession
 from benchflow.contracts.sandbox_config import McpServer
 from benchflow.contracts.session import Limits
 from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
+from benchflow.planes.agent.acp.agent_start import Start
 from benchflow.planes.agent.acp.dialogue import Dialogue
-from benchflow.planes.agent.acp.start import Start
 from benchflow.planes.agent.notes import Message
 
 M = TypeVar("M", bound=BaseModel)

@@ -12,8 +12,8 @@ from benchflow.contracts.session import Agent, Session
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.planes.agent.account import Account
 from benchflow.planes.agent.acp.agent import AcpAgent
+from benchflow.planes.agent.acp.agent_start import Start, prepare_home
 from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.start import Start, prepare_home
 from benchflow.planes.agent.acpx import choices_of
 from benchflow.planes.agent.acpx.session import OPENING_TIMEOUT, AcpxSession, end_session
 from benchflow.planes.agent.notes import SessionFiles

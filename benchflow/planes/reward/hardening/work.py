@@ -33,7 +33,8 @@ from benchflow.planes.reward.hardening.judgement import (
     weight_of,
 )
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOADER_CACHE, LOGS
-from benchflow.planes.reward.hardening.processes import (
+from benchflow.planes.reward.hardening.record import HardeningRecord, extend_report
+from benchflow.planes.reward.hardening.strangers import (
     ALTERED,
     altered_processes,
     kill_strangers,
@@ -42,7 +43,6 @@ from benchflow.planes.reward.hardening.processes import (
     told_running,
     without_memory_kills,
 )
-from benchflow.planes.reward.hardening.record import HardeningRecord, extend_report
 from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
 from benchflow.planes.reward.hardening.work_notes import note_work
 

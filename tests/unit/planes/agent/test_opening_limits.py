@@ -18,8 +18,8 @@ from benchflow.contracts.session import AgentPlace, ModelRoute
 from benchflow.errors import AgentExitError, AgentTimeoutError
 from benchflow.planes.agent.account import Account
 from benchflow.planes.agent.acp import connect
+from benchflow.planes.agent.acp.agent_start import Start
 from benchflow.planes.agent.acp.connect import Connection
-from benchflow.planes.agent.acp.start import Start
 from benchflow.planes.agent.acpx import agent as acpx_agent
 from benchflow.planes.agent.acpx.agent import AcpxAgent
 from benchflow.planes.agent.notes import SessionFiles

@@ -41,7 +41,7 @@ class ProcessGoneError(Exception):
     """The sandbox no longer runs."""
 
 
-class UnknownUserError(Exception):
+class NoSuchUserError(Exception):
     """There is no such user in the sandbox."""
 
 
@@ -66,7 +66,7 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
 
     Raises:
         ProcessGoneError: The sandbox no longer runs.
-        UnknownUserError: There is no such user in the sandbox.
+        NoSuchUserError: There is no such user in the sandbox.
     """
     out, err, status = fds
     # The first process's /dev/null as stdin. Not the host's, whose mode root inside could change for the whole machine;
@@ -195,7 +195,7 @@ def find_account(user: str) -> Account:
         user: `name`, `uid`, `name:group` or `uid:gid`. A number need not be in the tables.
 
     Raises:
-        UnknownUserError: There is no such user or group.
+        NoSuchUserError: There is no such user or group.
     """
     name, _, group = user.partition(":")
     uid = gid = -1
@@ -210,7 +210,7 @@ def find_account(user: str) -> Account:
         elif name.isdigit():
             uid, gid = int(name), 0
         else:
-            raise UnknownUserError(name)
+            raise NoSuchUserError(name)
     groups = [gid]
     for row in _rows("/etc/group", 4):
         if group and (row[0] == group or row[2] == group):
@@ -220,7 +220,7 @@ def find_account(user: str) -> Account:
     if group and group.isdigit():
         gid = int(group)
     elif group and gid == groups[0] and not any(row[0] == group for row in _rows("/etc/group", 4)):
-        raise UnknownUserError(user)
+        raise NoSuchUserError(user)
     if group:
         groups = [gid]
     return Account(uid, gid, groups, home)

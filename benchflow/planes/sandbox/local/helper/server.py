@@ -83,7 +83,7 @@ def _work(fds: list[int]) -> None:
         os._exit(1)
     except enter.ProcessGoneError:
         _answer(reply_fd, {"gone": True})
-    except enter.UnknownUserError as error:
+    except enter.NoSuchUserError as error:
         _answer(reply_fd, {"unknown_user": str(error)})
     except OSError as error:
         _answer(reply_fd, {"error": str(error), "errno": error.errno})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchflow.errors import BenchFlowError, DaemonUnavailableError, SandboxError, SandboxLostError, VerifierError
-from benchflow.planes.reward.hardening.processes import explaining_survivors
+from benchflow.planes.reward.hardening.strangers import explaining_survivors
 
 
 def test_processes_that_multiply_are_the_verifiers_error_and_not_another_attempt() -> None:
