@@ -34,6 +34,8 @@ def test_each_mutant_shows_one_guarantee_and_is_run_against_its_test() -> None:
     rows = {row["mutant"]: row for row in ROW.finditer(TABLE.read_text()) if row["mutant"]}
     assert rows.keys() == {file.stem for file in MUTANTS.glob("*.toml")}
     for name, row in rows.items():
-        test = tomllib.loads((MUTANTS / f"{name}.toml").read_text())["test"]
+        mutant = tomllib.loads((MUTANTS / f"{name}.toml").read_text())
+        assert (ROOT / mutant["file"]).read_text().count(mutant["old"]) == 1, name
+        test = mutant["test"]
         assert test.removeprefix("tests/").split("::")[0] == row["test"].split("::")[0]
         assert test.split("::")[-1] == row["test"].split("::")[-1] or "::" not in test
