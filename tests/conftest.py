@@ -24,7 +24,7 @@ from typing import Any
 import docker
 import pytest
 from pytest_timeout import Settings
-from support import limits, run
+from support import limits, run, slowest
 from support.paths import BENCHMARKS
 
 from benchflow.contracts.agent import NODE_VERSION
@@ -121,7 +121,10 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # A marker would win over --reruns.
     reruns = 1 if config.option.reruns is None else config.option.reruns
+    slow = slowest.listed()
     for item in items:
+        if slowest.name_of(item.nodeid) in slow:
+            item.add_marker(pytest.mark.long)
         lane = item.path.relative_to(Path(__file__).parent).parts[0]
         if lane in RERUN:
             item.add_marker(lane)

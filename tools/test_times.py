@@ -6,6 +6,9 @@ Runs COMMAND (a pytest command line, or `make test`) with the plugin `tests/supp
 that any process of this machine starts meanwhile, by the kernel's process connector (Linux, root; without it the count
 is left out). `make test-times` calls it. `--records DIR` keeps the raw records there, or, without a COMMAND, prints
 those of an earlier run again.
+
+`--keep SECONDS` writes `tests/slowest.txt`: the slowest tests that hold no guarantee, unit tests excepted, until the
+others take so long together, in process-seconds. `make test` leaves them to `make test-all`.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,10 +124,34 @@ def print_report(rows: list[dict[str, object]], top: int) -> None:
             print(f"{sum(phases.values()):8.2f} {columns}  {name}")
 
 
+def write_slowest(rows: Sequence[Mapping[str, object]], seconds: float) -> None:
+    """Write the list of tests that `make test` leaves out, so that the others take at most `seconds` together."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support import slowest
+
+    cases: dict[str, dict[str, float]] = collections.defaultdict(lambda: collections.defaultdict(float))
+    for row in rows:
+        if row["kind"] != "fixture":
+            cases[slowest.name_of(str(row["test"]))][str(row["test"])] += float(str(row["seconds"]))
+    guarantees = slowest.guaranteed()
+    left = sum(sum(times.values()) for times in cases.values())
+    chosen = []
+    for name, times in sorted(cases.items(), key=lambda case: -sum(case[1].values()) / len(case[1])):
+        if left <= seconds:
+            break
+        if not slowest.is_always_run(name, guarantees):
+            chosen.append(name)
+            left -= sum(times.values())
+    head = "# The slowest tests that hold no guarantee; written by tools/test_times.py --keep\n"
+    slowest.LIST.write_text(head + "".join(f"{name}\n" for name in sorted(chosen)))
+    print(f"\n{len(chosen)} tests of {len(cases)} are left to long runs; the others take {left:.0f} process-seconds")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--top", type=int, default=30, help="rows of each table")
     parser.add_argument("--records", type=Path, help="directory of the raw records")
+    parser.add_argument("--keep", type=float, metavar="SECONDS", help="write the list of tests that are too slow")
     parser.add_argument("command", nargs="*")
     options = parser.parse_args()
     records = options.records or Path(tempfile.mkdtemp(prefix="test-times-"))
@@ -150,7 +178,10 @@ def main() -> int:
             print(f"{counter.names.total()} programs started{lost}; by name:")
             for name, count in counter.names.most_common(options.top):
                 print(f"{count:8}  {name}")
-    print_report(read_records(records), options.top)
+    rows = read_records(records)
+    print_report(rows, options.top)
+    if options.keep is not None:
+        write_slowest(rows, options.keep)
     return status
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
+from support import slowest
 from support.paths import ROOT
 
 TABLE = ROOT / "tests" / "GUARANTEES.md"
@@ -39,3 +40,16 @@ def test_each_mutant_shows_one_guarantee_and_is_run_against_its_test() -> None:
         test = mutant["test"]
         assert test.removeprefix("tests/").split("::")[0] == row["test"].split("::")[0]
         assert test.split("::")[-1] == row["test"].split("::")[-1] or "::" not in test
+
+
+def test_each_test_that_is_left_to_long_runs_exists_and_holds_no_guarantee() -> None:
+    guarantees = slowest.guaranteed()
+    assert guarantees
+    places = ("benchflow/testing", "tests/support", "tests/provider")
+    suites = "".join(file.read_text() for place in places for file in sorted((ROOT / place).rglob("*.py")))
+    for name in slowest.listed():
+        file, _, function = name.partition("::")
+        text = (ROOT / file).read_text()
+        defined = f"def {function.rpartition('::')[2]}("
+        assert defined in text or ("conformance" in file and defined in suites), name
+        assert not slowest.is_always_run(name, guarantees), name

@@ -1,0 +1,39 @@
+"""The list of the slowest tests that hold no guarantee, `tests/slowest.txt`: `make test-all` alone runs them.
+
+`python tools/test_times.py --records DIR --keep SECONDS` writes the list from measured times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from support.paths import ROOT
+
+LIST = ROOT / "tests" / "slowest.txt"
+GUARANTEES = ROOT / "tests" / "GUARANTEES.md"
+
+_ROW = re.compile(r"^\| .+? \| `(?P<test>[^`]+)` \| \w+ \|", re.M)
+
+
+def name_of(node_id: str) -> str:
+    """Return the name of a test without its parameters: all cases of a test are in the same run."""
+    return node_id.partition("[")[0]
+
+
+def listed() -> frozenset[str]:
+    """Return the names in the list."""
+    return frozenset(line for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
+
+
+def guaranteed() -> frozenset[str]:
+    """Return the files and functions (`file::function`) that hold a guarantee in every run."""
+    return frozenset(f"tests/{row['test']}" for row in _ROW.finditer(GUARANTEES.read_text()))
+
+
+def is_always_run(name: str, guarantees: Collection[str]) -> bool:
+    """Return whether a test, by its name, is a unit test or holds one of the guarantees."""
+    file, _, function = name.partition("::")
+    return (
+        file.startswith("tests/unit/") or file in guarantees or f"{file}::{function.rpartition('::')[2]}" in guarantees
+    )
