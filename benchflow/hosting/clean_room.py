@@ -123,13 +123,17 @@ async def end_rooms(provider: str, results: Path) -> None:
     """
     for evidence in ("evidence", "steps/*/evidence", "soft/*/evidence"):
         for place in results.glob(f"{evidence}/{_ROOM}"):
-            name = place / _NAME
-            if name.is_file():
-                if (removal := _REMOVALS.get(name.read_text())) is not None:
+            try:
+                name = (place / _NAME).read_text()
+            except (FileNotFoundError, NotADirectoryError):
+                name = None
+            if name is not None:
+                if (removal := _REMOVALS.get(name)) is not None:
+                    # It removes the directory, too.
                     await asyncio.wait([removal])
                 # The reaper removes a sandbox that can't be removed now.
                 with suppress(BenchFlowError):
-                    await get_provider(provider).remove(name.read_text())
+                    await get_provider(provider).remove(name)
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
