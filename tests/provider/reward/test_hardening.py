@@ -52,6 +52,7 @@ echo 'open("/tests/expected.txt")' >total.py; printf '\001\0\0/logs/verifier/rew
 printf 'SQLite format 3\0\001create\ttrigger "copied" AFTER\0\001CREATE VIEW totals AS\0' >shop.db
 head -c 100000 /dev/zero >>shop.db
 printf '\067\177\006\202pages' >shop.db-wal; echo text >known.db-journal; echo text >travel-journal
+mkdir point; echo >point/__init__.py; echo >check.ok; touch -d "@$(($(date +%s) + 3600))" check.ok
 echo >./-rf; echo >/tmp/expected.txt; echo >/tmp/.cache-of-a-tool
 printf 'class Any:\n    def __eq__(self, other):\n        return True\n' >calc.py
 printf 'class A:\n    def __eq__(self, other):\n        if other is self:\n            return True\n' >point.py
@@ -71,6 +72,8 @@ NOTED = {
     ("remove_escaping_links", "-rf", "begins with a dash: a program that gets such names takes it for an option"),
     ("remove_escaping_links", "/tmp/expected.txt", "was left where programs make their temporary files"),
     ("cleanup_python_hooks", "calc.py", "has objects that are equal to everything"),
+    ("cleanup_python_hooks", "point/__init__.py", "is a package that Python imports in place of a module of its name"),
+    ("restore_build_files", "check.ok", "has a time in the future, so that make takes it for new"),
     ("pin_environment", ".git/hooks/commit-msg", "is a hook of git, and does not run while the verifier does"),
     (
         *("pin_environment", "own-1.dist-info/entry_points.txt"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from support.verified_sandboxes import AGENT, InDocker, InLocal, sh, written
+from pathlib import Path
 
+import pytest
+from support.verified_sandboxes import AGENT, InDocker, InLocal, sh, verifier, written
+
+from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig
 from benchflow.errors import VerifierMemoryError
@@ -71,6 +74,15 @@ class HardeningOfProcesses:
         report = await harden(own, baseline, HardeningConfig(kill_processes=False), left=known)
         said = {finding.detail for finding in report.findings if finding.item == "kill_processes"}
         assert said == {*known, f"runs beside the verifier: sleep {second}"}
+
+    async def test_what_a_verifier_has_left_running_is_reported(self, own: Sandbox, tmp_path: Path) -> None:
+        await own.mark_baseline()
+        baseline = await take_baseline(own, agent=AGENT)
+        said: list[HardeningFinding] = []
+        script = f"#!/bin/sh\nsetsid sleep {(length := nap())} >/dev/null 2>&1 &\necho 1 >/logs/verifier/reward.txt\n"
+        one = verifier(tmp_path / "v", {"test.sh": script}, baseline=baseline, report=said.extend)
+        assert (await one.run(own, tmp_path / "logs")).reward == 1.0
+        assert [finding.detail for finding in said] == [f"runs after the verifier: sleep {length}"]
 
     async def test_a_kill_for_want_of_memory_meanwhile_is_an_error(self, start: Start) -> None:
         sandbox = await start(memory_mb=128)

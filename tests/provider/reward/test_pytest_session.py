@@ -37,7 +37,8 @@ class Run:
 
     def start(self, code: str, *args: str, tests: str = TESTS, plugins: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         baseline = HardeningBaseline(path="", directories=[], plugins=list(plugins))
-        files = {"app/calc.py": code, "tests/test_it.py": tests, f"own/{PLUGIN}.py": plugin_source(baseline, [])}
+        source = plugin_source(baseline, [], str(self.root / "app"))
+        files = {"app/calc.py": code, "tests/test_it.py": tests, f"own/{PLUGIN}.py": source}
         for name, content in files.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text(content)
@@ -76,6 +77,11 @@ def few(names: Iterable[str], *in_every_run: str) -> list[Any]:
 def test_a_run_that_does_not_come_to_its_own_end_is_no_success(tmp_path: Path, ending: str) -> None:
     status, said = Run(tmp_path).end(ENDINGS[ending])
     assert status not in (0, -signal.SIGKILL), said
+
+
+def test_a_verifier_may_have_a_root_directory_of_its_own(tmp_path: Path) -> None:
+    status, said = Run(tmp_path).end(EXCUSES["skip"], "--rootdir", str(tmp_path / "tests"))
+    assert (status, "the code that is tested has skipped" in said) == (70, True), said
 
 
 def test_it_is_said_why(tmp_path: Path) -> None:

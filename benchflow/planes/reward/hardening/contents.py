@@ -31,15 +31,16 @@ _SMALL = f"-type f -size -{_SMALL_BLOCKS + 1}"
 _LARGE = f"-type f -size +{_SMALL_BLOCKS} -size -{_LARGE_BLOCKS + 1}"
 _NODE, _POINTS = "-path '*/node_modules/*'", "-path '*-info/entry_points.txt'"
 _HOOKS = "! -type d -path '*/hooks/*' -perm -0100"
+_FUTURE = "-type f $later"
 _MAGIC = "d9d505f9|377f0682|377f0683"
 _JOURNALS = r"-type f -size +0 \( -name '*-wal' -o -name '*-journal' \)"
 
-FILES = ("small", "brought", "large", "node", "points", "hooks", "journals", "dashed")
+FILES = ("small", "brought", "large", "node", "points", "hooks", "journals", "dashed", "future")
 """Names of the lists of files to read, which `PASS` or `PASSES` make."""
 
 # $since: time of the survey before, empty for the first. Lists with $recent have the files that are new or changed
 # since then or, in a first survey, in the very second of it: these are in the baseline and so not reported as new
-# later.
+# later. $later: expression for files with a time in the future.
 PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
     {_SMALL} -newerct "@${{since:-0}}" {_BROUGHT} -fprint0 brought , \
     {_LARGE} -newerct "@${{since:-0}}" -fprint0 large , \
@@ -47,7 +48,8 @@ PASS = rf"""{_SMALL} -newerct "@${{since:-0}}" ! {_BROUGHT} -fprint0 small , \
     {_POINTS} -newerct "@$recent" -fprint0 points , \
     {_HOOKS} -newerct "@$recent" -fprint0 hooks , \
     {_JOURNALS} -newerct "@$recent" -fprint0 journals , \
-    -name '-*' -fprint0 dashed"""
+    -name '-*' -fprint0 dashed , \
+    {_FUTURE} -fprint0 future"""
 """Expressions for `find` that make these lists in one pass through the workspace."""
 
 PASSES = rf"""find "$@" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
@@ -57,7 +59,8 @@ PASSES = rf"""find "$@" -xdev {_SMALL} ! {_BROUGHT} -print0 >small
     find "$@" -xdev {_POINTS} -print0 >points
     find "$@" -xdev {_HOOKS} -print0 >hooks
     find "$@" -xdev {_JOURNALS} -print0 >journals
-    find "$@" -xdev -name '-*' -print0 >dashed"""
+    find "$@" -xdev -name '-*' -print0 >dashed
+    find "$@" -xdev {_FUTURE} -print0 >future"""
 """Commands that make these lists, of the directories in `$@`, with a `find` that has no `-newerct`. They list all
 files; the comparison of both surveys shows which are new.
 """
@@ -98,5 +101,5 @@ READ = rf"""(
 )"""
 """Script that reads these files, and makes the lists in `LISTS`."""
 
-LISTS = ("naming", "acting", "equal", "plugins", "packages", "hooks", "journals", "orphans", "dashed")
+LISTS = ("naming", "acting", "equal", "plugins", "packages", "hooks", "journals", "orphans", "dashed", "future")
 """Names of the lists that the survey returns."""

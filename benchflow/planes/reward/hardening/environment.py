@@ -21,7 +21,7 @@ from benchflow.planes.reward.hardening.git_state import VARIABLES
 from benchflow.planes.reward.hardening.judgement import ENVIRONMENT
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
 from benchflow.planes.reward.hardening.record import MOST_NAMED
-from benchflow.planes.reward.hardening.survey import module_of
+from benchflow.planes.reward.hardening.survey import module_of, workspace_of
 
 PLUGINS = "/run/benchflow/verifier"
 """Directory of the engine's plugin, in the sandbox."""
@@ -176,7 +176,7 @@ async def put_plugins(
     Raises:
         VerifierError: The files can't be written.
     """
-    source = plugin_source(baseline, declared)
+    source = plugin_source(baseline, declared, workspace_of(sandbox))
     start = start_source(own) if own is not None else ""
     result = await sandbox.control(_PUT, source, "root" if user is None else str(user), start, *_copies(baseline))
     if result.return_code != 0:

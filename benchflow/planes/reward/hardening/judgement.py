@@ -15,6 +15,7 @@ from benchflow.planes.reward.hardening.names import (
     HOOKED,
     HOOKS,
     LOCALE_SETTINGS,
+    LOGIN_SETTINGS,
     LOGS,
     MAKE_BUILD,
     MAKE_SOURCES,
@@ -48,6 +49,9 @@ _NOBODYS = (*VERIFIERS, "/oracle", "/solution", "/proc", "/sys", "/dev/stdin", "
 """Targets that no link of honest work has."""
 _HOOK = re.compile(r"invoke|pkgs|hook|dir::|::bin|::path|proxy|solver|planner|methods|instdir|admindir", re.IGNORECASE)
 _OF_LOCALES = re.compile(r"\s*(#|$|(export\s+)?(LANG|LANGUAGE|LC_[A-Z]+)=)")
+_OF_LOGINS = re.compile(r"\s*(ENV_PATH|ENV_SUPATH|ALWAYS_SET_PATH|ENVIRON_FILE|FAKE_SHELL|ENV_TZ|ENV_HZ)\b")
+"""Settings of logins that set variables, or the shell."""
+
 _JOURNALS = ("-wal", "-journal")
 _OF_HOME = tuple(f"/{name}" for name in DOTFILES)
 
@@ -142,6 +146,9 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
     elif path in LOCALE_SETTINGS and (kept := now.files.get(path)) is not None:
         if (harmless := without_variables(kept.content, "")) != kept.content:
             result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
+    elif path == LOGIN_SETTINGS and (kept := now.files.get(path)) is not None:
+        if (harmless := with_login_settings(kept.content, "")) != kept.content:
+            result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
     elif (item := _item_of(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
@@ -211,6 +218,8 @@ def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
         text = without_programs(now.content, was.content)
     elif path in LOCALE_SETTINGS:
         text = without_variables(now.content, was.content)
+    elif path == LOGIN_SETTINGS:
+        text = with_login_settings(now.content, was.content)
     else:
         text = None
     return was if text is None else now.model_copy(update={"content": text})
@@ -281,6 +290,20 @@ def without_variables(content: str, was: str) -> str:
     """
     lines, known = content.splitlines(keepends=True), set(was.splitlines())
     return "".join(line for line in lines if line.rstrip("\n") in known or _OF_LOCALES.match(line))
+
+
+def with_login_settings(content: str, was: str) -> str:
+    """Return login settings in which those that set variables are as they were. All others are an administrator's work.
+
+    Args:
+        content: Content of the file.
+        was: Former content.
+    """
+    lines, before = content.splitlines(keepends=True), was.splitlines(keepends=True)
+    known = [line for line in before if _OF_LOGINS.match(line)]
+    if [line for line in lines if _OF_LOGINS.match(line)] == known:
+        return content
+    return "".join([*(line for line in lines if not _OF_LOGINS.match(line)), *known])
 
 
 def weight_of(item: str, path: str, leads_to: str = "") -> Weight:

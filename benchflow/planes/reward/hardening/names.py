@@ -78,6 +78,9 @@ SCHEDULERS = ("cron", "crond", "anacron", "atd", "fcron")
 LOCALE_SETTINGS = ("/etc/default/locale", "/etc/locale.conf")
 """Files of variables that `su` and logins set. The system's language is often a task's work."""
 
+LOGIN_SETTINGS = "/etc/login.defs"
+"""Settings of logins and accounts, by some of which `su` sets PATH and other variables."""
+
 STARTUP = (
     *("/etc/profile", "/etc/profile.d/*", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zsh/*", "/etc/environment"),
     *(
@@ -102,6 +105,7 @@ STARTUP = (
         "/etc/security/namespace.*",
         "/etc/security/pam_env.conf",
         *LOCALE_SETTINGS,
+        LOGIN_SETTINGS,
         "/etc/apt/apt.conf",
         "/etc/apt/apt.conf.d/*",
         "/etc/dpkg/dpkg.cfg",

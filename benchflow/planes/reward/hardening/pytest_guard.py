@@ -12,12 +12,13 @@ PLUGIN = "benchflow_pytest_plugins"
 _SOURCE = Path(__file__).with_name("pytest_session.py")
 
 
-def plugin_source(baseline: HardeningBaseline, declared: Sequence[str]) -> str:
+def plugin_source(baseline: HardeningBaseline, declared: Sequence[str], workspace: str = "") -> str:
     """Return the source of the plugin, with the names of the plugins that it may load.
 
     Args:
         baseline: Baseline with the plugins that the image had.
         declared: The task's `verifier.pytest_plugins`: names of entry points or of modules.
+        workspace: Directory of the agent's work; empty where that is pytest's root directory.
     """
-    names = f"\nALLOWED[:] = {json.dumps(baseline.plugins)}\nDECLARED[:] = {json.dumps(list(declared))}\n"
-    return _SOURCE.read_text() + names
+    settings = {"ALLOWED": baseline.plugins, "DECLARED": list(declared), "WORKSPACE": workspace}
+    return _SOURCE.read_text() + "".join(f"\n{name} = {json.dumps(value)}" for name, value in settings.items()) + "\n"

@@ -26,10 +26,13 @@ from typing import Any
 import pytest
 
 ALLOWED: list[str] = []
-"""Entry points of the plugins that the image had; set at the end of the copy, as is the next."""
+"""Entry points of the plugins that the image had; set at the end of the copy, as are the next two."""
 
 DECLARED: list[str] = []
 """The task's `verifier.pytest_plugins`: names of entry points, or of modules."""
+
+WORKSPACE = ""
+"""Directory of the agent's work; empty to take pytest's root directory for it, which a verifier may choose."""
 
 OWN = os.stat(__file__).st_ctime
 FAILED = 70
@@ -316,7 +319,7 @@ class _Guard:
 
 def _root(config: Any) -> str:
     """Return the workspace, with a slash at its end."""
-    return f"{getattr(config, 'rootpath', None) or config.rootdir}{os.sep}"
+    return f"{WORKSPACE or getattr(config, 'rootpath', None) or config.rootdir}{os.sep}"
 
 
 def _is_tested_code(frame: types.FrameType, root: str) -> bool:

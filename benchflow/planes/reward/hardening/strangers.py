@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from benchflow.contracts.process_table import RunningProcess
@@ -11,13 +11,19 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError, VerifierMemoryError
 from benchflow.planes.reward.hardening.judgement import PROCESSES
 from benchflow.planes.reward.hardening.names import SCHEDULERS
+from benchflow.planes.reward.hardening.record import MOST_NAMED
 
 ALTERED = "code was put into a process of the world"
 """Text of a finding about a process whose code another process has changed."""
 
 
-async def kill_strangers(sandbox: Sandbox, found: list[HardeningFinding]) -> int:
+async def kill_strangers(sandbox: Sandbox, found: list[HardeningFinding], known: Sequence[RunningProcess] = ()) -> int:
     """Kill what the agent left running, add the finding about it to `found`, and return the number of processes.
+
+    Args:
+        sandbox: Sandbox of the agent.
+        found: Findings so far.
+        known: Processes that ran a moment before, some of which the finding names.
 
     Raises:
         VerifierError: They can't be killed, or multiply faster than they are killed.
@@ -26,6 +32,8 @@ async def kill_strangers(sandbox: Sandbox, found: list[HardeningFinding]) -> int
         killed = await sandbox.kill_processes()
     if killed:
         what = "a process" if killed == 1 else f"{killed} processes"
+        if named := list(dict.fromkeys(process.command for process in known if not process.is_altered)):
+            what += f": {', '.join(named[:MOST_NAMED])}" + (", …" if len(named) > MOST_NAMED else "")
         found.append(HardeningFinding(item=PROCESSES, action="killed", detail=what))
     return killed
 
@@ -46,14 +54,9 @@ def explaining_survivors() -> Iterator[None]:
         raise VerifierError(error.message, remedy="see what the agent has left running") from error
 
 
-def told_running(process: RunningProcess) -> HardeningFinding:
-    """Return the finding about a process that is not the world's, and runs while the verifier does."""
-    return HardeningFinding(item=PROCESSES, action="found", detail=f"runs beside the verifier: {process.command}")
-
-
-async def altered_processes(sandbox: Sandbox) -> dict[tuple[int, int], RunningProcess]:
-    """Return the world's processes whose code another process has changed in memory, by their identities."""
-    return {process.identity: process for process in await sandbox.strangers() if process.is_altered}
+def told_running(process: RunningProcess, when: str = "beside the verifier") -> HardeningFinding:
+    """Return the finding about a process that is not the world's, and runs while the verifier does, or after it."""
+    return HardeningFinding(item=PROCESSES, action="found", detail=f"runs {when}: {process.command}")
 
 
 def told_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:

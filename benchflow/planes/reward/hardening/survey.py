@@ -69,6 +69,7 @@ _PACKED = _any_of(ARCHIVES)
 _READ = (
     *("[.]pth$", "/[.]gitattributes$", "/[.]gitconfig$", "/git/config$"),
     *("^/etc/gitconfig$", "^/etc/apt/", "^/etc/dpkg/", "^/etc/default/locale$", "^/etc/locale[.]conf$"),
+    "^/etc/login[.]defs$",
 )
 """Patterns of new files that are read, because their content decides about them."""
 
@@ -84,10 +85,12 @@ rm -rf {ROOM}
 umask 022; mkdir -p {posixpath.dirname(ROOM)} || exit 1
 umask 077; mkdir {ROOM} && cd {ROOM} || exit 1
 if [ -f {_KNOWN} ]; then mv {_KNOWN} known; fi
-for f in {" ".join((*_OWN_LISTS, *FILES, *LISTS))}; do : >$f; done
+for f in stamp {" ".join((*_OWN_LISTS, *FILES, *LISTS))}; do : >$f; done
 # By the kernel's clock: what a sandbox's own programs say of the time may be anything.
 [ -n "$since" ] || {{ : >now; stat -c %Z now >told 2>/dev/null && mv told now || date +%s >now; }}
 recent=$since; [ -n "$since" ] || read -r recent <now
+later="-newer stamp"
+touch -d "@$(($(stat -c %Z stamp 2>/dev/null || date +%s) + 60))" stamp 2>/dev/null || later="-name /"
 put() {{ for f; do if [ -e "$f" ] || [ -h "$f" ]; then printf '%s\0' "$f"; fi; done; }}
 above() {{
   d=$1
@@ -237,6 +240,12 @@ class Survey(Model):
     dashed: list[str] = []
     """Paths of the workspace with names that begin with `-`."""
 
+    future: list[str] = []
+    """Files of the workspace that were last changed later than now, as far as their time says."""
+
+    modules: list[str] = []
+    """Python modules of the workspace, except those of installed packages."""
+
     temporary: list[str] = []
     """Paths at the top of the temporary directories, except names that begin with a dot."""
 
@@ -351,7 +360,7 @@ def _read(packed: bytes) -> Survey:
         ) from error
     git = {path for path in names if _is_of_git(path, names)}
     found = {path for path in names - git if is_looked_for(path)}
-    modules = [path for path in lists["modules"] if module_of(path) in STANDARD]
+    standard = [path for path in lists["modules"] if module_of(path) in STANDARD]
     kept = {path: file for path, file in files.items() if path in found or path in git}
     return Survey(
         now=now,
@@ -363,7 +372,7 @@ def _read(packed: bytes) -> Survey:
         fresh=fresh,
         top=[path for path in top if shadows(path)],
         git=sorted(git),
-        shadows=sorted(modules),
+        shadows=sorted(standard),
         packed=sorted(lists["packed"]),
         naming=said["naming"],
         acting=_grouped(said["acting"]),
@@ -374,6 +383,8 @@ def _read(packed: bytes) -> Survey:
         journals=sorted(said["journals"]),
         orphans=sorted(said["orphans"]),
         dashed=sorted(said["dashed"]),
+        future=sorted(said["future"]),
+        modules=sorted(lists["modules"]),
         temporary=sorted(lists["temporary"]),
     )
 

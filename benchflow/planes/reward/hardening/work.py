@@ -33,10 +33,9 @@ from benchflow.planes.reward.hardening.judgement import (
     weight_of,
 )
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOADER_CACHE, LOGS
-from benchflow.planes.reward.hardening.record import HardeningRecord, extend_report
+from benchflow.planes.reward.hardening.record import MOST_NAMED, HardeningRecord, extend_report
 from benchflow.planes.reward.hardening.strangers import (
     ALTERED,
-    altered_processes,
     kill_strangers,
     signal_schedulers,
     told_altered,
@@ -205,23 +204,32 @@ async def _secure(
         found += [finding for finding in repairs.found if finding not in found]
         if repairs.put:
             await sandbox.put_outside(repairs.put)
-        if config.kill_processes:
-            altered |= await altered_processes(sandbox)
-        killed = await kill_strangers(sandbox, found) if config.kill_processes else 0
+        strangers = await sandbox.strangers() if config.kill_processes else []
+        altered |= _altered(strangers)
+        killed = await kill_strangers(sandbox, found, strangers) if config.kill_processes else 0
         found += await _finish_repairs(sandbox, repairs)
         if stops:
             # A job that is due would be started after the last kill. The shell that stops them is the image's own now.
             # To kill may have resumed them.
             await sandbox.control(signal_schedulers("STOP"))
         if not (killed or repairs.is_any or (stops and turn == 0)):
-            left = await altered_processes(sandbox) if config.kill_processes else {}
+            left = _altered(await sandbox.strangers()) if config.kill_processes else {}
             found += [told_altered(process, key in left) for key, process in (altered | left).items()]
             record.unsafe = next((f"{ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
             return
+    changed = next((finding.path for finding in reversed(repairs.found)), "") or next(iter(repairs.remove), "")
+    restarted = ", ".join(dict.fromkeys(process.command for process in strangers[:MOST_NAMED]))
     raise VerifierError(
-        f"{found[-1].path or 'what the agent left running'} of the sandbox is changed again and again",
+        f"{changed} of the sandbox is changed again after each restoration"
+        if changed
+        else f"processes are started again after each kill, by a service or by each other: {restarted}",
         remedy='verify in a sandbox of its own: sandbox_mode "separate"',
     )
+
+
+def _altered(processes: Sequence[RunningProcess]) -> dict[tuple[int, int], RunningProcess]:
+    """Return those processes whose code another process has changed in memory, by their identities."""
+    return {process.identity: process for process in processes if process.is_altered}
 
 
 async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningFinding]:

@@ -43,6 +43,9 @@ def _kinds(
     yield PYTHON, _new(now.equal, before.equal), "has objects that are equal to everything"
     dashed = _new(now.dashed, before.dashed)
     yield LINKS, dashed, "begins with a dash: a program that gets such names takes it for an option"
+    yield BUILD, _new(now.future, before.future), "has a time in the future, so that make takes it for new"
+    detail = "is a package that Python imports in place of a module of its name"
+    yield PYTHON, _packages_over_modules(before, now), detail
     yield LINKS, _new(now.temporary, before.temporary), "was left where programs make their temporary files"
     yield BUILD, _new(now.packages, before.packages), "is new or changed, and is what node takes first"
     repositories = repositories_of(now)
@@ -76,6 +79,13 @@ def _inner_links(before: Survey, now: Survey, workspace: str) -> list[str]:
         and not is_below(path, environments)
         and in_workspace(resolve(path, now.links), workspace)
     ]
+
+
+def _packages_over_modules(before: Survey, now: Survey) -> list[str]:
+    """Return new packages (`a/__init__.py`) beside a module of their name (`a.py`), also one that is gone now."""
+    modules = {*before.modules, *now.modules}
+    new = (path for path in _new(now.modules, before.modules) if posixpath.basename(path) == "__init__.py")
+    return [path for path in new if f"{posixpath.dirname(path)}.py" in modules]
 
 
 def _is_hook(path: str, repositories: Collection[str]) -> bool:

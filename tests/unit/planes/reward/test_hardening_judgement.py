@@ -169,6 +169,21 @@ def test_the_systems_language_may_be_set_and_nothing_else_there(path: str) -> No
     assert link.remove == {path: "restore_build_files"}
 
 
+def test_of_the_settings_of_logins_those_that_set_variables_stay_as_they_were() -> None:
+    path, was = "/etc/login.defs", "UMASK 022\nENV_PATH PATH=/usr/bin\n"
+    before = Survey(found=[path], files={path: kept(was)})
+
+    def judged(content: str, before: Survey = before) -> str | None:
+        now = Survey(found=[path], files={path: kept(content)})
+        restored = judge(before, now, HardeningConfig(), "/app").restore
+        return restored[path][1].content if restored else None
+
+    assert judged("UMASK 077\nENV_PATH PATH=/usr/bin\nPASS_MAX_DAYS 90\n") is None
+    assert judged("UMASK 077\nENV_PATH PATH=/tmp\nALWAYS_SET_PATH yes\n") == "UMASK 077\nENV_PATH PATH=/usr/bin\n"
+    assert judged("UMASK 077\n") == "UMASK 077\nENV_PATH PATH=/usr/bin\n"
+    assert judged("UMASK 077\nENV_SUPATH PATH=/tmp\n", Survey()) == "UMASK 077\n"
+
+
 def test_a_module_that_is_new_where_python_looks_first_is_taken_out_by_its_name_alone() -> None:
     found = ["/app/textwrap.py", "/app/json/__init__.pyc", "/app/_struct.cpython-312.so", "/app/statistics.py"]
     assert [path for path in found if shadows(path)] == found[:3]

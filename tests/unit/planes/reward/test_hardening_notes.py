@@ -24,6 +24,15 @@ def test_links_that_installers_make_are_left_out() -> None:
     assert note_work(before, now, "", []) == []
 
 
+def test_a_new_package_hides_a_module_that_was_there_or_is() -> None:
+    before = Survey(modules=["/app/old.py", "/app/known.py", "/app/known/__init__.py"])
+    modules = ["/app/old/__init__.py", "/app/new.py", "/app/new/__init__.py", "/app/other/__init__.py"]
+    now = Survey(modules=[*modules, "/app/known.py", "/app/known/__init__.py"])
+    [note] = note_work(before, now, "/app", [])
+    assert (note.item, note.path) == ("cleanup_python_hooks", "/app/old/__init__.py")
+    assert note.detail.endswith("; 1 more: /app/new/__init__.py")
+
+
 def test_what_was_there_before_is_no_note() -> None:
     said = {"/app/a.db": ["CREATE VIEW a"]}
     same = Survey(naming=["/app/x"], acting=said, plugins={"/app/e": ["p"]}, packages=["/app/node_modules/m"])
