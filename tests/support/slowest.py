@@ -13,6 +13,9 @@ from support.paths import ROOT
 LIST = ROOT / "tests" / "slowest.txt"
 GUARANTEES = ROOT / "tests" / "GUARANTEES.md"
 
+TOGETHER = ("tests/system/agents/test_questions.py",)
+"""Files whose tests answer the questions of one job's rollouts: without one test, others wait for a slot forever."""
+
 _ROW = re.compile(r"^\| .+? \| `(?P<test>[^`]+)` \| \w+ \|", re.M)
 
 
@@ -32,8 +35,7 @@ def guaranteed() -> frozenset[str]:
 
 
 def is_always_run(name: str, guarantees: Collection[str]) -> bool:
-    """Return whether a test, by its name, is a unit test or holds one of the guarantees."""
+    """Return whether a test, by its name, is a unit test, holds one of the guarantees, or is of a file in `TOGETHER`."""
     file, _, function = name.partition("::")
-    return (
-        file.startswith("tests/unit/") or file in guarantees or f"{file}::{function.rpartition('::')[2]}" in guarantees
-    )
+    names = {file, f"{file}::{function.rpartition('::')[2]}"}
+    return file.startswith("tests/unit/") or file in TOGETHER or not names.isdisjoint(guarantees)
