@@ -35,7 +35,7 @@ def guaranteed() -> frozenset[str]:
 
 
 def is_always_run(name: str, guarantees: Collection[str]) -> bool:
-    """Return whether a test, by its name, is a unit test, holds one of the guarantees, or is of a file in `TOGETHER`."""
+    """Return whether a test is a unit test, holds one of the guarantees, or is of a file in `TOGETHER`."""
     file, _, function = name.partition("::")
     names = {file, f"{file}::{function.rpartition('::')[2]}"}
     return file.startswith("tests/unit/") or file in TOGETHER or not names.isdisjoint(guarantees)
