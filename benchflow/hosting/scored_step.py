@@ -176,7 +176,7 @@ class ScoredStep:
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
         place, outside = await self._choose_place()
         if record.unsafe and not place.is_separate:
-            raise VerifierError(record.unsafe, remedy='verify in a sandbox of its own: sandbox_mode "separate"')
+            raise VerifierError(record.unsafe, remedy='verify in a sandbox of its own: --verify-in separate, or sandbox_mode "separate"')
         if not place.is_separate and not self.is_trusted and self.config.hardening.verify_tools:
             self.report.add(await note_outside(sandbox, self.baseline, self._sources, outside, record.listing))
         notes += await self._keep(work, place)

@@ -71,7 +71,7 @@ async def without_memory_kills(sandbox: Sandbox) -> AsyncIterator[None]:
     before = await sandbox.memory_use()
     yield
     now = await sandbox.memory_use()
-    if now is not None and (kills := now.kills_since(before.kills if before is not None else 0)):
+    if before is not None and now is not None and (kills := now.kills_since(before.kills)):
         raise VerifierMemoryError(
             f"{now.explanation(kills)} while it was made ready for the verifier",
             key="memory_mb",

@@ -217,13 +217,14 @@ async def _secure(
             found += [told_altered(process, key in left) for key, process in (altered | left).items()]
             record.unsafe = next((f"{ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
             return
-    changed = next((finding.path for finding in reversed(repairs.found)), "") or next(iter(repairs.remove), "")
-    restarted = ", ".join(dict.fromkeys(process.command for process in strangers[:MOST_NAMED]))
+    if killed:
+        named = ", ".join(dict.fromkeys(process.command for process in strangers[:MOST_NAMED]))
+        problem = f"processes are started again after each kill, by a service or by each other: {named}"
+    else:
+        problem = f"{found[-1].path} of the sandbox is changed again after each restoration"
     raise VerifierError(
-        f"{changed} of the sandbox is changed again after each restoration"
-        if changed
-        else f"processes are started again after each kill, by a service or by each other: {restarted}",
-        remedy='verify in a sandbox of its own: sandbox_mode "separate"',
+        problem,
+        remedy='verify in a sandbox of its own: --verify-in separate, or sandbox_mode "separate"',
     )
 
 
