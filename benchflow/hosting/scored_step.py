@@ -46,6 +46,7 @@ from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_
 from benchflow.paths import state_label
 from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, harden
+from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM
 from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.planes.reward.hardening.strangers import explaining_survivors
 from benchflow.planes.reward.judge.by_key import JudgeByKey
@@ -176,7 +177,7 @@ class ScoredStep:
         notes += await self.verifier(evidence).settle(sandbox, self.logs)
         place, outside = await self._choose_place()
         if record.unsafe and not place.is_separate:
-            raise VerifierError(record.unsafe, remedy='verify in a sandbox of its own: --verify-in separate, or sandbox_mode "separate"')
+            raise VerifierError(record.unsafe, remedy=CLEAN_ROOM)
         if not place.is_separate and not self.is_trusted and self.config.hardening.verify_tools:
             self.report.add(await note_outside(sandbox, self.baseline, self._sources, outside, record.listing))
         notes += await self._keep(work, place)

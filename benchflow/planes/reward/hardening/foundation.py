@@ -38,7 +38,8 @@ ITEM = "verify_tools"
 
 _MAX_LINKS = 40
 _LOADED_FROM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
-_CLEAN_ROOM = 'verify in a sandbox of its own: sandbox_mode "separate"'
+CLEAN_ROOM = 'verify in a sandbox of its own: --verify-in separate, or sandbox_mode "separate"'
+"""Remedy for what can't be undone in the agent's sandbox."""
 
 
 @dataclass
@@ -245,7 +246,7 @@ class _Comparison:
                     "was a directory of programs or libraries, and the agent has put something else in its place",
                     file=path,
                     key=f"verifier.hardening.{ITEM}",
-                    remedy=_CLEAN_ROOM,
+                    remedy=CLEAN_ROOM,
                 )
             self.repairs.directories[path] = was
             self._note("restored", path, "tampering", "its owner or mode")
@@ -264,7 +265,7 @@ class _Comparison:
                 "was changed by the agent, and the image does not have it as it was",
                 file=path,
                 key=f"verifier.hardening.{ITEM}",
-                remedy=_CLEAN_ROOM,
+                remedy=CLEAN_ROOM,
             )
         return content
 

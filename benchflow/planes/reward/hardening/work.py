@@ -14,8 +14,8 @@ from benchflow.errors import SandboxError, UnsafePathError, VerifierError
 from benchflow.planes.reward.hardening.archives import MAX_ARCHIVES, MAX_BYTES, leads_out
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.devices import list_devices, replaced_devices
+from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM, Repairs, compare_tools
 from benchflow.planes.reward.hardening.foundation import ITEM as TOOLS_ITEM
-from benchflow.planes.reward.hardening.foundation import Repairs, compare_tools
 from benchflow.planes.reward.hardening.git_state import ITEM as GIT_ITEM
 from benchflow.planes.reward.hardening.git_state import make_git_look, repositories_of
 from benchflow.planes.reward.hardening.judgement import (
@@ -224,7 +224,7 @@ async def _secure(
         problem = f"{found[-1].path} of the sandbox is changed again after each restoration"
     raise VerifierError(
         problem,
-        remedy='verify in a sandbox of its own: --verify-in separate, or sandbox_mode "separate"',
+        remedy=CLEAN_ROOM,
     )
 
 
