@@ -7,7 +7,7 @@ that any process of this machine starts meanwhile, by the kernel's process conne
 is left out). `make test-times` calls it. `--records DIR` keeps the raw records there, or, without a COMMAND, prints
 those of an earlier run again.
 
-`--keep SECONDS` writes `tests/slowest.txt`: the slowest tests that hold no guarantee, unit tests excepted, until the
+`--keep SECONDS` adds to `tests/slowest.txt` the slowest tests that hold no guarantee, unit tests excepted, until the
 others take so long together, in process-seconds. `make test` leaves them to `make test-all`.
 """
 
@@ -135,7 +135,8 @@ def write_slowest(rows: Sequence[Mapping[str, object]], seconds: float) -> None:
             cases[slowest.name_of(str(row["test"]))][str(row["test"])] += float(str(row["seconds"]))
     guarantees = slowest.guaranteed()
     left = sum(sum(times.values()) for times in cases.values())
-    chosen = []
+    # Those that are left out already were not measured.
+    chosen = [name for name in slowest.listed() if name not in cases]
     for name, times in sorted(cases.items(), key=lambda case: -sum(case[1].values()) / len(case[1])):
         if left <= seconds:
             break
