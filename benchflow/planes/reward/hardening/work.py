@@ -156,15 +156,17 @@ async def harden(
             is_old = any(finding.path == LOADER_CACHE for finding in found)
             acted = await _act(sandbox, judged, config, verifier, trusted, is_old)
             found += [finding for finding in acted if finding not in found]
-        # What a service has started since the last kill may have changed what was compared before.
-        if trusted or not config.kill_processes or not await kill_strangers(sandbox, found):
+        running = [] if trusted else await _unaltered_strangers(sandbox)
+        # What a service has started since the last kill may have changed what was compared before. A kill costs more
+        # than a look, since the engine's own shell is started again.
+        if not (running and config.kill_processes and await kill_strangers(sandbox, found, running)):
             break
+    else:
+        running = await _unaltered_strangers(sandbox)
     is_planted = any(finding.path.startswith(CRON_PLACES) for finding in found)
-    if not trusted:
-        if config.kill_processes and (is_planted or baseline.has_schedulers):
-            await sandbox.control(signal_schedulers("STOP" if is_planted else "CONT"))
-        running = [process for process in await sandbox.strangers() if not process.is_altered]
-        found += [told_running(process) for process in running if process.command not in left]
+    if config.kill_processes and not trusted and (is_planted or baseline.has_schedulers):
+        await sandbox.control(signal_schedulers("STOP" if is_planted else "CONT"))
+    found += [told_running(process) for process in running if process.command not in left]
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
     seconds = round(time.monotonic() - began, 4)
     report = HardeningReport(disabled=disabled, seconds=seconds, unsafe=record.unsafe)
@@ -204,13 +206,15 @@ async def _secure(
         found += [finding for finding in repairs.found if finding not in found]
         if repairs.put:
             await sandbox.put_outside(repairs.put)
+        if stops:
+            # A job that is due would be started after the last kill. The kill ends this shell, whatever it has loaded.
+            await sandbox.control(signal_schedulers("STOP"))
         strangers = await sandbox.strangers() if config.kill_processes else []
         altered |= _altered(strangers)
         killed = await kill_strangers(sandbox, found, strangers) if config.kill_processes else 0
         found += await _finish_repairs(sandbox, repairs)
         if stops:
-            # A job that is due would be started after the last kill. The shell that stops them is the image's own now.
-            # To kill may have resumed them.
+            # A kill by a script resumes them.
             await sandbox.control(signal_schedulers("STOP"))
         if not (killed or repairs.is_any or (stops and turn == 0)):
             left = _altered(await sandbox.strangers()) if config.kill_processes else {}
@@ -226,6 +230,11 @@ async def _secure(
         problem,
         remedy=CLEAN_ROOM,
     )
+
+
+async def _unaltered_strangers(sandbox: Sandbox) -> list[RunningProcess]:
+    """Return the processes that are not the world's. Those of the world whose code was changed are reported already."""
+    return [process for process in await sandbox.strangers() if not process.is_altered]
 
 
 def _altered(processes: Sequence[RunningProcess]) -> dict[tuple[int, int], RunningProcess]:
