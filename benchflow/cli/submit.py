@@ -116,7 +116,7 @@ def submit(
         str | None,
         typer.Option(
             metavar="URL",
-            help="An endpoint of your own, of the kind that the agent speaks, as sandboxes reach it.",
+            help="An endpoint of your own, of the kind that the agent speaks, as the host of the sandboxes reaches it.",
             rich_help_panel=AGENT,
         ),
     ] = None,

@@ -62,8 +62,8 @@ class HardeningConfig(Model):
     """
 
     restore_build_files: bool = True
-    """Whether files that build tools, shells, cron, git and pip read by themselves are restored, and new ones beside
-    them removed. False if the task is to change such a file.
+    """Whether files that build tools, shells, git and pip read by themselves are restored, and new ones beside them
+    removed. False if the task is to change such a file.
     """
 
     remove_escaping_links: bool = True
