@@ -48,7 +48,7 @@ from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspa
 from benchflow.planes.reward.hardening import HardeningBaseline, harden
 from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM
 from benchflow.planes.reward.hardening.record import HardeningRecord
-from benchflow.planes.reward.hardening.strangers import explaining_survivors
+from benchflow.planes.reward.hardening.strangers import explaining_survivors, unaltered_strangers
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import HARDEN_SEC
 from benchflow.planes.reward.strategy import verify as output_of
@@ -167,8 +167,7 @@ class ScoredStep:
             # First of all: where it was the sandbox's own process, all else would fail for want of it.
             await world.check()
         # What has lost its parent is no part of the agent any more, whose end is no finding.
-        strangers = [process for process in await sandbox.strangers() if not process.is_altered]
-        left = [process.command for process in strangers if process.parent == 1]
+        left = [process.command for process in await unaltered_strangers(sandbox) if process.parent == 1]
         if work.session is not None:
             with explaining_survivors():
                 await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)

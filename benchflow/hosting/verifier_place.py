@@ -19,6 +19,7 @@ from benchflow.hosting.fidelity import Fidelity
 from benchflow.planes.reward.hardening import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.foundation import ITEM as VERIFY_TOOLS
 from benchflow.planes.reward.hardening.record import note_paths
+from benchflow.planes.reward.hardening.strangers import unaltered_strangers
 from benchflow.planes.reward.hardening.survey import is_below
 
 _NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs", "/var/lib/benchflow")
@@ -82,7 +83,7 @@ async def choose_place(
     if baseline is None or baseline.changes is None:
         return shared("the files were not listed before the agent acted")
     # Processes of the world into which the agent injected code are left out: they can't be the work that is scored.
-    if running := [process for process in await sandbox.strangers() if not process.is_altered]:
+    if running := await unaltered_strangers(sandbox):
         return shared(f"a process of the agent's runs: {running[0].command}")
     try:
         after = await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))

@@ -16,7 +16,10 @@ GUARANTEES = ROOT / "tests" / "GUARANTEES.md"
 TOGETHER = ("tests/system/agents/test_questions.py",)
 """Files whose tests answer the questions of one job's rollouts: without one test, others wait for a slot forever."""
 
-_ROW = re.compile(r"^\| .+? \| `(?P<test>[^`]+)` \| \w+ \|", re.M)
+ROW = re.compile(
+    r"^\| (?P<guarantee>.+?) \| `(?P<test>[^`]+)` \| (?P<lane>\w+) \| (?:`(?P<mutant>[^`]+)`|unproven) \|$", re.M
+)
+"""Pattern of a row of the guarantees that a test holds in every run."""
 
 
 def name_of(node_id: str) -> str:
@@ -31,7 +34,7 @@ def listed() -> frozenset[str]:
 
 def guaranteed() -> frozenset[str]:
     """Return the files and functions (`file::function`) that hold a guarantee in every run."""
-    return frozenset(f"tests/{row['test']}" for row in _ROW.finditer(GUARANTEES.read_text()))
+    return frozenset(f"tests/{row['test']}" for row in ROW.finditer(GUARANTEES.read_text()))
 
 
 def is_always_run(name: str, guarantees: Collection[str]) -> bool:

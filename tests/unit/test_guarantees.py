@@ -7,18 +7,15 @@ import tomllib
 
 from support import slowest
 from support.paths import ROOT
+from support.slowest import GUARANTEES, ROW
 
-TABLE = ROOT / "tests" / "GUARANTEES.md"
 MUTANTS = ROOT / "tools" / "mutants"
 CONFORMANCE = ROOT / "benchflow" / "testing" / "sandbox_conformance"
 LONG_FILE = re.compile(r"^pytestmark = .*\.(long|soak)", re.M)
-ROW = re.compile(
-    r"^\| (?P<guarantee>.+?) \| `(?P<test>[^`]+)` \| (?P<lane>\w+) \| (?:`(?P<mutant>[^`]+)`|unproven) \|$", re.M
-)
 
 
 def test_each_row_names_a_test_of_its_lane() -> None:
-    rows = list(ROW.finditer(TABLE.read_text()))
+    rows = list(ROW.finditer(GUARANTEES.read_text()))
     assert len(rows) > 50
     suite = "".join(file.read_text() for file in sorted(CONFORMANCE.glob("*.py")))
     for row in rows:
@@ -32,7 +29,7 @@ def test_each_row_names_a_test_of_its_lane() -> None:
 
 
 def test_each_mutant_shows_one_guarantee_and_is_run_against_its_test() -> None:
-    rows = {row["mutant"]: row for row in ROW.finditer(TABLE.read_text()) if row["mutant"]}
+    rows = {row["mutant"]: row for row in ROW.finditer(GUARANTEES.read_text()) if row["mutant"]}
     assert rows.keys() == {file.stem for file in MUTANTS.glob("*.toml")}
     for name, row in rows.items():
         mutant = tomllib.loads((MUTANTS / f"{name}.toml").read_text())

@@ -24,7 +24,7 @@ from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.names import CLEAR_AWAY
-from benchflow.planes.reward.hardening.strangers import signal_schedulers, told_running
+from benchflow.planes.reward.hardening.strangers import signal_schedulers, told_running, unaltered_strangers
 from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
@@ -186,7 +186,7 @@ class ScriptVerifier:
         outcome = await self._execute(sandbox)
         if self.config.hardening.kill_processes and not self.trusted:
             # The tested code has left them, and they may have changed the reward file since.
-            left = [process for process in await sandbox.strangers() if not process.is_altered]
+            left = await unaltered_strangers(sandbox)
             self.report([told_running(process, "after the verifier") for process in left])
         if self.config.hardening.verify_tools:
             self.report(await compare_uploads(sandbox, self.sources, self.target, self._programs))

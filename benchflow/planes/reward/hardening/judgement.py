@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from benchflow.contracts.reward import HardeningFinding, Weight
@@ -143,18 +143,12 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         result.found.append(_cron(path))
     elif path.startswith(HOOKED) and not _names_program(now.files.get(path)):
         return
-    elif path in LOCALE_SETTINGS and (kept := now.files.get(path)) is not None:
-        if (harmless := without_variables(kept.content, "")) != kept.content:
-            result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
-    elif path == LOGIN_SETTINGS and (kept := now.files.get(path)) is not None:
-        if (harmless := with_login_settings(kept.content, "")) != kept.content:
+    elif (permit := _permit_of(path)) is not None and (kept := now.files.get(path)) is not None:
+        if (harmless := permit(kept.content, "")) != kept.content:
             result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
     elif (item := _item_of(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
-    elif path.endswith(_GIT_OF_USERS) and (kept := now.files.get(path)) is not None:
-        if (harmless := without_programs(kept.content, "")) != kept.content:
-            result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
     elif name == "pyvenv.cfg":
         return
     elif name in RUNNER_FILES:
@@ -208,20 +202,27 @@ def _judge_shadows(before: Survey, now: Survey, named: Collection[str], result: 
             result.found.append(HardeningFinding(item=STANDARD_ITEM, action="found", path=path, detail=detail))
 
 
+def _permit_of(path: str) -> Callable[[str, str], str] | None:
+    """Return the function that makes the permitted content of settings from theirs and the former one, if there is one.
+
+    It is the same for new and for changed files.
+    """
+    if path.endswith(_GIT_OF_USERS):
+        return without_programs
+    if path in LOCALE_SETTINGS:
+        return without_variables
+    return with_login_settings if path == LOGIN_SETTINGS else None
+
+
 def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
     """Return the permitted form of a changed file: as it was, with changes that are known to run no program."""
     if posixpath.basename(path) == "package.json":
         text = harmless_package(now.content, was.content)
     elif path.endswith(".gitattributes"):
         text = harmless_attributes(now.content, was.content)
-    elif path.endswith(_GIT_OF_USERS):
-        text = without_programs(now.content, was.content)
-    elif path in LOCALE_SETTINGS:
-        text = without_variables(now.content, was.content)
-    elif path == LOGIN_SETTINGS:
-        text = with_login_settings(now.content, was.content)
     else:
-        text = None
+        permit = _permit_of(path)
+        text = None if permit is None else permit(now.content, was.content)
     return was if text is None else now.model_copy(update={"content": text})
 
 

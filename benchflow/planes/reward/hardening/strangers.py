@@ -54,6 +54,11 @@ def explaining_survivors() -> Iterator[None]:
         raise VerifierError(error.message, remedy="see what the agent has left running") from error
 
 
+async def unaltered_strangers(sandbox: Sandbox) -> list[RunningProcess]:
+    """Return the processes that are not the world's. Those of the world whose code was changed are left out."""
+    return [process for process in await sandbox.strangers() if not process.is_altered]
+
+
 def told_running(process: RunningProcess, when: str = "beside the verifier") -> HardeningFinding:
     """Return the finding about a process that is not the world's, and runs while the verifier does, or after it."""
     return HardeningFinding(item=PROCESSES, action="found", detail=f"runs {when}: {process.command}")

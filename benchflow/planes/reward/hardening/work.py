@@ -40,6 +40,7 @@ from benchflow.planes.reward.hardening.strangers import (
     signal_schedulers,
     told_altered,
     told_running,
+    unaltered_strangers,
     without_memory_kills,
 )
 from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
@@ -156,13 +157,13 @@ async def harden(
             is_old = any(finding.path == LOADER_CACHE for finding in found)
             acted = await _act(sandbox, judged, config, verifier, trusted, is_old)
             found += [finding for finding in acted if finding not in found]
-        running = [] if trusted else await _unaltered_strangers(sandbox)
+        running = [] if trusted else await unaltered_strangers(sandbox)
         # What a service has started since the last kill may have changed what was compared before. A kill costs more
         # than a look, since the engine's own shell is started again.
         if not (running and config.kill_processes and await kill_strangers(sandbox, found, running)):
             break
     else:
-        running = await _unaltered_strangers(sandbox)
+        running = await unaltered_strangers(sandbox)
     is_planted = any(finding.path.startswith(CRON_PLACES) for finding in found)
     if config.kill_processes and not trusted and (is_planted or baseline.has_schedulers):
         await sandbox.control(signal_schedulers("STOP" if is_planted else "CONT"))
@@ -230,11 +231,6 @@ async def _secure(
         problem,
         remedy=CLEAN_ROOM,
     )
-
-
-async def _unaltered_strangers(sandbox: Sandbox) -> list[RunningProcess]:
-    """Return the processes that are not the world's. Those of the world whose code was changed are reported already."""
-    return [process for process in await sandbox.strangers() if not process.is_altered]
 
 
 def _altered(processes: Sequence[RunningProcess]) -> dict[tuple[int, int], RunningProcess]:
