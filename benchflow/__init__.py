@@ -13,6 +13,11 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from benchflow.contracts.agent import AgentPlace as AgentPlace
+    from benchflow.contracts.agent import Session as Session
+    from benchflow.contracts.agent import StopReason as StopReason
+    from benchflow.contracts.agent import TurnRequest as TurnRequest
+    from benchflow.contracts.agent import Unanswered as Unanswered
     from benchflow.contracts.branch import AfterSteps as AfterSteps
     from benchflow.contracts.branch import BranchConfig as BranchConfig
     from benchflow.contracts.branch import ChildSpec as ChildSpec
@@ -28,33 +33,28 @@ if TYPE_CHECKING:
     from benchflow.contracts.driver import SandboxDriver as SandboxDriver
     from benchflow.contracts.images import ImageConfig as ImageConfig
     from benchflow.contracts.images import ImageRef as ImageRef
-    from benchflow.contracts.modes import GrpoMode as GrpoMode
-    from benchflow.contracts.modes import ValueMode as ValueMode
-    from benchflow.contracts.provider import ImageBuilder as ImageBuilder
-    from benchflow.contracts.retries import RetryConfig as RetryConfig
+    from benchflow.contracts.job_modes import GrpoMode as GrpoMode
+    from benchflow.contracts.job_modes import ValueMode as ValueMode
+    from benchflow.contracts.job_retries import RetryConfig as RetryConfig
     from benchflow.contracts.reward import RewardEvent as RewardEvent
     from benchflow.contracts.reward import RewardFunc as RewardFunc
     from benchflow.contracts.reward import RolloutNode as RolloutNode
     from benchflow.contracts.reward import VerifyResult as VerifyResult
-    from benchflow.contracts.rollout import Answer as Answer
-    from benchflow.contracts.rollout import RolloutResult as RolloutResult
-    from benchflow.contracts.rollout import RolloutResult as RunResult  # noqa: F401
-    from benchflow.contracts.rollout import RolloutTree as RolloutTree
-    from benchflow.contracts.rollout import UserQuestion as UserQuestion
+    from benchflow.contracts.rollout_records import Answer as Answer
+    from benchflow.contracts.rollout_records import RolloutResult as RolloutResult
+    from benchflow.contracts.rollout_records import RolloutResult as RunResult  # noqa: F401
+    from benchflow.contracts.rollout_records import RolloutTree as RolloutTree
+    from benchflow.contracts.rollout_records import UserQuestion as UserQuestion
     from benchflow.contracts.sandbox import SandboxExecResult as SandboxExecResult
-    from benchflow.contracts.session import AgentPlace as AgentPlace
-    from benchflow.contracts.session import Session as Session
-    from benchflow.contracts.session import StopReason as StopReason
-    from benchflow.contracts.session import TurnRequest as TurnRequest
-    from benchflow.contracts.session import Unanswered as Unanswered
+    from benchflow.contracts.sandbox_provider import ImageBuilder as ImageBuilder
     from benchflow.contracts.task import Task as Task
     from benchflow.errors import ACPError as ACPError
     from benchflow.errors import BenchFlowError as BenchFlowError
-    from benchflow.planes.agent.function.turn import AgentTurn as AgentTurn
+    from benchflow.planes.agent.function.function_turn import AgentTurn as AgentTurn
     from benchflow.planes.reward.output import CodeExecRewardFunc as CodeExecRewardFunc
     from benchflow.planes.reward.output import StringMatchRewardFunc as StringMatchRewardFunc
     from benchflow.planes.reward.output import TestRewardFunc as TestRewardFunc
-    from benchflow.planes.sandbox.driven.protocol import Sandbox as Sandbox
+    from benchflow.planes.sandbox.driven.protocol import PublicSandbox as Sandbox  # noqa: F401
     from benchflow.rollout import Rollout as Rollout
     from benchflow.rubric import LLMJudgeRewardFunc as LLMJudgeRewardFunc
     from benchflow.rubric import Rubric as Rubric
@@ -69,9 +69,9 @@ _PUBLIC = {
     "ACPError": "benchflow.errors",
     "AfterSteps": "benchflow.contracts.branch",
     "Agent": "benchflow.runtime",
-    "AgentPlace": "benchflow.contracts.session",
-    "AgentTurn": "benchflow.planes.agent.function.turn",
-    "Answer": "benchflow.contracts.rollout",
+    "AgentPlace": "benchflow.contracts.agent",
+    "AgentTurn": "benchflow.planes.agent.function.function_turn",
+    "Answer": "benchflow.contracts.rollout_records",
     "BenchFlowError": "benchflow.errors",
     "BranchConfig": "benchflow.contracts.branch",
     "ChildSpec": "benchflow.contracts.branch",
@@ -80,40 +80,40 @@ _PUBLIC = {
     "Environment": "benchflow.runtime",
     "EverySteps": "benchflow.contracts.branch",
     "Group": "benchflow.contracts.branch",
-    "GrpoMode": "benchflow.contracts.modes",
-    "ImageBuilder": "benchflow.contracts.provider",
+    "GrpoMode": "benchflow.contracts.job_modes",
+    "ImageBuilder": "benchflow.contracts.sandbox_provider",
     "ImageConfig": "benchflow.contracts.images",
     "ImageRef": "benchflow.contracts.images",
     "JobConfig": "benchflow.contracts.config",
     "LLMJudgeRewardFunc": "benchflow.rubric",
-    "RetryConfig": "benchflow.contracts.retries",
+    "RetryConfig": "benchflow.contracts.job_retries",
     "RewardEvent": "benchflow.contracts.reward",
     "RewardFunc": "benchflow.contracts.reward",
     "Role": "benchflow.contracts.config",
     "Rollout": "benchflow.rollout",
     "RolloutConfig": "benchflow.contracts.config",
     "RolloutNode": "benchflow.contracts.reward",
-    "RolloutResult": "benchflow.contracts.rollout",
-    "RolloutTree": "benchflow.contracts.rollout",
-    "RunResult": "benchflow.contracts.rollout:RolloutResult",
+    "RolloutResult": "benchflow.contracts.rollout_records",
+    "RolloutTree": "benchflow.contracts.rollout_records",
+    "RunResult": "benchflow.contracts.rollout_records:RolloutResult",
     "Rubric": "benchflow.rubric",
     "Runtime": "benchflow.runtime",
     "RuntimeConfig": "benchflow.contracts.config",
-    "Sandbox": "benchflow.planes.sandbox.driven.protocol",
+    "Sandbox": "benchflow.planes.sandbox.driven.protocol:PublicSandbox",
     "SandboxDriver": "benchflow.contracts.driver",
     "SandboxExecResult": "benchflow.contracts.sandbox",
     "Scene": "benchflow.contracts.config",
-    "Session": "benchflow.contracts.session",
-    "StopReason": "benchflow.contracts.session",
+    "Session": "benchflow.contracts.agent",
+    "StopReason": "benchflow.contracts.agent",
     "StoredTree": "benchflow.trajectories.stored",
     "StringMatchRewardFunc": "benchflow.planes.reward.output",
     "Task": "benchflow.contracts.task",
     "TestRewardFunc": "benchflow.planes.reward.output",
     "Turn": "benchflow.contracts.config",
-    "TurnRequest": "benchflow.contracts.session",
-    "Unanswered": "benchflow.contracts.session",
-    "UserQuestion": "benchflow.contracts.rollout",
-    "ValueMode": "benchflow.contracts.modes",
+    "TurnRequest": "benchflow.contracts.agent",
+    "Unanswered": "benchflow.contracts.agent",
+    "UserQuestion": "benchflow.contracts.rollout_records",
+    "ValueMode": "benchflow.contracts.job_modes",
     "VerifyResult": "benchflow.contracts.reward",
     "load_tree": "benchflow.trajectories.stored",
     "run": "benchflow.runtime",

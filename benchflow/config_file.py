@@ -17,10 +17,10 @@ from pydantic_core import ErrorDetails
 from benchflow.contracts.base import Model
 from benchflow.contracts.branch import COUNT_KINDS, BranchConfig, ChildSpec, Policy
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
-from benchflow.contracts.gateway import ModelLimits, Replay, Sampling
+from benchflow.contracts.gateway import ModelLimits, ReplaySettings, Sampling
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.modes import GrpoMode, ValueMode
-from benchflow.contracts.retries import RetryConfig
+from benchflow.contracts.job_modes import GrpoMode, ValueMode
+from benchflow.contracts.job_retries import RetryConfig
 from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 from benchflow.tasks.problems import KeyPath, ProblemError, did_you_mean, dotted
@@ -44,7 +44,7 @@ _ROLLOUT_PATHS = ("task_path", "jobs_dir", "context_root", "environment_manifest
 _FIELDS_OF: dict[str, Sequence[str]] = {
     "limits": list(ModelLimits.model_fields),
     "sampling": list(Sampling.model_fields),
-    "replay": list(Replay.model_fields),
+    "replay": list(ReplaySettings.model_fields),
     "judge": list(JudgeSettings.model_fields),
     "retry": list(RetryConfig.model_fields),
     "branch": list(BranchConfig.model_fields),

@@ -67,7 +67,7 @@ _LEADS_ELSEWHERE = (errno.ELOOP, errno.EXDEV, errno.ENOTDIR)
 """Error numbers of the kernel for a name that leads through a link, out of the directory, or through a file."""
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """File, directory, link or node below a `ConfinedDirectory`."""
 
     name: str
@@ -177,7 +177,7 @@ class ConfinedDirectory:
 
     def entries(
         self, below: str = ".", *, skip: Callable[[str], bool] = lambda name: False, limit: int = MAX_ENTRIES
-    ) -> Iterator[Entry]:
+    ) -> Iterator[DirectoryEntry]:
         """Yield everything below a directory, sorted, each directory before its content.
 
         Entries that are removed meanwhile are skipped. Raises `UnsafePathError` if the tree is too deep, or has more
@@ -210,7 +210,9 @@ class ConfinedDirectory:
                 for one in sorted(names):
                     with contextlib.suppress(FileNotFoundError):
                         if not skip(f"{prefix}{one}"):
-                            found.append(Entry(f"{prefix}{one}", os.stat(one, dir_fd=fd, follow_symlinks=False)))
+                            found.append(
+                                DirectoryEntry(f"{prefix}{one}", os.stat(one, dir_fd=fd, follow_symlinks=False))
+                            )
             finally:
                 os.close(fd)
             yield from found

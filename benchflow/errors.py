@@ -1,8 +1,8 @@
 """One tree of errors: the base, a group per boundary, and a leaf per kind of failure.
 
 Every failure is attributed to one boundary, where it is raised, and recorded once, in the result. An error has what is
-needed to fix it: file, key, remedy, the tail of a log. `Failure` (in `benchflow.contracts.rollout`) is the same as
-data.
+needed to fix it: file, key, remedy, the tail of a log. `Failure`, in `benchflow.contracts.rollout_records`, is the same
+as data.
 
 Whether an activity that raised an error is retried follows from the error's type alone, by `retryable` and `is_outage`.
 docs/errors.md lists every type with both.

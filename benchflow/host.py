@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchflow.contracts.options import CAPACITY_VARIABLE
+from benchflow.contracts.operator_options import CAPACITY_VARIABLE
 from benchflow.errors import ConfigError, HostFullError
 from benchflow.paths import StatePaths
 from benchflow.store import make_private_directory, storage_errors, write_atomic
@@ -195,7 +195,7 @@ class SlotOwner(NamedTuple):
     """Run id of its first run."""
 
 
-class Slots:
+class HostSlots:
     """Capacity of this host in sandboxes: one file per taken slot, shared by all worker processes."""
 
     def __init__(self, directory: Path, limit: int, wait_sec: float) -> None:

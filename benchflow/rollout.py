@@ -9,11 +9,11 @@ from benchflow.config_file import validated
 from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.config import RolloutConfig
 from benchflow.contracts.rollback import Restored
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ConfigError, NotRestorableError, RolloutTerminatedError
 from benchflow.jobs import Job, JobPlan, plan_job, submit
-from benchflow.jobs.questions import AskHandler, wait_answering
-from benchflow.jobs.rollback import put_back
+from benchflow.jobs.question_callback import AskHandler, wait_answering
+from benchflow.jobs.rollback_request import put_back
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.journal import read_journal
 

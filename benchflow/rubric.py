@@ -15,7 +15,7 @@ from benchflow.contracts.reward import JudgeRubric, RewardFunc, RolloutNode, Ver
 from benchflow.errors import ConfigError, VerifierError
 from benchflow.planes.reward import output
 from benchflow.planes.reward.score import Scored, mean_of, run_function
-from benchflow.rescoring.workbench import stored_workbench
+from benchflow.rescoring.process_workbench import stored_workbench
 from benchflow.tasks.rubric_file import load_rubric
 from benchflow.trajectories.nodes import last_of, load_rollout
 from benchflow.trajectories.stored import load_tree
@@ -198,7 +198,7 @@ def _names(functions: Sequence[RewardFunc], given: Sequence[str] | None) -> tupl
     return tuple(found)
 
 
-class LLMJudgeRewardFunc(output.LLMJudgeRewardFunc):
+class LLMJudgeRewardFunc(output.ModelJudgeRewardFunc):
     """Reward function by an LLM judge, whose rubric may also be given as the path of its file (TOML, JSON)."""
 
     def __init__(self, rubric: JudgeRubric | str | Path | Sequence[Any] | dict[str, Any], **options: Any) -> None:
@@ -206,7 +206,7 @@ class LLMJudgeRewardFunc(output.LLMJudgeRewardFunc):
 
         Args:
             rubric: Rubric, or path of its file.
-            options: Arguments of `benchflow.planes.reward.output.LLMJudgeRewardFunc`.
+            options: Arguments of `benchflow.planes.reward.output.ModelJudgeRewardFunc`.
 
         Raises:
             TaskError: The file is no rubric.

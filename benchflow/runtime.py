@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.config import RolloutConfig, RuntimeConfig, Scene
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ConfigError
 from benchflow.rollout import Rollout
 

@@ -22,7 +22,7 @@ from random import SystemRandom
 from typing import Literal
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.errors import ConfigError, PortTakenError, StackError
 from benchflow.host import is_alive, make_state_private, start_time
 from benchflow.log_files import open_log
@@ -49,14 +49,14 @@ START_TIMEOUT_SEC = 60.0
 STOP_TIMEOUT_SEC = 60.0
 
 
-class Process(Model):
+class StackProcess(Model):
     """Process identified by pid and start time, so that a reused pid is not mistaken for it."""
 
     pid: int
     started: int | None = None
 
     @classmethod
-    def of(cls, pid: int) -> Process:
+    def of(cls, pid: int) -> StackProcess:
         """Return the process that has this pid now."""
         return cls(pid=pid, started=start_time(pid))
 
@@ -78,14 +78,14 @@ class StackRecord(Model):
     """State of the stack, as recorded by its supervisor."""
 
     state: Literal["starting", "running", "stopping", "failed"]
-    supervisor: Process
+    supervisor: StackProcess
     port: int
     """Port of the server: in its network namespace, or on loopback if it has none."""
     ui_port: int
     """Port on loopback of the Web UI's door, or of the Web UI itself if the server has no namespace."""
     namespace: str
-    server: Process | None = None
-    enclosure: Process | None = None
+    server: StackProcess | None = None
+    enclosure: StackProcess | None = None
     """Process that holds the server's network namespace and relays connections into it; None without one."""
     socket: str | None = None
     """Path of the socket through which clients connect to the address; None if the address is on loopback."""
@@ -93,9 +93,9 @@ class StackRecord(Model):
     """Reason why every user of this host can reach the server and its Web UI; None if only the stack's user can. The
     default stands for records of earlier versions.
     """
-    door: Process | None = None
+    door: StackProcess | None = None
     """Process of the Web UI's door; None until a browser first connects."""
-    worker: Process | None = None
+    worker: StackProcess | None = None
     wanted: WorkerWanted | None = None
     """Identity of `worker`; None before the first one runs."""
     restarts: dict[str, int] = {}

@@ -18,7 +18,7 @@ import time
 import structlog
 
 from benchflow.errors import GatewayError, StackError, StoreError
-from benchflow.gateway.process import (
+from benchflow.gateway.gateway_process import (
     GATEWAY_ROUND_SEC,
     LOOK_AT_GATEWAY_SEC,
     ensure_gateway,
@@ -30,24 +30,14 @@ from benchflow.host import make_state_private, start_time, try_lock
 from benchflow.idle import IdleWatch
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
-from benchflow.processes import Backoff, end, raise_open_files, spawn
 from benchflow.rounds import repeat
-from benchflow.server import (
-    FailedStartError,
-    InterruptedStartError,
-    NamespaceRefusedError,
-    Server,
-    remove_unfinished_database,
-    start_server,
-    wait_until_ready,
-)
 from benchflow.stack import (
     ENCLOSED_PORT,
     IDLE_VARIABLE,
     PORT_VARIABLE,
     STOP_TIMEOUT_SEC,
     UI_PORT_VARIABLE,
-    Process,
+    StackProcess,
     StackRecord,
     WorkerWanted,
     check_port,
@@ -59,7 +49,17 @@ from benchflow.stack import (
     wanted_port,
     was_stopped,
 )
+from benchflow.stack_processes import Backoff, end, raise_open_files, spawn
 from benchflow.store import write_atomic
+from benchflow.temporal_server import (
+    FailedStartError,
+    InterruptedStartError,
+    NamespaceRefusedError,
+    Server,
+    remove_unfinished_database,
+    start_server,
+    wait_until_ready,
+)
 
 # Keeps memory level over thousands of rollouts, measured by benchmarks/perf/scale.py: without these the worker's
 # allocator retains its peak. The environment overrides them.
@@ -99,7 +99,7 @@ class Supervisor:
         port = wanted_port(PORT_VARIABLE)
         self.record = StackRecord(
             state="starting",
-            supervisor=Process.of(os.getpid()),
+            supervisor=StackProcess.of(os.getpid()),
             port=ENCLOSED_PORT if port is None else port,
             ui_port=_choose_port(UI_PORT_VARIABLE, previous.ui_port if previous else None, other_than=port),
             namespace="benchflow",
@@ -258,7 +258,7 @@ class Supervisor:
             except OSError as error:
                 log.warning("the Web UI's door did not start", error=str(error))
             else:
-                self._write(door=Process.of(door.pid))
+                self._write(door=StackProcess.of(door.pid))
                 try:
                     await door.wait()
                 finally:
@@ -289,7 +289,7 @@ class Supervisor:
                         await end(older, STOP_TIMEOUT_SEC)
                     self._worker = newer
                     # Only now: the client that requested this worker waits until no older code takes its work.
-                    self._write(worker=Process.of(self._worker.pid), wanted=wanted)
+                    self._write(worker=StackProcess.of(self._worker.pid), wanted=wanted)
                 current = self._worker
                 ended = asyncio.create_task(current.wait())
                 changed = asyncio.create_task(self.wanted_changed.wait())

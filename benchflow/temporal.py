@@ -22,12 +22,12 @@ from temporalio.client import Client
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import HttpConnectProxyConfig, RPCError
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import ConfigError, ServerUnavailableError
 from benchflow.messages import make_converter
 from benchflow.paths import socket_address
-from benchflow.workflows.options import NAMESPACE
+from benchflow.workflows.activity_options import NAMESPACE
 
 if TYPE_CHECKING:
     from benchflow.stack import StackRecord
@@ -145,8 +145,8 @@ async def stack_id(client: Client) -> str:
 
 async def ensure_search_attributes(client: Client) -> None:
     """Register our search attributes with a cluster that lacks some. Raise `ConfigError` if that is not permitted."""
-    wanted = dict.fromkeys(names.KEYWORD_ATTRIBUTES, IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD)
-    wanted |= dict.fromkeys(names.DOUBLE_ATTRIBUTES, IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE)
+    wanted = dict.fromkeys(temporal_names.KEYWORD_ATTRIBUTES, IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD)
+    wanted |= dict.fromkeys(temporal_names.DOUBLE_ATTRIBUTES, IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE)
     try:
         listed = await client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace=client.namespace)

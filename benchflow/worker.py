@@ -26,29 +26,35 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.boundary import BoundaryInterceptor
-from benchflow.activities.context import WorkerContext
 from benchflow.activities.deciding import DecidingActivities
 from benchflow.activities.handover import RunningActivities
-from benchflow.activities.job import JobActivities
+from benchflow.activities.job_activities import JobActivities
 from benchflow.activities.leftovers import Leftovers
-from benchflow.activities.lost import LostActivities
-from benchflow.activities.preflight import PreflightActivities
+from benchflow.activities.lost_activities import LostActivities
+from benchflow.activities.preflight_activities import PreflightActivities
 from benchflow.activities.reaper import Reaper
-from benchflow.activities.rollout import RolloutActivities
-from benchflow.contracts.options import WorkerOptions
+from benchflow.activities.rollout_activities import RolloutActivities
+from benchflow.activities.worker_context import WorkerContext
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.errors import BenchFlowError, ConfigError, ServerUnavailableError
-from benchflow.gateway.process import GATEWAY_ROUND_SEC, LOOK_AT_GATEWAY_SEC, ensure_gateway, has_rollouts, is_running
-from benchflow.host import Slots, host_id, make_state_private
+from benchflow.gateway.gateway_process import (
+    GATEWAY_ROUND_SEC,
+    LOOK_AT_GATEWAY_SEC,
+    ensure_gateway,
+    has_rollouts,
+    is_running,
+)
+from benchflow.host import HostSlots, host_id, make_state_private
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.rounds import Failures, repeat
 from benchflow.store import Store, check_reach
 from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id, stack_target
-from benchflow.workflows.job import JobWorkflow
-from benchflow.workflows.options import SHARED_QUEUE, host_queue
-from benchflow.workflows.preflight import PreflightWorkflow
-from benchflow.workflows.rollout import RolloutWorkflow
+from benchflow.workflows.activity_options import SHARED_QUEUE, host_queue
+from benchflow.workflows.job_workflow import JobWorkflow
+from benchflow.workflows.preflight_workflow import PreflightWorkflow
+from benchflow.workflows.rollout_workflow import RolloutWorkflow
 
 REAP_ROUND_SEC = 3600.0
 """Timeout of a round of the reaper, in seconds; each of its items has a timeout of its own."""
@@ -68,7 +74,7 @@ async def make_context(client: Client, paths: StatePaths, store: Store, options:
         host_id=host,
         queue=host_queue(host),
         stack=await stack_id(client),
-        slots=Slots(paths.slots, options.capacity, options.slot_wait_sec),
+        slots=HostSlots(paths.slots, options.capacity, options.slot_wait_sec),
         options=options,
     )
 
@@ -129,7 +135,7 @@ def workflow_runner() -> SandboxedWorkflowRunner:
         "benchflow.contracts",
         "benchflow.errors",
         "benchflow.trajectories",
-        "benchflow.workflows.options",
+        "benchflow.workflows.activity_options",
         "structlog",
     )
     return SandboxedWorkflowRunner(restrictions=shared)

@@ -27,14 +27,14 @@ from pytest_timeout import Settings
 from support import limits, run, slowest
 from support.paths import BENCHMARKS
 
-from benchflow.contracts.agent import NODE_VERSION
-from benchflow.contracts.options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
+from benchflow.contracts.agent_record import NODE_VERSION
+from benchflow.contracts.operator_options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.errors import BenchFlowError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
+from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
-from benchflow.planes.sandbox.records import file_lock
 
 # A run in the background of a shell, or of nohup, inherits that signals are ignored, and so would all programs that
 # tests interrupt or end.

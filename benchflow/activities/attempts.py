@@ -22,9 +22,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from benchflow.activities.handover import NEXT_WORKER
-from benchflow.executions import is_not_found
 from benchflow.hosting.interruption import answer_with
 from benchflow.planes.sandbox.timeouts import awake_sleep
+from benchflow.workflow_executions import is_not_found
 
 log = structlog.get_logger("benchflow.activities")
 

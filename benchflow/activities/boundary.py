@@ -20,8 +20,8 @@ from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.handover import RunningActivities
 from benchflow.contracts.base import MAX_MESSAGE_BYTES, Model
 from benchflow.contracts.failures import failure_of, typed_error
-from benchflow.contracts.options import WorkerOptions
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.operator_options import WorkerOptions
+from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import BenchFlowError, PayloadTooLargeError, ServerUnavailableError
 
 log = structlog.get_logger("benchflow.activities")

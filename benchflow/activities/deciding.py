@@ -15,12 +15,12 @@ from typing import TypeVar
 from temporalio import activity
 
 from benchflow.branching.custom import decide, load_aggregate, load_policy
-from benchflow.contracts import names
-from benchflow.contracts.activities import Aggregated, AggregateInput, DecideInput, Decision
+from benchflow.contracts import temporal_names
+from benchflow.contracts.activities import Aggregated, AggregateInput, BranchDecision, DecideInput
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.trajectories.values import aggregated
+from benchflow.trajectories.state_values import aggregated
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ PATIENCE_SEC = 60.0
 class DecidingActivities:
     """The activities that call users' branch policies and aggregates."""
 
-    @activity.defn(name=names.DECIDE)
-    async def decide(self, work: DecideInput) -> Decision:
+    @activity.defn(name=temporal_names.DECIDE)
+    async def decide(self, work: DecideInput) -> BranchDecision:
         """Call a user's branch policy at a node, and return the children that it wants there.
 
         Args:
@@ -42,16 +42,16 @@ class DecidingActivities:
             ConfigError: The policy fails, times out, or returns invalid children. It ends the rollout.
         """
 
-        def ask() -> Decision:
+        def ask() -> BranchDecision:
             policy = load_policy(work.policy)
             children = decide(policy, work.tree, work.node, work.steps_left, most=work.most)
             for number, child in enumerate(children):
                 check_child(work.agent, child, f"branch.policy: child {number} of {work.node}")
-            return Decision(children=list(children))
+            return BranchDecision(children=list(children))
 
         return await asked(ask, work.policy.policy, "branch.policy.policy")
 
-    @activity.defn(name=names.AGGREGATE)
+    @activity.defn(name=temporal_names.AGGREGATE)
     async def aggregate(self, work: AggregateInput) -> Aggregated:
         """Call a user's aggregate on the returns of children, and return V(s).
 

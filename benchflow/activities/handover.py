@@ -24,9 +24,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.errors import ServerUnavailableError
-from benchflow.executions import is_not_found, require_not_found
 from benchflow.host import is_alive, start_time
 from benchflow.rounds import Failures
+from benchflow.workflow_executions import is_not_found, require_not_found
 
 log = structlog.get_logger("benchflow.activities")
 

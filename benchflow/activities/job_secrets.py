@@ -10,9 +10,9 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from benchflow import secrets
-from benchflow.activities.context import WorkerContext
+from benchflow.activities.worker_context import WorkerContext
 from benchflow.errors import ServerUnavailableError
-from benchflow.executions import require_not_found
+from benchflow.workflow_executions import require_not_found
 
 log = structlog.get_logger("benchflow.secrets")
 

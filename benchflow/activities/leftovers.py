@@ -18,12 +18,12 @@ import structlog
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError
 
-from benchflow.activities.context import WorkerContext
-from benchflow.executions import require_not_found
+from benchflow.activities.worker_context import WorkerContext
 from benchflow.hosting.kept import read_kept, remove_kept
-from benchflow.planes.sandbox import trees
+from benchflow.planes.sandbox import directory_trees
 from benchflow.rounds import Failures
 from benchflow.store import BULK, DirectoryBackend
+from benchflow.workflow_executions import require_not_found
 
 _GOING = ".old"
 
@@ -140,7 +140,7 @@ def _remove_directory(directory: Path, newest: float) -> bool:
             return False
         # Renamed first, so that no process finds a half-removed directory.
         directory = directory.rename(directory.with_name(f".{directory.name}{_GOING}"))
-    trees.remove(directory)
+    directory_trees.remove(directory)
     return True
 
 

@@ -14,16 +14,16 @@ import structlog
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from benchflow.activities.context import WorkerContext
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
-from benchflow.contracts.provider import OwnedSandbox
+from benchflow.activities.worker_context import WorkerContext
+from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
-from benchflow.executions import is_not_found
 from benchflow.hosting.kept import read_kept, remove_kept
 from benchflow.hosting.session_files import remove_sessions
 from benchflow.planes.sandbox import get_provider, provider_names
 from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, is_abandoned
 from benchflow.rounds import Failures
+from benchflow.workflow_executions import is_not_found
 
 log = structlog.get_logger("benchflow.reaper")
 
@@ -119,7 +119,7 @@ class Reaper:
         """Have the gateway forget rollouts that have ended: a terminated one could not do so itself."""
         if not any(self.context.paths.gateway.rollouts.glob("*.json")):
             return
-        from benchflow.gateway.client import GatewayClient
+        from benchflow.gateway.gateway_client import GatewayClient
 
         client = GatewayClient(self.context.paths, patience=0.0)
         try:

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from benchflow.branching.policies import BranchPolicy
 from benchflow.contracts.branch import ChildSpec, CustomPolicy
-from benchflow.contracts.rollout import RolloutTree
+from benchflow.contracts.rollout_records import RolloutTree
 from benchflow.errors import ConfigError
-from benchflow.trajectories.values import BUILT_IN, Aggregate, is_own
+from benchflow.trajectories.state_values import BUILT_IN, Aggregate, is_own
 
 GROUP = "benchflow.branch_policies"
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from benchflow.contracts.branch import AfterSteps, ChildSpec, EverySteps, Group, OnAskUser, TreeGrpo
-from benchflow.contracts.rollout import Answer, Node, Question, RolloutTree
+from benchflow.contracts.rollout_records import Answer, Node, Question, RolloutTree
 
 BuiltIn = AfterSteps | EverySteps | OnAskUser | Group | TreeGrpo
 """Any built-in policy that branches."""

@@ -1,6 +1,6 @@
 """Checkpoints: the layers of a rollout's world captured as of one moment, and verified in every copy of it."""
 
-from benchflow.checkpoints.capture import Captured, capture, discard
+from benchflow.checkpoints.checkpoint_capture import Captured, capture, discard
 from benchflow.checkpoints.digests import difference, world_digests
 from benchflow.checkpoints.proof import prove
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from benchflow.contracts.checkpoint import WorldDigests
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.world import Environment
+from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import SandboxError
 
 # $1: the workspace. Digests names, kinds, modes, contents, and targets of links.
@@ -26,7 +26,7 @@ for program in find sha256sum stat readlink sort; do command -v "$program" >/dev
 _LIMIT_SEC = 300.0
 
 
-async def world_digests(sandbox: Sandbox, world: Environment | None) -> WorldDigests:
+async def world_digests(sandbox: Sandbox, world: StatefulEnvironment | None) -> WorldDigests:
     """Return digests of the workspace's files and of the databases' rows.
 
     Args:

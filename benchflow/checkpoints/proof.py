@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from benchflow.checkpoints.capture import FENCE
+from benchflow.checkpoints.checkpoint_capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.world import Environment
+from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import StateError, TornCheckpointError
 
 
-async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: Environment | None) -> None:
+async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: StatefulEnvironment | None) -> None:
     """Check that a sandbox is a copy of a checkpoint, and start its services on the checkpoint's state.
 
     The restore reads the state's own consistency token through each of its paths, and compares the hashes of the copies

@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command line, and end the process: with 0 (all scored), 1 (some errored), 2 (usage) or 130 (Ctrl-C)."""
     # Most of a short command's time goes into imports, which make many objects and no garbage.
     gc.set_threshold(500_000)
-    from benchflow.cli.app import app_for
+    from benchflow.cli.command_line import app_for
     from benchflow.log import guard_stderr
 
     # Tracebacks, warnings and the messages of libraries are written to stderr directly.

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from benchflow.contracts import ids
 from benchflow.contracts.job import JobSpec
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import JobNotFoundError, ResultFileError, UsageError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.summary import read_spec

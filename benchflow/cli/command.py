@@ -55,7 +55,7 @@ Trust = Annotated[
 ]
 
 
-class Command(TyperCommand):
+class BenchCommand(TyperCommand):
     """A command that accepts `--verbose` after its verb, too, and ends with an exit status instead of a traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Sc
     Raises:
         KeyboardInterrupt: The command was interrupted, by SIGINT or SIGTERM; its jobs are cancelled and have ended.
     """
-    from benchflow.cli.report import show_ui
+    from benchflow.cli.job_report import show_ui
     from benchflow.cli.watch import follow, polled
 
     async def run() -> R:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchflow.cli.terminal import Screen
-    from benchflow.contracts.rollout import RolloutResult
+    from benchflow.contracts.rollout_records import RolloutResult
     from benchflow.jobs import Job
 
 
@@ -24,8 +24,8 @@ def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, s
         sandbox: Provider; None for the default.
         screen: Console for the progress.
     """
-    from benchflow.cli.request import job_config
-    from benchflow.cli.submit import submit_and_say
+    from benchflow.cli.bench_submit import submit_and_say
+    from benchflow.cli.submit_request import job_config
     from benchflow.cli.watch import follow
     from benchflow.hosting.fidelity import forget_fidelity
     from benchflow.jobs import plan_job

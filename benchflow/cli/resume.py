@@ -95,7 +95,7 @@ def plan_replay(
     """
     from benchflow.contracts import ids
     from benchflow.contracts.config import JobConfig
-    from benchflow.contracts.gateway import Replay
+    from benchflow.contracts.gateway import ReplaySettings
     from benchflow.errors import ConfigError
     from benchflow.jobs import default_name, plan_job
     from benchflow.provenance import read_own_spec
@@ -114,7 +114,7 @@ def plan_replay(
     # The record is read on the host: a link could lead to another file.
     require_directory(chosen.job.root, str(record.parent.relative_to(chosen.job.root)))
     open_stored(record).close()
-    replay = Replay(record=str(record.absolute()), until=until, strict=strict)
+    replay = ReplaySettings(record=str(record.absolute()), until=until, strict=strict)
     return plan_job(
         JobConfig(
             paths=[Path(source)],

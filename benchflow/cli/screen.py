@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from benchflow.cli.terminal import Screen, Text
-    from benchflow.contracts.rollout import Failure, RewardKind
+    from benchflow.contracts.rollout_records import Failure, RewardKind
 
 STATUS_STYLES = {
     "passed": "green",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchflow.cli import command
 
 if TYPE_CHECKING:
-    from benchflow.cli.request import FileRequest
+    from benchflow.cli.submit_request import FileRequest
     from benchflow.cli.terminal import Screen
     from benchflow.contracts.environment import Manifest
     from benchflow.contracts.task import Task
@@ -39,7 +39,7 @@ def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
         tasks: Tasks, each with its directory.
     """
     from benchflow.errors import ManifestError
-    from benchflow.planes.environment.manifest import read_manifest
+    from benchflow.planes.environment.environment_manifest import read_manifest
     from benchflow.tasks import manifest_of
 
     found: Found = {}
@@ -73,7 +73,7 @@ def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
         plan: Plan of the job.
         of_file: Request of its configuration file; None without a file.
     """
-    from benchflow.cli.request import WORLD_KEYS
+    from benchflow.cli.submit_request import WORLD_KEYS
     from benchflow.secrets import OF_ORACLE
     from benchflow.temporal import cluster_target
 

@@ -17,14 +17,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text as StyledText
 
-from benchflow.cli.report import show_question
+from benchflow.cli.job_report import show_question
 from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, one_line, reward, seconds
 from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
 from benchflow.contracts.counts import Counts, RewardSums
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
 from benchflow.contracts.rewards import scalar_of, shown_keys
-from benchflow.contracts.rollout import Failure, RolloutOutcome, RolloutResult
+from benchflow.contracts.rollout_records import Failure, RolloutOutcome, RolloutResult
 from benchflow.errors import JobNotFoundError
 
 if TYPE_CHECKING:

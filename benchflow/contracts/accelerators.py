@@ -16,8 +16,8 @@ from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.contracts.provider import EntrypointState
 from benchflow.contracts.sandbox import ExecChunk, SandboxSpec
+from benchflow.contracts.sandbox_provider import EntrypointState
 
 
 @runtime_checkable
@@ -248,7 +248,7 @@ class Freezes(Protocol):
 
 
 @runtime_checkable
-class Restores(Protocol):
+class RestoreAccelerator(Protocol):
     """A driver that restores a sandbox from a capture, under the same handle."""
 
     async def restore(self, name: str, handle: str, image: ImageRef) -> None:
@@ -257,7 +257,7 @@ class Restores(Protocol):
 
 
 @runtime_checkable
-class Forks(Protocol):
+class ForkAccelerator(Protocol):
     """A driver that starts copies of a running sandbox faster than from a capture."""
 
     async def fork(self, handle: str, names: Sequence[str]) -> list[StartedSandbox]:

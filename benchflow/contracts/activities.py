@@ -9,9 +9,9 @@ from benchflow.contracts.branch import ChildSpec, CustomPolicy, StateValue
 from benchflow.contracts.checkpoint import Checkpoint, SessionBegin, SessionLayer, WorldDigests
 from benchflow.contracts.environment import Observation, ReadyWorld, StateSnapshot
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec
-from benchflow.contracts.lost import LostGroup, LostRollout
+from benchflow.contracts.lost_rollouts import LostGroup, LostRollout
 from benchflow.contracts.resuming import StoredRung
-from benchflow.contracts.rollout import (
+from benchflow.contracts.rollout_records import (
     AgentSession,
     Answer,
     Failure,
@@ -71,7 +71,7 @@ class OpenRollouts(Model):
     """Seconds since that workflow task was first scheduled, which must have passed as well."""
 
 
-class RolloutState(Model):
+class ReportedState(Model):
     """State of a rollout's workflow, as the Temporal server reports it."""
 
     id: str
@@ -94,10 +94,10 @@ class RolloutState(Model):
     """
 
 
-class RolloutStates(Model):
+class ReportedStates(Model):
     """Result of `rollout_states`."""
 
-    states: list[RolloutState]
+    states: list[ReportedState]
     """One state for each of `OpenRollouts.ids`, in the same order."""
 
 
@@ -299,7 +299,7 @@ class DecideInput(Model):
     """Maximum number of children that the policy may return: the limit of the whole tree (`branch.max_children`)."""
 
 
-class Decision(Model):
+class BranchDecision(Model):
     """Result of `decide`."""
 
     children: list[ChildSpec]

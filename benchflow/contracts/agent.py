@@ -1,353 +1,346 @@
-"""The registry record of an agent: all that the engine knows about an agent, as data.
+"""The Agent plane's contract: the agent of a rollout and its sessions.
 
-An `AgentRecord` states which packages are installed, how the agent is started, how a model and its endpoint reach it,
-what its sessions can do, and which hazards it has. A new agent is a new record, not a change of code.
+A `RolloutAgent` opens sessions in a rollout's sandbox, and a `Session` takes prompts, turn by turn. Workers die and
+others take over: any process may construct both of them again, at any time, so that their state lies in
+`AgentPlace.directory` or in the sandbox. A turn that was started is resumed where it was left, with the same trajectory
+lines in the same order.
 
-Strings may hold placeholders in braces, which are replaced when the agent starts: `{base_url}` of the model's endpoint,
-`{api_key}`, `{model}` as the endpoint spells it, `{provider}` (the first of the endpoint's `providers`), `{effort}`,
-`{toolbox}` (the absolute directory of the agent's toolbox where it runs), `{home}` and `{workspace}`. An entry of a
-table or list is left out if one of its placeholders has no value.
+The registry record of an agent is in `contracts.agent_record`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from benchflow.contracts.agent_record import AgentRecord
+from benchflow.contracts.resuming import LeastRung, Rung
+from benchflow.contracts.rollout_records import AgentSession, Answer, ModelAccess, Permissions, Question, Usage
+from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_config import McpServer
+from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.errors import SessionNotLoadedError
 
-from benchflow.contracts.base import Model
-from benchflow.contracts.gateway import RequestName
-from benchflow.contracts.resuming import LeastRung
+Line = dict[str, Any]
+"""A line of the trajectory: a JSON object with a `type`."""
 
-PLACEHOLDER = re.compile(r"\{(base_url|api_key|model|provider|effort|toolbox|home|workspace)\}")
-"""Pattern of a placeholder."""
+Stop = Literal["wall_clock", "idle", "cancelled"]
+"""Why the engine ended a turn: `wall_clock` and `idle` are limits that were exceeded; `cancelled` is a cancellation."""
 
-TOOLBOX_ROOT = "/opt/benchflow/agents"
-"""Directory of every sandbox that holds the toolboxes of agents."""
+Intervals = Sequence[tuple[float, float]]
+"""Start and end of each interval, in seconds of this host's monotonic clock."""
 
-NODE_VERSION = "24.21.0"
-"""Version of Node that runs agents and the stdio proxy."""
+AskBlocked = Callable[[], Awaitable[Intervals | None]]
+"""Callback that returns the intervals in which calls of the agent's model waited for the gateway itself; None if the
+gateway does not answer, since then all calls wait for it."""
 
-PROVIDERS = {
-    "anthropic-messages": "https://api.anthropic.com",
-    "openai-chat": "https://api.openai.com/v1",
-    "openai-responses": "https://api.openai.com/v1",
-    "gemini": "https://generativelanguage.googleapis.com",
-}
-"""Base URL of the provider that each wire format belongs to."""
-
-
-def _below(path: str) -> str:
-    """Return the path. Raise `ValueError` if it leads out of the directory that it is relative to."""
-    if not path or path.startswith(("/", "~")) or ".." in path.split("/"):
-        raise ValueError("must be a path below the agent's home, without a leading slash or `..`")
-    return path
+AskUser = Callable[[Question], Awaitable[Answer]]
+"""Callback that answers an agent's question to its user. Raises `Unanswered` if there is no answer yet."""
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-"""Name of a record, or of a program of a toolbox."""
+class Unanswered(Exception):  # noqa: N818 - no error: the turn waits
+    """Raised when the agent waits for an answer that is not given yet. The turn is not over: prompt again after it."""
 
-AgentName = Annotated[str, StringConstraints(pattern=r"^(acpx/)?[a-z0-9][a-z0-9._-]{0,63}$")]
-"""Name of a record, with the prefix `acpx/` for an agent that acpx drives."""
-
-Exact = Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+_-]*$")]
-"""Exact version of a package or an agent; ranges are refused."""
-
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-"""Name of an environment variable."""
-
-BelowHome = Annotated[str, AfterValidator(_below)]
-"""Path relative to the agent's home."""
-
-Resource = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:\w[\w.-]*$")]
-"""File of an installed Python package, as `package.module:file`."""
-
-Value = str | dict[str, Any]
-"""Value of an environment variable; a table is passed as one line of JSON."""
+    def __init__(self, question: Question) -> None:
+        """Make it for a question, which is then its attribute."""
+        super().__init__(question.text)
+        self.question = question
 
 
-class NodeInstall(Model):
-    """A toolbox with its own Node, npm packages, and a program for each of their commands.
+@dataclass(frozen=True)
+class TurnLimits:
+    """Time limits of a turn."""
 
-    In names of `packages`, and in `commands` and `prune`, `{arch}` stands for `x64` or `arm64`, and `{libc}` for
-    `-musl` where the image has that C library, else for nothing.
+    wall: float | None = None
+    """Seconds since the prompt, less the time in which the agent waits for a user or the engine. None for no limit."""
+
+    idle: float | None = 600.0
+    """Seconds without output, counted likewise, after which the turn is ended. None for no limit."""
+
+    ask_blocked: AskBlocked | None = None
+    """Callback for the intervals in which model calls waited for the gateway: both limits stand still then. None if the
+    agent calls its model directly.
     """
 
-    runtime: Literal["node"]
-    """Marks this form of `AgentRecord.install`."""
+    def reached(self, elapsed: float, silent: float) -> Stop | None:
+        """Return the limit that is exceeded; None if none is.
 
-    node: Exact = NODE_VERSION
-    """Version of Node. In musl images the default stands for the newest version of its line that is built for musl."""
-
-    packages: dict[str, Exact] = {}
-    """Exact versions of npm packages, by name. The commands that they declare become programs of the toolbox."""
-
-    overrides: dict[str, Exact] = {}
-    """Exact versions of transitive dependencies, by name: npm's `overrides`."""
-
-    commands: dict[str, str] = {}
-    """Paths below `node_modules` of programs that the packages do not declare as commands, by program name."""
-
-    scripts: dict[Name, Resource] = {}
-    """Files of installed Python packages that this Node runs, by program name. They lie in one directory of the
-    toolbox, so that they can import each other; therefore their file names must differ."""
-
-    prune: tuple[str, ...] = ()
-    """Glob patterns, below `node_modules`, of files and directories that are removed after the installation."""
-
-    @model_validator(mode="after")
-    def _tell_scripts_apart(self) -> NodeInstall:
-        files = [resource.partition(":")[2] for resource in self.scripts.values()]
-        if "node" in self.scripts or len(set(files)) != len(files):
-            raise ValueError("`scripts` need names of their own, other than `node`, and files of different names")
-        return self
+        Args:
+            elapsed: Seconds since the prompt, without those that do not count.
+            silent: Seconds since the last output, likewise.
+        """
+        if self.wall is not None and elapsed > self.wall:
+            return "wall_clock"
+        return "idle" if self.idle is not None and silent > self.idle else None
 
 
-class PythonInstall(Model):
-    """A toolbox with its own Python and packages from PyPI."""
+@dataclass
+class TurnCounts:
+    """Counts of a turn, updated while the agent works; also valid for a turn that fails."""
 
-    runtime: Literal["python"]
-    """Marks this form of `AgentRecord.install`."""
+    tool_calls: set[str] = field(default_factory=set)
+    """Ids of the turn's tool calls."""
 
-    python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
-    """Minor version, as `3.12`, of the interpreter, which is copied from the worker's host."""
-
-    packages: dict[str, Exact] = Field(min_length=1)
-    """Exact versions of PyPI packages, by name. Their console scripts become programs of the toolbox."""
+    usage: Usage | None = None
+    """Tokens that the agent reports to have used; None if it reports none. The gateway's counts replace them."""
 
 
-class ConfigFile(Model):
-    """A configuration file that the agent reads from its home."""
+@dataclass(frozen=True)
+class StopReason:
+    """The end of a turn."""
 
-    path: BelowHome
-    """Path of the file, relative to the agent's home."""
+    reason: str
+    """ACP's stop reason: `end_turn`, `max_tokens`, `refusal`, `cancelled`. An agent may give any other text; `timeout`
+    comes from the engine, for an agent that exceeded a limit and did not stop when asked to."""
 
-    format: Literal["json", "toml"]
-    """Format in which `content` is written."""
-
-    content: dict[str, Any]
-    """Tables of the file, with placeholders in keys and values. `{api_key}` is refused: files end up in snapshots."""
+    ended_by: Stop | None = None
+    """Why the engine ended the turn; None if the agent ended it."""
 
 
-class Endpoint(Model):
-    """One kind of model endpoint, and how its address, key and model name reach the agent."""
+@dataclass(frozen=True)
+class TurnRequest:
+    """A turn to start, or to resume."""
 
-    api: Literal["anthropic-messages", "openai-chat", "openai-responses", "gemini"]
-    """Wire format. The base URL has the form that the format's own clients take: with `/v1` for the two of OpenAI, and
-    without a version path for the others."""
+    number: int
+    """Index of the turn's step. Unique within a session, and higher for later turns."""
 
-    providers: tuple[str, ...] = Field(min_length=1)
-    """Provider names that select this endpoint in a model `provider/model`. The first one is `{provider}`."""
+    prompt: str
+    """Text of the user message that starts the turn."""
+
+    limits: TurnLimits
+    """Time limits of the turn."""
+
+    heard: Callable[[list[Line]], None]
+    """Callback that receives the trajectory lines. A process that resumes the turn passes the same lines in the same
+    order."""
+
+    skip: Callable[[int], bool] = lambda lines: False
+    """Callback that returns whether the trajectory already has so many further lines of the turn. If so, they count as
+    passed to `heard`. By default it has none.
+    """
+
+
+class Session(ABC):
+    """A session with an agent.
+
+    Methods raise `ACPError`, `AgentExitError`, `AgentTimeoutError` and other `AgentError`s for failures of the agent,
+    and `SandboxLostError` when the sandbox is gone.
+    """
+
+    counts: TurnCounts
+    """Counts of the turn that was prompted last."""
+
+    @abstractmethod
+    async def was_begun(self, turn: int) -> bool:
+        """Return whether the turn of this number was prompted, in this process or another one."""
+
+    @abstractmethod
+    async def prompt(self, turn: TurnRequest) -> StopReason:
+        """Run a turn to its end, or resume one that another process has left.
+
+        When a limit is exceeded, or `cancel` was called, the agent is asked to stop, and killed if it does not.
+
+        Raises:
+            Unanswered: The agent waits for an answer of its user.
+        """
+
+    async def nudge(self, turn: TurnRequest) -> StopReason:
+        """Run a turn with a further user message in a session that has had turns. By default as `prompt`."""
+        return await self.prompt(turn)
+
+    @abstractmethod
+    def cancel(self, turn: int) -> None:
+        """Request the end of the turn of this number, whichever process runs it, and return at once."""
+
+    @abstractmethod
+    def on_ask_user(self, answer: AskUser) -> None:
+        """Set the callback that answers the agent's questions to its user."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """End the agent and all processes that it has started. An agent that has ended already is success."""
+
+    async def capture(self) -> dict[str, Any] | None:
+        """Return the state that `RolloutAgent.restore` needs besides the sandbox's files, as a small JSON object.
+
+        Called when the turn is over. None by default, if the sandbox's files are enough.
+        """
+        return None
+
+    def positions(self) -> Mapping[str, int | str]:
+        """Return values that change with each message to or from the agent, by names for error messages.
+
+        A checkpoint is only valid if they are the same before and after it.
+        """
+        return {}
+
+    async def log_tail(self) -> str | None:
+        """Return the end of the agent's log, to explain a failure; None if there is none."""
+        return None
+
+    async def close(self) -> None:
+        """Release the resources that this process holds for the session. The session continues."""
+        return None
+
+
+@dataclass(frozen=True)
+class ModelRoute:
+    """Model, address and credentials with which an agent reaches its model."""
+
+    name: str | None = None
+    """Model as the user spells it, `provider/model` for most; None for the agent's own choice."""
 
     base_url: str | None = None
-    """Base URL of the provider, for `{base_url}` where neither the gateway nor the user gives one. None where the agent
-    knows it: entries with `{base_url}` are then left out, and the gateway forwards to `PROVIDERS[api]`."""
+    """Base URL of the endpoint: the gateway's, as it is reached where the agent runs, or the user's; None for the
+    provider's own."""
 
-    credentials: tuple[Variable, ...] = ()
-    """Variables in which the user may have the key; the first one that is set counts."""
+    api_key: str | None = field(default=None, repr=False)
+    """A token of the gateway, or the key of an endpoint that is called directly; None if there is no key."""
 
-    env: dict[Variable, Value] = {}
-    """Variables of the agent's process, over those of `AgentRecord.env`."""
+    effort: str | None = None
+    """Reasoning effort that the user asks for; None for the agent's default."""
 
-    files: tuple[ConfigFile, ...] = ()
-    """Files that are written before the agent starts, if the user names a model."""
+    socket: Path | None = None
+    """Unix socket of the gateway on this host, for agents that run in the worker. None for agents in the sandbox, and
+    where the model is called directly."""
 
-    argv: tuple[str, ...] = ()
-    """Arguments that are appended to `AgentRecord.launch`."""
+    login_files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Content of the agent's login files, by path below its home. Kept out of snapshots. Empty if a key is used."""
 
-    model: str = "{model}"
-    """Model name as the agent spells it, for a record whose `model` is set by a request of the session."""
 
-    requests: tuple[RequestName, ...] = ()
-    """Requests, as `POST /v1/embeddings`, that the gateway forwards besides those of the wire format. Each counts as a
-    model call."""
+@dataclass(frozen=True)
+class AgentPlace:
+    """Context in which an agent acts: its record, sandbox, model and settings."""
+
+    record: AgentRecord
+    """Registry record of the agent."""
+
+    provider: SandboxProvider
+    """Provider of the sandbox."""
+
+    state: Path
+    """The engine's state directory on this host."""
+
+    directory: Path
+    """Directory of this host for the state of the sandbox's agents, who create it. It lasts as long as the sandbox."""
+
+    access: ModelAccess
+    """How the agent reaches its model: through the `gateway`, `direct`, or `none` if it uses no model."""
+
+    route: Callable[[], ModelRoute]
+    """Callback that returns the route to the model. Only valid once there is a sandbox."""
+
+    run_relay: Callable[[Sequence[str]], Awaitable[None]]
+    """Callback that starts the relay in the sandbox, which forwards model calls to the gateway, unless it runs. Takes
+    the relay's command without its arguments."""
+
+    started: Sandbox | None = None
+    """The sandbox; None before it is started. See `sandbox`."""
+
+    user: str | int = "root"
+    """User that the agent acts as in the sandbox: a name or a uid."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Environment of the rollout's commands in the sandbox, secrets included."""
+
+    agent_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that the user gives the agent (`--agent-env`), secrets included. They override all others."""
+
+    mcp_servers: tuple[McpServer, ...] = ()
+    """MCP servers of the task, with secrets put in."""
+
+    permissions: Permissions = "auto"
+    """Policy for the agent's questions: `auto` allows, `deny` rejects, `ask` waits for the user. For agents whose own
+    client answers them; others get a callback by `Session.on_ask_user`."""
+
+    setup_sec: float = 360.0
+    """Seconds within which a session must be open. The engine gives `sandbox_setup_timeout` of the job."""
+
+    job: str = ""
+    """Id of the job, for which a worker process imports the code of a Python agent once. Empty outside of a job."""
 
     @property
-    def upstream(self) -> str:
-        """Return the provider's base URL, for users who name no endpoint."""
-        return self.base_url or PROVIDERS[self.api]
-
-    @model_validator(mode="after")
-    def _keep_keys_out_of_files(self) -> Endpoint:
-        if any("{api_key}" in text for file in self.files for text in texts(file.content)):
-            raise ValueError("a file may not hold {api_key}, since files end up in snapshots: name a variable in it")
-        return self
+    def sandbox(self) -> Sandbox:
+        """Return the started sandbox."""
+        assert self.started is not None, "the sandbox is not started"
+        return self.started
 
 
-class Choice(Model):
-    """How the user's choice of a model, or of an effort, reaches the agent."""
+class RolloutAgent(ABC):
+    """The agent of a rollout, in the sandbox of its place.
 
-    by: Literal["config_option", "set_model", "mode", "env", "flag", "config_file"]
-    """`config_option` and `set_model` are ACP requests, sent when the session is opened; `mode` selects a session mode
-    that stands for the choice. With `env`, `flag` and `config_file` nothing is sent: `env`, `argv` or `files` of the
-    endpoint hold the placeholder."""
-
-    option: str | None = None
-    """Id of the ACP configuration option; given if and only if `by` is `config_option`."""
-
-    value: str | None = None
-    """Value to send, with `{model}` or `{effort}`; None for the model or effort itself."""
-
-    levels: tuple[str, ...] = ()
-    """Efforts that the agent accepts; others are refused at submit. Empty if any is passed on. Not read for a model."""
-
-    required: bool = False
-    """Whether the agent does not start without a model. Not read for an effort."""
-
-    @model_validator(mode="after")
-    def _name_the_option(self) -> Choice:
-        if (self.by == "config_option") != (self.option is not None):
-            raise ValueError("`option` belongs to by = 'config_option', and to nothing else")
-        return self
-
-
-class SessionTraits(Model):
-    """Known properties of an agent's ACP sessions."""
-
-    protocol_version: int = 1
-    """Version of the Agent Client Protocol; an agent that answers `initialize` with another one is refused."""
-
-    mode: str | None = None
-    """Session mode that is set once the session is open; None for the agent's own default."""
-
-    rung: LeastRung = "fresh"
-    """Best resume mode that is known to work in a copy of the session's world: `load`, `replay` or `fresh`."""
-
-    resume: bool = False
-    """Whether `session/resume` is known to lead to the same state as `session/load`, without replaying the history.
-    Then it is used instead, if the agent advertises it."""
-
-    client: tuple[Literal["fs", "terminal"], ...] = ()
-    """Client capabilities that the agent needs and the engine advertises: files (`fs`), terminals (`terminal`)."""
-
-    hazards: tuple[str, ...] = ()
-    """Warnings for users of the agent. Those that name `session/load` explain why a session cannot be loaded."""
-
-
-class AgentRecord(Model):
-    """One agent of the registry: a TOML file, or an object of a user's package.
-
-    A job stores the record as it was at submit, without `description` and `checked`.
+    Make a subclass and name it by an import path (`--agent-import-path module:Class`) or an entry point of
+    `benchflow.agents`; run `benchflow.testing.agent_conformance` over it.
     """
 
-    name: AgentName
-    """Name in the registry; `acpx/NAME` for an agent that is driven by acpx."""
+    runs_inside: ClassVar[bool] = False
+    """Whether the agent is a process of the sandbox and calls its model from there, and not from the worker."""
 
-    description: str
-    """One line for `bench agent list`."""
+    resume_mode: ClassVar[LeastRung] = "fresh"
+    """Best resume mode of its sessions in a copy of their world: `load` if `restore` works, `replay`, or `fresh`."""
 
-    aliases: tuple[Name, ...] = ()
-    """Further names by which users may ask for the agent."""
+    def __init__(self, place: AgentPlace) -> None:
+        """Make it for a place, which is then its attribute."""
+        self.place = place
 
-    protocol: Literal["acp", "acpx", "oracle", "none", "python"]
-    """How the agent is driven. `acp`: a process that speaks the Agent Client Protocol on stdio; `acpx`: such a process
-    behind acpx, a command-line client; `oracle`: the task's own solution; `none`: no actions; `python`: Python code
-    that runs in the worker."""
+    async def prepare(self, wanted: SandboxSpec, log: Path) -> SandboxSpec:
+        """Return the spec with which a sandbox must be started for the agent to act there. By default `wanted`.
 
-    version: Exact | None = None
-    """Version of the agent, after that of acpx where acpx drives it. It is part of the toolbox's path, and therefore
-    necessary with `install`."""
+        Args:
+            wanted: The spec without the agent.
+            log: File for the output of builds.
 
-    user: Literal["root", "agent"] = "agent"
-    """User that the agent acts as, unless the task names one: `root`, or the non-root account `agent` that the engine
-    creates."""
+        Raises:
+            UnsupportedFeatureError: The agent can't act in such a sandbox.
+        """
+        return wanted
 
-    install: Annotated[NodeInstall | PythonInstall, Field(discriminator="runtime")] | None = None
-    """Content of the agent's toolbox; None for an agent that the image brings, or that needs no program."""
+    async def set_up(self) -> None:
+        """Prepare the sandbox before a session is opened. Must be repeatable; by default nothing is done.
 
-    launch: tuple[str, ...] = ()
-    """Command that starts the agent: a program of the toolbox (`node` is one) or, without `install`, of the image, then
-    its arguments. Of the placeholders only `{toolbox}` is replaced, and only with a toolbox."""
+        Processes that the first call starts, such as the relay, belong to the world and not to the agent.
+        """
+        return None
 
-    required_env: tuple[Variable, ...] = ()
-    """Variables without which the agent does not start. A job takes them by name from the environment, unless the user
-    gives them."""
+    @abstractmethod
+    async def open(self, index: int) -> AgentSession:
+        """Open the rollout's session number `index`, or return it if it is open already."""
 
-    env: dict[Variable, Value] = {}
-    """Variables of every start of the agent, whatever its endpoint."""
+    async def restore(self, index: int, held: AgentSession, captured: Mapping[str, Any] | None) -> AgentSession:
+        """Open a session that resumes another one, which was held in a sandbox of which this one is a copy.
 
-    endpoints: tuple[Endpoint, ...] = ()
-    """Kinds of endpoints that the agent can use; the first one is the default. Empty if it takes no endpoint."""
+        Args:
+            index: Number of the new session.
+            held: The other session, as it was opened there.
+            captured: Return value of `Session.capture` there.
 
-    model: Choice | None = None
-    """How the agent receives its model; None for an agent that uses no model."""
+        Raises:
+            SessionNotLoadedError: The session can't be resumed in a copy, which is the default; a new one may be opened
+                under this number.
+        """
+        raise SessionNotLoadedError(f"agent {self.place.record.name!r} cannot go on with its sessions in a copy")
 
-    effort: Choice | None = None
-    """How the agent receives its reasoning effort; None if it has no levels of effort."""
+    def rung(self, held: AgentSession, least: Rung) -> Rung:
+        """Return the best resume mode of a session in a copy of its world.
 
-    credential_files: tuple[BelowHome, ...] = ()
-    """Login files of the agent, relative to the home. A job without a key and a base URL passes on those that the
-    submitting user has, except on a cluster."""
+        Args:
+            held: The session.
+            least: The minimum that the user asks for: with `replay`, it is tried also for an agent of which only
+                `fresh` is known to work.
+        """
+        return self.resume_mode
 
-    home_dirs: tuple[BelowHome, ...] = ()
-    """Directories that are created in the agent's home before it starts."""
+    @abstractmethod
+    async def session(self, held: AgentSession) -> Session:
+        """Return a handle of a session that this process or another one has opened."""
 
-    skills: tuple[str, ...] = ()
-    """Directories, with placeholders, in which the agent looks for skills; rewards of the space `memory` read them."""
-
-    session: SessionTraits = SessionTraits()
-    """Known properties of the agent's sessions."""
-
-    checked: tuple[str, ...] = ()
-    """Statements for people about which properties of the record were tested, and which were not."""
-
-    source: str = ""
-    """File or import path that the record was read from, for error messages. Set by the registry; a job stores it
-    without its directory."""
-
-    code: str | None = None
-    """`module:object` of an async function or a subclass of `Agent`; given if and only if `protocol` is `python`."""
-
-    code_root: str = ""
-    """Directory in which the module of `code` is looked for after the installed packages; empty for none."""
-
-    runs_inside: bool = True
-    """Whether the agent is a process of the sandbox and calls its model from there. Code of the worker states
-    it as a class attribute; False for a function."""
-
-    @model_validator(mode="after")
-    def _be_startable(self) -> AgentRecord:
-        if self.protocol in ("acp", "acpx") and not self.launch:
-            raise ValueError("an agent that speaks ACP needs `launch`")
-        if (self.protocol == "python") != (self.code is not None):
-            raise ValueError("`code` belongs to protocol = 'python', and to nothing else")
-        if self.install is not None and self.version is None:
-            raise ValueError("what is installed needs a `version`")
-        if self.name.startswith("acpx/") and self.protocol != "acpx":
-            raise ValueError("`acpx/` before a name is given by the registry, to every agent on Node")
-        return self
-
-    @property
-    def is_engine(self) -> bool:
-        """Return whether the engine acts itself, without an agent."""
-        return self.protocol in ("oracle", "none")
-
-    @property
-    def takes_model(self) -> bool:
-        """Return whether the agent uses a model."""
-        return self.model is not None
-
-    @property
-    def mount_path(self) -> str | None:
-        """Return the directory of the agent's toolbox in every sandbox; None if it has no toolbox."""
-        return f"{TOOLBOX_ROOT}/{self.directory_name}" if self.install is not None else None
-
-    @property
-    def directory_name(self) -> str:
-        """Return name and version as one component of a path."""
-        return f"{self.name.replace('/', '-')}-{self.version}"
-
-
-def texts(value: Any) -> Iterator[str]:
-    """Yield every string in a value: itself, or the keys and values of tables and lists, at any depth."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from texts(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from texts(inner)
+    async def end(self, held: AgentSession) -> None:
+        """End a session's agent and all processes that it has started. An agent that has ended already is success."""
+        session = await self.session(held)
+        try:
+            await session.end()
+        finally:
+            await session.close()

@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.checkpoint import Checkpoint, SessionBegin
 from benchflow.contracts.resuming import LeastRung, StoredRung
-from benchflow.contracts.rollout import Answer, Failure, Node, StepOutcome, Usage
+from benchflow.contracts.rollout_records import Answer, Failure, Node, StepOutcome, Usage
 
 Keep = Literal["none", "branch", "every_n", "per_turn"]
 """Nodes whose checkpoints are retained until the root ends: none, those that branch, every n-th, or each.

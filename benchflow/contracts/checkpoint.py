@@ -14,7 +14,7 @@ from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.environment import Observation, StateSnapshot
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.resuming import Rung
-from benchflow.contracts.rollout import AgentSession, Answer
+from benchflow.contracts.rollout_records import AgentSession, Answer
 
 
 class FilesLayer(Model):

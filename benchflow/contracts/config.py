@@ -15,10 +15,10 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.error_limit import DEFAULT_ERRORS
 from benchflow.contracts.job import MAX_WINDOW, AgentSpec
-from benchflow.contracts.modes import JobMode
-from benchflow.contracts.retries import TAMPERING, RetryConfig
+from benchflow.contracts.job_modes import JobMode
+from benchflow.contracts.job_retries import TAMPERING, RetryConfig
 from benchflow.contracts.reward import LENIENT_VARIABLE
-from benchflow.contracts.settings import RunSettings
+from benchflow.contracts.run_settings import RunSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
 
 DEFAULT_CONCURRENCY = 4

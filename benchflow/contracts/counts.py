@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.rollout import RolloutOutcome
+from benchflow.contracts.rollout_records import RolloutOutcome
 
 
 class RewardSums(Model):

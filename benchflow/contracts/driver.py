@@ -19,8 +19,8 @@ from typing import IO
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, SandboxSpec
+from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import ConfigError, SandboxLostError, UnsupportedFeatureError
 
 SCRIPT_ENVIRONMENT = {

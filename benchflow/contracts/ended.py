@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchflow.contracts.base import Model
 from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.checkpoint import Checkpoint, SessionBegin
-from benchflow.contracts.rollout import AgentSession, Rollback, StepOutcome, Usage
+from benchflow.contracts.rollout_records import AgentSession, Rollback, StepOutcome, Usage
 
 
 class Restart(Model):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.retries import TAMPERING
-from benchflow.contracts.rollout import Failure, RolloutOutcome
+from benchflow.contracts.job_retries import TAMPERING
+from benchflow.contracts.rollout_records import Failure, RolloutOutcome
 
 DEFAULT_ERRORS = 5
 """Equal errors without a success from which on the cause is taken to be common to all rollouts."""
@@ -26,7 +26,7 @@ _VARYING = re.compile(
 """Parts of messages that differ between equal errors: UUIDs, ids of requests, hashes, ports, times."""
 
 
-class Decision(Model):
+class ErrorLimitDecision(Model):
     """A user's answer to a job that has reached its error limit."""
 
     continues: bool

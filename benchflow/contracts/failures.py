@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from benchflow import errors
-from benchflow.contracts.rollout import Failure, Phase
+from benchflow.contracts.rollout_records import Failure, Phase
 
 MAX_TEXT = 4000
 """Maximum number of characters of a failure's message (from its start) and of its log tail (from its end)."""

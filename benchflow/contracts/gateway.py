@@ -157,7 +157,7 @@ class RetryPolicy(Model):
         return cls(max_retries=1_000_000, total_sec=limit, waits_for_endpoint=True)
 
 
-class Replay(Model):
+class ReplaySettings(Model):
     """Settings of a replay: calls are answered from a record for as long as they match it."""
 
     record: str
@@ -260,7 +260,7 @@ class Registration(Model):
     """Seconds for which the upstream may send nothing before a call ends as `stalled`. Also the most for which a
     response is read on after its agent has left."""
 
-    replay: Replay | None = None
+    replay: ReplaySettings | None = None
     """Replay that answers the calls; None if all go to the upstream."""
 
     requests: tuple[RequestName, ...] = ()

@@ -8,21 +8,21 @@ from datetime import timedelta
 from pydantic import Field
 
 from benchflow.contracts import ids
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import BranchOrigin
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.ended import Restart
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.error_limit import ErrorLimit
-from benchflow.contracts.lost import LostGroup, SweepState
-from benchflow.contracts.modes import JobMode
-from benchflow.contracts.options import WorkflowOptions
+from benchflow.contracts.job_modes import JobMode
+from benchflow.contracts.job_retries import RetryConfig
+from benchflow.contracts.lost_rollouts import LostGroup, SweepState
+from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.contracts.rescoring import RescoringSpec, StoredRef
-from benchflow.contracts.retries import RetryConfig
-from benchflow.contracts.rollout import Failure, Phase, Question, Rollback, RolloutOutcome
-from benchflow.contracts.settings import RunSettings
-from benchflow.contracts.slots import PooledAccount
+from benchflow.contracts.rollout_records import Failure, Phase, Question, Rollback, RolloutOutcome
+from benchflow.contracts.run_settings import RunSettings
+from benchflow.contracts.slot_messages import PooledAccount
 from benchflow.contracts.trial import TrialSpec
 
 MAX_WINDOW = 500

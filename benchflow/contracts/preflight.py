@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.options import WorkflowOptions
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.operator_options import WorkflowOptions
+from benchflow.contracts.rollout_records import Failure
 
 
 class PreflightInput(Model):

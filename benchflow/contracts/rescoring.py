@@ -8,7 +8,7 @@ from typing import Literal
 from benchflow.contracts.base import ArtifactRef, Model
 from benchflow.contracts.branch import ChildOutcome, StateValue
 from benchflow.contracts.reward import JudgeRubric, VerifyResult
-from benchflow.contracts.rollout import Failure, RewardKind, RolloutResult, StepOutcome
+from benchflow.contracts.rollout_records import Failure, RewardKind, RolloutResult, StepOutcome
 
 TaskOrigin = Literal["source", "store", "given"]
 """Sources of a task: the directory from which it was submitted, the artifact store, or the directory given for the

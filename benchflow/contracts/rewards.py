@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Failure, Status, StepOutcome
+from benchflow.contracts.rollout_records import Failure, Status, StepOutcome
 
 _OF_THE_AGENT = frozenset(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.rollout import AgentSession, Step, Usage
+from benchflow.contracts.rollout_records import AgentSession, Step, Usage
 from benchflow.contracts.sandbox import SandboxRef
 
 

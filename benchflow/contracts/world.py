@@ -1,7 +1,7 @@
 """The Environment plane's contract: a stateful world in a sandbox, and the context that the engine gives to it.
 
 Most environments are a manifest, which the engine itself implements. A world that a manifest cannot describe, such as
-one whose state lies in a service's memory, is a subclass of `Environment`: see docs/custom-environment.md.
+one whose state lies in a service's memory, is a subclass of `StatefulEnvironment`: see docs/custom-environment.md.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class EnvironmentContext(Protocol):
         Copies of the sandbox have the files. Their hashes are recorded on this host.
 
         Args:
-            name: Name of the snapshot, as `Environment.snapshot` received it.
+            name: Name of the snapshot, as `StatefulEnvironment.snapshot` received it.
             files: Contents of the files, by name without `/`.
         """
         ...
@@ -128,7 +128,7 @@ class EnvironmentContext(Protocol):
         ...
 
 
-class Environment(ABC):
+class StatefulEnvironment(ABC):
     """A stateful world in a sandbox.
 
     The engine constructs an object with a context, in any process, at any time. The object holds nothing in memory that

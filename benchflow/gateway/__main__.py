@@ -20,8 +20,8 @@ from pathlib import Path
 import structlog
 
 from benchflow.errors import BenchFlowError
-from benchflow.gateway.app import Gateway
 from benchflow.gateway.replay import make_replayer
+from benchflow.gateway.sockets import Gateway
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors

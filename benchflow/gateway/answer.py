@@ -15,7 +15,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from benchflow.contracts.gateway import CallError, CallTiming
 from benchflow.gateway.dialects import Answered, Dialect, Document, count_spoken, documents
 from benchflow.gateway.key_cutter import KeyForms
-from benchflow.gateway.memory import RESPONSE_LIMIT
+from benchflow.gateway.memory_budget import RESPONSE_LIMIT
 from benchflow.gateway.plain_body import UnpackingError, unpack
 from benchflow.gateway.upstream import HOP_BY_HOP
 
@@ -28,7 +28,7 @@ them.
 _RECORDED = ("content-type", "content-encoding", "retry-after")
 
 
-class Answer:
+class RecordedResponse:
     """The response to one request, and what of it is recorded.
 
     Attributes:

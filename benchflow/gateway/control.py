@@ -84,7 +84,7 @@ class Info(Model):
     """Version of its protocol, which is sent in a header."""
 
 
-class Problem(Model):
+class ErrorResponse(Model):
     """An error response: an error of `benchflow.errors`."""
 
     type: str
@@ -96,13 +96,13 @@ class Problem(Model):
     remedy: str | None = None
 
     @classmethod
-    def of(cls, error: BenchFlowError) -> Problem:
+    def of(cls, error: BenchFlowError) -> ErrorResponse:
         """Return the response for an error."""
         named = {name: getattr(error, name) for name in ("message", "file", "key", "remedy")}
         return cls(type=type(error).__name__, **named)
 
 
-class Control:
+class ControlApp:
     """The HTTP application of the control socket."""
 
     def __init__(self, rollouts: Rollouts, info: Callable[[], Info], absence: AbsenceWatch) -> None:
@@ -161,11 +161,11 @@ class Control:
 
 
 def _door(asked: type[Model], answer: Callable[[Any], Awaitable[Model]]) -> Callable[..., Awaitable[web.Response]]:
-    """Return the handler of a path, which validates the request and sends the response or a `Problem`.
+    """Return the handler of a path, which validates the request and sends the response or a `ErrorResponse`.
 
     Args:
         asked: Model of the request.
-        answer: Returns the response. A `BenchFlowError` that it raises becomes a `Problem` with status 400.
+        answer: Returns the response. A `BenchFlowError` that it raises becomes a `ErrorResponse` with status 400.
     """
 
     async def handle(request: web.Request) -> web.Response:
@@ -178,7 +178,7 @@ def _door(asked: type[Model], answer: Callable[[Any], Awaitable[Model]]) -> Call
                 raise ConfigError(first["msg"], file="gateway", key=key) from error
             return _json(await answer(question))
         except BenchFlowError as error:
-            return _json(Problem.of(error), 400)
+            return _json(ErrorResponse.of(error), 400)
 
     return handle
 

@@ -18,16 +18,16 @@ from benchflow.contracts.gateway import CallError, CallUsage
 from benchflow.errors import StoreError
 from benchflow.gateway import prices
 from benchflow.gateway.allowed_requests import Passed
-from benchflow.gateway.answer import Answer, ReadAnswer, plain_headers, read_answer
+from benchflow.gateway.answer import ReadAnswer, RecordedResponse, plain_headers, read_answer
 from benchflow.gateway.budget import estimate_usage, is_plausible
+from benchflow.gateway.call_record import TOKEN_COUNT, CallRedactor, body_member, line, response_member
 from benchflow.gateway.dialects import DIALECTS, Answered, Dialect, read_json
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.key_cutter import key_forms
-from benchflow.gateway.memory import LARGE, RESPONSE_LIMIT, Capacity, Reservation
+from benchflow.gateway.memory_budget import LARGE, RESPONSE_LIMIT, Capacity, Reservation
 from benchflow.gateway.plain_body import PlainBody, UnpackingError
-from benchflow.gateway.record import TOKEN_COUNT, CallRedactor, body_member, line, response_member
 from benchflow.gateway.request_body import BodyError, TakenRequest, receive_body, reserved_size, take_request
-from benchflow.gateway.rollouts import Rollout
+from benchflow.gateway.rollouts import RolloutCalls
 from benchflow.gateway.sampling import applied, changes_calls
 from benchflow.gateway.side_calls import side_reason
 from benchflow.gateway.surcharges import find_surcharge
@@ -40,7 +40,7 @@ from benchflow.gateway.upstream import (
     upstream_headers,
     upstream_url,
 )
-from benchflow.gateway.values import MAX_VALUES, AnswerValues, count_values
+from benchflow.gateway.value_counts import MAX_VALUES, AnswerValues, count_values
 from benchflow.trajectories.journal import timestamp
 
 ERROR_LIMIT = 16 * 1024 * 1024
@@ -69,7 +69,7 @@ class Exchange:
     call keeps its slot and memory. The record's response is still what the agent received.
     """
 
-    def __init__(self, request: web.BaseRequest, rollout: Rollout, passed: Passed, key: Key | None) -> None:
+    def __init__(self, request: web.BaseRequest, rollout: RolloutCalls, passed: Passed, key: Key | None) -> None:
         """Make it. `passed`: how the request is forwarded. `key`: name and value of the real key; None without one."""
         self._request, self._rollout, self._passed, self._key = request, rollout, passed, key
         # None for a request that is no generation call of the dialect.
@@ -81,7 +81,7 @@ class Exchange:
         self._redact = CallRedactor(rollout.registration, key)
         self._taken = TakenRequest()
         self._side: str | None = None
-        self._answer = Answer(request, self._began)
+        self._answer = RecordedResponse(request, self._began)
         self._attempts = Attempts(self._began)
         self._upstream_first_byte: float | None = None
         self._source = "live"

@@ -15,10 +15,10 @@ from typing import Any
 
 from benchflow.contracts.gateway import Divergence, PrefixState, Registration
 from benchflow.errors import ConfigError
+from benchflow.gateway.call_record import head_of
 from benchflow.gateway.dialects import Document, documents, read_json
-from benchflow.gateway.difference import is_prefix, short_diff
-from benchflow.gateway.normalise import Normaliser
-from benchflow.gateway.record import head_of
+from benchflow.gateway.form_difference import is_prefix, short_diff
+from benchflow.gateway.normal_form import Normaliser
 from benchflow.gateway.said import repeated_in, said_in
 
 _SYSTEM = ("system", "developer")

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchflow.errors import ConfigError
 from benchflow.gateway.hook import Recorded
-from benchflow.gateway.normalise import call_form, digest
+from benchflow.gateway.normal_form import call_form, digest
 
 LOST = frozenset({"gateway_restarted", "gateway_stopped"})
 """Errors of answers that existed but did not reach the agent, which repeats the call."""
@@ -33,7 +33,7 @@ REFUSED = frozenset(
 
 
 @dataclass
-class Call:
+class RecordedCall:
     """One call of a record."""
 
     id: str
@@ -92,8 +92,8 @@ class Recording:
         """
         self.path = path
         self._agent = agent
-        self.calls: list[Call] = []
-        by_id: dict[str, Call] = {}
+        self.calls: list[RecordedCall] = []
+        by_id: dict[str, RecordedCall] = {}
         for offset, line in _lines(path):
             try:
                 self._add(line, offset, by_id)
@@ -101,16 +101,16 @@ class Recording:
                 raise _no_record(path, f"the line at byte {offset} is no line of a record: {error!r}") from error
         self.calls.sort(key=lambda call: call.seq)
 
-    def request(self, call: Call) -> dict[str, Any]:
+    def request(self, call: RecordedCall) -> dict[str, Any]:
         """Read the request line of a call."""
         return self._line(call.request)
 
-    def form(self, call: Call) -> dict[str, Any]:
+    def form(self, call: RecordedCall) -> dict[str, Any]:
         """Return the normal form of a call."""
         line = self.request(call)
         return call_form(line, body_of(line), self._agent)
 
-    def answer(self, call: Call) -> Recorded:
+    def answer(self, call: RecordedCall) -> Recorded:
         """Read the answer of a call, byte for byte. Raise `ConfigError` if the file has changed meanwhile."""
         line = self._line(call.response) if call.response is not None else {}
         if line.get("id") != call.id:
@@ -142,12 +142,12 @@ class Recording:
             )
         return max(found)
 
-    def _add(self, line: dict[str, Any], offset: int, by_id: dict[str, Call]) -> None:
+    def _add(self, line: dict[str, Any], offset: int, by_id: dict[str, RecordedCall]) -> None:
         """Add the call of a request line, or complete that of a response line."""
         if line["type"] == "request":
             form = digest(call_form(line, body_of(line), self._agent))
             side = bool(line["side"]) or line["api"] == "other"
-            call = Call(line["id"], int(line["seq"]), line["node"], side, line["source"], form, offset)
+            call = RecordedCall(line["id"], int(line["seq"]), line["node"], side, line["source"], form, offset)
             by_id[call.id] = call
             self.calls.append(call)
         elif line["type"] == "response" and line["id"] in by_id:

@@ -31,10 +31,10 @@ from typing import Any
 
 from benchflow.contracts.gateway import Divergence, Registration, ReplayStatus
 from benchflow.errors import ConfigError
-from benchflow.gateway.difference import shared_lines, short_diff
+from benchflow.gateway.form_difference import shared_lines, short_diff
 from benchflow.gateway.hook import Diverged, Recorded
-from benchflow.gateway.normalise import call_form, digest
-from benchflow.gateway.recording import LOST, Call, Recording, body_of
+from benchflow.gateway.normal_form import call_form, digest
+from benchflow.gateway.recording import LOST, RecordedCall, Recording, body_of
 
 _CANDIDATES = 8
 """Number of next recorded calls among which the most similar one to a diverged call is searched."""
@@ -66,11 +66,11 @@ class Replay:
         self._strict, self._endless = strict, until is None
         last = recording.last_of(until) if until is not None else None
         self._calls = [call for call in recording.calls if last is None or call.seq <= last]
-        self._unasked: defaultdict[str, deque[Call]] = defaultdict(deque)
+        self._unasked: defaultdict[str, deque[RecordedCall]] = defaultdict(deque)
         for call in self._calls:
             if call.answered:
                 self._unasked[call.digest].append(call)
-        self._asked: dict[str, Call] = {}
+        self._asked: dict[str, RecordedCall] = {}
         self._answered = 0
         self._left = sum(call.answered and not call.side for call in self._calls)
         self._live = False
@@ -150,7 +150,7 @@ class Replay:
         form = call_form(line, body, self._agent)
         return form, digest(form)
 
-    def _take(self, name: str, side: bool) -> Call | None:
+    def _take(self, name: str, side: bool) -> RecordedCall | None:
         """Return the recorded call whose answer an equal call gets now, and mark it as used; None if there is none."""
         unasked = self._unasked.get(name)
         if unasked:
@@ -188,7 +188,7 @@ class Replay:
         message = f"{who} is not the recorded call {call.seq}{_at(call.node)}"
         return Divergence(seq=seq, recorded=call.seq, message=message, diff=short_diff(recorded, form))
 
-    def _nearest(self, form: Mapping[str, Any]) -> tuple[Call, dict[str, Any]] | None:
+    def _nearest(self, form: Mapping[str, Any]) -> tuple[RecordedCall, dict[str, Any]] | None:
         """Return the next recorded call that shares most lines with this one, and its form; None if none is left."""
         waiting = {id(call) for calls in self._unasked.values() for call in calls}
         next_ones = [call for call in self._calls if id(call) in waiting and not call.side][:_CANDIDATES]

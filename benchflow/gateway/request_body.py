@@ -17,10 +17,10 @@ from aiohttp import web
 
 from benchflow.contracts.gateway import CallError
 from benchflow.gateway.allowed_requests import Passed
-from benchflow.gateway.dialects import Asked, Dialect, read_json
-from benchflow.gateway.memory import Capacity
+from benchflow.gateway.dialects import Dialect, ParsedRequest, read_json
+from benchflow.gateway.memory_budget import Capacity
 from benchflow.gateway.plain_body import UnpackingError, unpack
-from benchflow.gateway.values import MAX_VALUES, count_values
+from benchflow.gateway.value_counts import MAX_VALUES, count_values
 
 REQUEST_LIMIT = 100 * 1024 * 1024
 """Maximum of bytes of a request's body."""
@@ -70,7 +70,7 @@ class TakenRequest:
     is_json: bool = False
     """Whether the body is JSON."""
 
-    asked: Asked = field(default_factory=Asked)
+    asked: ParsedRequest = field(default_factory=ParsedRequest)
     """Parsed request of a generation call; else empty."""
 
     size: int = 0

@@ -19,10 +19,10 @@ from benchflow.contracts.gateway import Attribution, GatewayStatus, RefusedLine,
 from benchflow.errors import BenchFlowError, ConfigError, StoreError, UnknownRolloutError
 from benchflow.gateway.blockage import Blockage
 from benchflow.gateway.budget import Meter
+from benchflow.gateway.call_record import CallRedactor, Past, Record
 from benchflow.gateway.hook import MakeReplayer, Replayer
 from benchflow.gateway.prefix import PrefixCheck
 from benchflow.gateway.prices import has_price
-from benchflow.gateway.record import CallRedactor, Past, Record
 from benchflow.gateway.sampling import check_sampling, needs_usage
 from benchflow.gateway.upstream import Outage
 from benchflow.paths import GatewayPaths
@@ -38,7 +38,7 @@ MAX_AT_ONCE_UNLIMITED = 64
 """Maximum of a rollout's calls in flight otherwise: each holds a connection to the endpoint, and its bodies."""
 
 
-class Kept(Model):
+class StoredCallState(Model):
     """Stored state of a rollout."""
 
     registration: Registration
@@ -47,12 +47,12 @@ class Kept(Model):
     """Whether new calls are held."""
 
 
-class Rollout:
+class RolloutCalls:
     """One rollout's calls: how many are in flight, whether new ones are held, and their usage."""
 
     def __init__(
         self,
-        kept: Kept,
+        kept: StoredCallState,
         meter: Meter,
         past: Past,
         replayer: Replayer | None,
@@ -213,9 +213,9 @@ class Rollout:
             silent={id_: round(time.monotonic() - heard, 1) for id_, heard in self.heard.items()},
         )
 
-    def kept(self, **changes: Registration | Attribution | bool) -> Kept:
+    def kept(self, **changes: Registration | Attribution | bool) -> StoredCallState:
         """Return the state to store, with `changes` in place of present values."""
-        kept = Kept(registration=self.registration, attribution=self.attribution, held=self.held)
+        kept = StoredCallState(registration=self.registration, attribution=self.attribution, held=self.held)
         return kept.model_copy(update=changes)
 
     def _notify(self) -> None:
@@ -230,8 +230,8 @@ class Rollouts:
         """Make it empty. `make_replayer` opens records to answer from; None refuses registrations with a replay."""
         self._directory = paths.rollouts
         self._make_replayer = make_replayer
-        self._by_id: dict[str, Rollout] = {}
-        self._by_token: dict[str, Rollout] = {}
+        self._by_id: dict[str, RolloutCalls] = {}
+        self._by_token: dict[str, RolloutCalls] = {}
         self._registering = asyncio.Lock()
 
     def load(self) -> None:
@@ -241,7 +241,7 @@ class Rollouts:
         """
         for file in sorted(self._directory.glob("*.json")):
             try:
-                self._add(self._read(Kept.model_validate_json(file.read_bytes())))
+                self._add(self._read(StoredCallState.model_validate_json(file.read_bytes())))
             except (ValidationError, BenchFlowError) as error:
                 if isinstance(error, BenchFlowError) and error.is_outage:
                     # The next start restores it, once there is space: if it were skipped, its agent would be refused.
@@ -249,7 +249,7 @@ class Rollouts:
                 # An error of one rollout must not keep the others from their models.
                 log.error("a rollout is not known any more", file=str(file), error=str(error))
 
-    async def register(self, registration: Registration) -> Rollout:
+    async def register(self, registration: Registration) -> RolloutCalls:
         """Add a rollout, or change its settings, and return it.
 
         Raises:
@@ -260,7 +260,7 @@ class Rollouts:
         async with self._registering:
             return await self._register(registration)
 
-    async def _register(self, registration: Registration) -> Rollout:
+    async def _register(self, registration: Registration) -> RolloutCalls:
         known = self._by_id.get(registration.id)
         if known is not None and known.registration == registration:
             return known
@@ -270,7 +270,7 @@ class Rollouts:
             known.meter.limits = registration.limits
             return known
         # In a thread, since records may be large.
-        kept = Kept(registration=registration)
+        kept = StoredCallState(registration=registration)
         rollout = await asyncio.to_thread(self._read, kept)
         if known is not None and known.registration.token != registration.token:
             # Before the write: a gateway that ends between the two must not leave a valid old token to the next one.
@@ -293,7 +293,7 @@ class Rollouts:
             rollout.end()
             self._by_token.pop(_digest(rollout.registration.token), None)
 
-    def attribute(self, id_: str, attribution: Attribution) -> Rollout:
+    def attribute(self, id_: str, attribution: Attribution) -> RolloutCalls:
         """Attribute the rollout's calls to a turn from now on, and return it. Raise `UnknownRolloutError`."""
         rollout = self.get(id_)
         if rollout.attribution != attribution:
@@ -301,7 +301,7 @@ class Rollouts:
             rollout.attribution = attribution
         return rollout
 
-    def hold(self, id_: str, held: bool) -> Rollout:
+    def hold(self, id_: str, held: bool) -> RolloutCalls:
         """Hold the rollout's new calls, or let them go, and return it. Raise `UnknownRolloutError`."""
         rollout = self.get(id_)
         if rollout.held != held:
@@ -309,17 +309,17 @@ class Rollouts:
             rollout.hold(held)
         return rollout
 
-    def get(self, id_: str) -> Rollout:
+    def get(self, id_: str) -> RolloutCalls:
         """Return the rollout of this id. Raise `UnknownRolloutError`."""
         if id_ not in self._by_id:
             raise UnknownRolloutError(f"the gateway does not know the rollout {id_}", remedy="register it")
         return self._by_id[id_]
 
-    def of_token(self, token: str | None) -> Rollout | None:
+    def of_token(self, token: str | None) -> RolloutCalls | None:
         """Return the rollout of this token; None if there is none."""
         return self._by_token.get(_digest(token)) if token else None
 
-    def all(self) -> list[Rollout]:
+    def all(self) -> list[RolloutCalls]:
         """Return all registered rollouts."""
         return list(self._by_id.values())
 
@@ -335,7 +335,7 @@ class Rollouts:
         if registration.replay is not None and self._make_replayer is None:
             raise ConfigError("this gateway answers from no record", key="replay")
 
-    def _read(self, kept: Kept) -> Rollout:
+    def _read(self, kept: StoredCallState) -> RolloutCalls:
         """Make a rollout from its stored state and its record, which is repaired."""
         registration = kept.registration
         meter = Meter(registration.limits)
@@ -344,13 +344,13 @@ class Rollouts:
         if registration.replay is not None and self._make_replayer is not None:
             replayer = self._make_replayer(registration, past.calls)
         blockage = Blockage(self._file(registration).with_suffix(".blocked"))
-        return Rollout(kept, meter, past, replayer, PrefixCheck.open(registration), blockage)
+        return RolloutCalls(kept, meter, past, replayer, PrefixCheck.open(registration), blockage)
 
-    def _add(self, rollout: Rollout) -> None:
+    def _add(self, rollout: RolloutCalls) -> None:
         self._by_id[rollout.registration.id] = rollout
         self._by_token[_digest(rollout.registration.token)] = rollout
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, kept: StoredCallState) -> None:
         """Store a rollout's state, before it is changed in memory. Raise `StoreError`.
 
         After an error the engine sends its request again. If memory had changed already, that would be taken for done,
@@ -359,7 +359,7 @@ class Rollouts:
         file = self._file(kept.registration)
         write_atomic(file, kept.model_dump_json().encode(), mode=0o600, durable=False)
 
-    def _remove_file(self, rollout: Rollout) -> None:
+    def _remove_file(self, rollout: RolloutCalls) -> None:
         file = self._file(rollout.registration)
         with storage_errors(file):
             file.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 @dataclass
-class Said:
+class ModelOutput:
     """Output of a model."""
 
     text: str = ""
@@ -42,7 +42,7 @@ class Said:
         return {"text": self.text.strip(), "calls": [{"tool": name, "input": given} for name, given in self.calls]}
 
 
-def said_in(api: str, answer: Sequence[Document]) -> Said:
+def said_in(api: str, answer: Sequence[Document]) -> ModelOutput:
     """Return the output in a response.
 
     Args:
@@ -59,10 +59,10 @@ def said_in(api: str, answer: Sequence[Document]) -> Said:
         case "gemini":
             candidates = [one for document in answer for one in tables(document.get("candidates"))[:1]]
             return _of_parts([part for one in candidates for part in tables(table(one.get("content")).get("parts"))])
-    return Said()
+    return ModelOutput()
 
 
-def repeated_in(api: str, items: Sequence[Any]) -> Said:
+def repeated_in(api: str, items: Sequence[Any]) -> ModelOutput:
     """Return the output in the first items of a conversation, up to the first item that is not the model's.
 
     Args:
@@ -76,7 +76,7 @@ def repeated_in(api: str, items: Sequence[Any]) -> Said:
         own.append(item)
     match api:
         case "openai-chat":
-            said = Said()
+            said = ModelOutput()
             for message in own:
                 _add_message(said, message)
             return said
@@ -86,7 +86,7 @@ def repeated_in(api: str, items: Sequence[Any]) -> Said:
             return _of_blocks([block for message in own for block in _blocks(message.get("content"))])
         case "gemini":
             return _of_parts([part for content in own for part in tables(content.get("parts"))])
-    return Said()
+    return ModelOutput()
 
 
 def _is_models(item: Mapping[str, Any]) -> bool:
@@ -102,8 +102,8 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
 # --- each dialect
 
 
-def _chat_answer(answer: Sequence[Document]) -> Said:
-    said, open_calls = Said(), dict[Any, dict[str, str]]()
+def _chat_answer(answer: Sequence[Document]) -> ModelOutput:
+    said, open_calls = ModelOutput(), dict[Any, dict[str, str]]()
     for document in answer:
         for choice in tables(document.get("choices"))[:1]:
             message = table(choice.get("message"))
@@ -119,7 +119,7 @@ def _chat_answer(answer: Sequence[Document]) -> Said:
     return said
 
 
-def _add_message(said: Said, message: Mapping[str, Any]) -> None:
+def _add_message(said: ModelOutput, message: Mapping[str, Any]) -> None:
     said.text += "".join(str(block.get("text") or "") for block in _blocks(message.get("content")))
     for call in tables(message.get("tool_calls")):
         function = table(call.get("function"))
@@ -135,8 +135,8 @@ def _responses_output(answer: Sequence[Document]) -> list[dict[str, Any]]:
     return next((output for document in reversed(whole) if (output := tables(document.get("output")))), [])
 
 
-def _of_items(items: Sequence[Mapping[str, Any]]) -> Said:
-    said = Said()
+def _of_items(items: Sequence[Mapping[str, Any]]) -> ModelOutput:
+    said = ModelOutput()
     for item in items:
         kind = item.get("type")
         if kind in _CALLS:
@@ -170,8 +170,8 @@ def _messages_content(answer: Sequence[Document]) -> list[dict[str, Any]]:
     return list(blocks.values())
 
 
-def _of_blocks(blocks: Sequence[Mapping[str, Any]]) -> Said:
-    said = Said()
+def _of_blocks(blocks: Sequence[Mapping[str, Any]]) -> ModelOutput:
+    said = ModelOutput()
     for block in blocks:
         if block.get("type") == "text":
             said.text += str(block.get("text") or "")
@@ -180,8 +180,8 @@ def _of_blocks(blocks: Sequence[Mapping[str, Any]]) -> Said:
     return said
 
 
-def _of_parts(parts: Sequence[Mapping[str, Any]]) -> Said:
-    said = Said()
+def _of_parts(parts: Sequence[Mapping[str, Any]]) -> ModelOutput:
+    said = ModelOutput()
     for part in parts:
         call = table(part.get("functionCall"))
         if call:

@@ -8,10 +8,10 @@ from importlib import resources
 from typing import Literal
 
 from benchflow.contracts.base import Model
-from benchflow.gateway.dialects import Asked
+from benchflow.gateway.dialects import ParsedRequest
 
 
-class Rule(Model):
+class SideCallRule(Model):
     """One rule of `side_calls.toml`. All of its conditions must hold."""
 
     reason: str
@@ -28,7 +28,7 @@ class Rule(Model):
 
     text: str = ""
 
-    def holds(self, agent: str, asked: Asked) -> bool:
+    def holds(self, agent: str, asked: ParsedRequest) -> bool:
         """Return whether a call of an agent matches."""
         return (
             (not self.agents or agent.removeprefix("acpx/") in self.agents)
@@ -38,12 +38,12 @@ class Rule(Model):
 
 
 @functools.cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[SideCallRule, ...]:
     """Return the rules, in the order in which they are tried."""
     data = tomllib.loads(resources.files(__package__).joinpath("side_calls.toml").read_text(encoding="utf-8"))
-    return tuple(Rule.model_validate(row) for row in data["rule"])
+    return tuple(SideCallRule.model_validate(row) for row in data["rule"])
 
 
-def side_reason(agent: str, asked: Asked) -> str | None:
+def side_reason(agent: str, asked: ParsedRequest) -> str | None:
     """Return the reason why a call of an agent is no part of the task; None for a main call."""
     return next((rule.reason for rule in rules() if rule.holds(agent, asked)), None)

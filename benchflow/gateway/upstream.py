@@ -19,7 +19,7 @@ from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote, R
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.allowed_requests import is_allowed_header
 from benchflow.gateway.endpoint_errors import MAX_WORDS, endpoint_words
-from benchflow.gateway.retries import FIXABLE, RETRIED, next_wait, wanted_wait
+from benchflow.gateway.upstream_retries import FIXABLE, RETRIED, next_wait, wanted_wait
 from benchflow.paths import StatePaths
 from benchflow.secrets import Secrets
 

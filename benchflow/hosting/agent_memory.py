@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from benchflow.contracts.rollout import AgentSession, Step
+from benchflow.contracts.rollout_records import AgentSession, Step
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.agent.account import find_account
 from benchflow.planes.reward.memory import capture_memory, directories_of, keep_memory

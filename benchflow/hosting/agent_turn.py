@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from benchflow.contracts.activities import StepInput
+from benchflow.contracts.agent import Line, Session, StopReason, TurnLimits, TurnRequest, Unanswered
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus
-from benchflow.contracts.rollout import Failure, Question, TurnResult
-from benchflow.contracts.session import Limits, Line, Session, StopReason, TurnRequest, Unanswered
+from benchflow.contracts.rollout_records import Failure, Question, TurnResult
 from benchflow.errors import (
     AgentError,
     AgentOutputError,
@@ -24,17 +24,17 @@ from benchflow.errors import (
     TurnInterruptedError,
 )
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
-from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.hosted_agent import HostedAgent
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.replays import TAKEN_AGAIN
 from benchflow.planes.agent import attributed
-from benchflow.planes.agent.answers import answering
-from benchflow.planes.agent.limits import PATIENCE
+from benchflow.planes.agent.question_answers import answering
+from benchflow.planes.agent.turn_limits import PATIENCE
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.journal import NodeWriter
-from benchflow.trajectories.tree import node_id
+from benchflow.trajectories.rollout_tree import node_id
 
 _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_FORM = 4000, 200, 32_000
 """Maximum number of characters of a question's text, of an option's name and of a form in a workflow's history."""
@@ -189,7 +189,7 @@ class SessionTurn:
         """Prompt the agent, or follow a turn that was prompted already, and return why the turn is over."""
         step, session = self._work.step, self._session
         ask_blocked = self._model.blocked if self._model is not None else None
-        limits = Limits(wall=step.timeout_sec, idle=step.idle_timeout_sec, ask_blocked=ask_blocked)
+        limits = TurnLimits(wall=step.timeout_sec, idle=step.idle_timeout_sec, ask_blocked=ask_blocked)
 
         def take(lines: list[Line]) -> None:
             writer.add(lines)

@@ -15,14 +15,14 @@ from typing import Any
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import EnvironmentRef
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_config import SandboxConfig
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError
-from benchflow.hosting import images
-from benchflow.hosting.readiness import check_health, health_limit, run_setup_commands
+from benchflow.hosting import image_configs
+from benchflow.hosting.sandbox_readiness import check_health, health_limit, run_setup_commands
 from benchflow.planes.agent.account import AGENT_USER
 from benchflow.planes.reward.hardening import HardeningBaseline, take_baseline
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -122,7 +122,7 @@ class Blueprint:
 
     async def _own_image(self) -> ImageConfig:
         target = (self.table or self.task.sandbox).workdir
-        return await images.image_config(
+        return await image_configs.image_config(
             self.task, self.directory, self.external, self.hidden, files_target=target, rebuild=self.rebuild
         )
 
@@ -137,7 +137,7 @@ class Blueprint:
             manifest = environment.manifest
             return ImageConfig(image=manifest.image or manifest.base_image, timeout_sec=timeout)
         directory = await self.frozen(environment.image)
-        return await images.world_image_config(directory, timeout, self.hidden, rebuild=self.rebuild)
+        return await image_configs.world_image_config(directory, timeout, self.hidden, rebuild=self.rebuild)
 
     # --- the sandbox -----------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from benchflow.contracts.failures import error_of, failure_of
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.job import RunConfig
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout_records import Failure
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.contracts.verifier import VerifierConfig
@@ -38,7 +38,7 @@ from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.paths import WORKSPACE
-from benchflow.planes.reward.capture import keep_artifacts, keep_workspace, kept_workspace
+from benchflow.planes.reward.evidence import keep_artifacts, keep_workspace, kept_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
 from benchflow.planes.reward.placement import PUT_SEC, put_work, put_workspace
 from benchflow.planes.sandbox import get_provider

@@ -11,20 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from benchflow.contracts.agent import TOOLBOX_ROOT, AgentRecord
+from benchflow.contracts.agent_record import TOOLBOX_ROOT, AgentRecord
 from benchflow.contracts.environment import EnvironmentRef, Manifest
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.resuming import Rung
-from benchflow.contracts.rollout import AgentSession, Failure
+from benchflow.contracts.rollout_records import AgentSession, Failure
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.task import Task
-from benchflow.contracts.world import Environment
+from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import BenchFlowError, MissingArtifactError, TaskError
 from benchflow.hosting.blueprint import Blueprint
-from benchflow.hosting.host import Host, TaskFiles
 from benchflow.hosting.model import RolloutModel
-from benchflow.hosting.readiness import check_health
+from benchflow.hosting.sandbox_readiness import check_health
+from benchflow.hosting.worker_host import Host, TaskFiles
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import record_for
@@ -60,7 +60,7 @@ class Hosted:
         self._ref = ref
         self._sandbox: Sandbox | None = None
         self._files: TaskFiles | TaskError | None = None
-        self._world: Environment | None = None
+        self._world: StatefulEnvironment | None = None
         self._is_healthy = False
 
     @classmethod
@@ -287,7 +287,7 @@ class Hosted:
         """Manifest of the task's world; None for a task without one."""
         return self.spec.task.environment.manifest if self.spec.task.environment else None
 
-    async def world(self) -> Environment | None:
+    async def world(self) -> StatefulEnvironment | None:
         """Return the rollout's world, opened once and cached; it is not started. None for a task without one.
 
         Raises:

@@ -15,7 +15,7 @@ from benchflow.planes.sandbox import get_provider
 from benchflow.store import Store, storage_errors, unpin, write_atomic
 
 
-class Kept(base.Model):
+class CheckpointRecord(base.Model):
     """Record of one checkpoint on this host, written before anything is captured."""
 
     workflow: str
@@ -37,22 +37,22 @@ class Kept(base.Model):
     """Whether it outlives its root, until it is released, or as old as other leftovers that are removed."""
 
 
-def read_kept(file: Path) -> Kept | None:
+def read_kept(file: Path) -> CheckpointRecord | None:
     """Return the record in a file; None if there is none."""
     try:
-        return Kept.model_validate_json(file.read_bytes())
+        return CheckpointRecord.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
 
 
-def write_kept(file: Path, kept: Kept) -> None:
+def write_kept(file: Path, kept: CheckpointRecord) -> None:
     """Write a record, in place of an earlier one. Raises `StoreError`."""
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(file, kept.model_dump_json().encode())
 
 
-async def remove_layers(name: str, kept: Kept) -> None:
+async def remove_layers(name: str, kept: CheckpointRecord) -> None:
     """Remove the images of all captures of a checkpoint, complete ones or not. Missing is success.
 
     Args:

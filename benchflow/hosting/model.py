@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchflow.contracts.agent import AgentRecord, Endpoint
+from benchflow.contracts.agent import Intervals
+from benchflow.contracts.agent_record import AgentEndpoint, AgentRecord
 from benchflow.contracts.gateway import (
     RELAY_MOUNT,
     RELAY_PORT,
@@ -23,9 +24,8 @@ from benchflow.contracts.gateway import (
     agent_base_url,
 )
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.rollout import ModelAccess, Step, Usage
+from benchflow.contracts.rollout_records import ModelAccess, Step, Usage
 from benchflow.contracts.sandbox import Mount, Sandbox
-from benchflow.contracts.session import Intervals
 from benchflow.errors import (
     AgentError,
     BenchFlowError,
@@ -39,15 +39,15 @@ from benchflow.gateway.endpoint_errors import endpoint_error
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
 from benchflow.hosting.parent_calls import ParentCalls
 from benchflow.paths import RolloutPaths, StatePaths
+from benchflow.planes.agent.agent_settings import credential_names, endpoint_of
 from benchflow.planes.agent.notes import Notes
-from benchflow.planes.agent.settings import credential_names, endpoint_of
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors
-from benchflow.trajectories.tree import node_id
+from benchflow.trajectories.rollout_tree import node_id
 
 if TYPE_CHECKING:
-    from benchflow.gateway.client import GatewayClient
+    from benchflow.gateway.gateway_client import GatewayClient
 
 QUIET_SEC = 30.0
 """Maximum number of seconds that the end of a turn waits for its agent's calls in flight."""
@@ -145,7 +145,7 @@ class RolloutModel:
         return Notes(self._directory)
 
     @cached_property
-    def _endpoint(self) -> Endpoint:
+    def _endpoint(self) -> AgentEndpoint:
         endpoint, _ = endpoint_of(self._record, self._spec.agent.model, self._spec.agent.base_url)
         assert endpoint is not None  # an agent without one has no access by the gateway
         return endpoint
@@ -162,18 +162,18 @@ class RolloutModel:
     @property
     def token(self) -> str:
         """API key that the agent is given: a token of the gateway. It is made and noted at first use."""
-        from benchflow.gateway.client import make_token
+        from benchflow.gateway.gateway_client import make_token
 
         return str(self._notes.note(_TOKEN, {"token": make_token()})["token"])
 
     def _client(self) -> GatewayClient:
-        from benchflow.gateway.client import GatewayClient
+        from benchflow.gateway.gateway_client import GatewayClient
 
         return GatewayClient(self._state)
 
     async def open(self) -> None:
         """Start the gateway unless it runs, register the rollout, and let its calls through. May be called again."""
-        from benchflow.gateway.process import ensure_gateway
+        from benchflow.gateway.gateway_process import ensure_gateway
 
         self._notes.make()
         await ensure_gateway(self._state)
@@ -282,7 +282,7 @@ class RolloutModel:
 
     async def blocked(self) -> Intervals | None:
         """Return the intervals in which calls waited for the gateway itself; None if it does not respond soon."""
-        from benchflow.gateway.client import GatewayClient
+        from benchflow.gateway.gateway_client import GatewayClient
 
         try:
             async with awake_timeout(ANSWER_SEC):
@@ -397,8 +397,8 @@ class RolloutModel:
         """Return a client with a short timeout; None for an agent without a model, and if no gateway runs."""
         if not self._record.takes_model or not self._state.gateway.rollouts.is_dir():
             return None
-        from benchflow.gateway.client import GatewayClient
-        from benchflow.gateway.process import is_running
+        from benchflow.gateway.gateway_client import GatewayClient
+        from benchflow.gateway.gateway_process import is_running
 
         return GatewayClient(self._state, patience=2.0) if is_running(self._state) else None
 

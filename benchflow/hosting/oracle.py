@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.failures import failure_of
-from benchflow.contracts.rollout import TurnResult
+from benchflow.contracts.rollout_records import TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import AgentExitError, AgentTimeoutError, UnsupportedFeatureError
 

@@ -7,8 +7,8 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.gateway import Replay
+from benchflow.contracts.agent_record import AgentRecord
+from benchflow.contracts.gateway import ReplaySettings
 from benchflow.contracts.job import RolloutSpec
 from benchflow.paths import RolloutPaths
 from benchflow.store import storage_errors, write_atomic
@@ -50,7 +50,7 @@ class ParentCalls:
             "prefix_replayed": branch.replays is not None,
         }
 
-    def replay(self) -> Replay | None:
+    def replay(self) -> ReplaySettings | None:
         """Return the replay that brings a child's session to the state of the parent's; None if none is needed.
 
         It consists of the parent's calls in the turns before that state. If the child has its own answer to a question
@@ -67,10 +67,10 @@ class ParentCalls:
         if not record.exists():
             _copy_calls(self._record_of_parent, turns, record)
         if branch.replays is None:
-            return Replay(record=str(record))
+            return ReplaySettings(record=str(record))
         last = max((line["seq"] for line in iterate_journal(record) if line["type"] == "request"), default=None)
         # Strict: a request that differs on the way there is refused, not sent to the upstream.
-        return Replay(record=str(record), until=str(last), strict=True) if last is not None else None
+        return ReplaySettings(record=str(record), until=str(last), strict=True) if last is not None else None
 
     def left_when_there(self) -> int:
         """Return the number of recorded calls that remain when the replayed session has reached the parent's state.

@@ -6,13 +6,13 @@ from typing import Any
 
 from benchflow.contracts.activities import RolloutPlan
 from benchflow.contracts.environment import unproven_warning
-from benchflow.contracts.rollout import Step
+from benchflow.contracts.rollout_records import Step
 from benchflow.contracts.sandbox_config import Healthcheck
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.hosting.clean_room import clean_room_sec
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.readiness import health_limit
+from benchflow.hosting.sandbox_readiness import health_limit
 from benchflow.planes.environment import check_environment
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.tasks import require_supported, turn_prompt

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import IO
 
 from benchflow.archive_reader import ArchiveLimits, copy_content, read_archive
-from benchflow.confined import MAX_DEPTH, ConfinedDirectory, Entry
+from benchflow.confined import MAX_DEPTH, ConfinedDirectory, DirectoryEntry
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import CorruptArtifactError, UnsafePathError
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.kept import Kept, read_kept, remove_layers, write_kept
+from benchflow.hosting.kept import CheckpointRecord, read_kept, remove_layers, write_kept
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.store import PinnedStore, storage_errors
 from benchflow.trajectories.growth import chains_above
 
@@ -75,7 +75,7 @@ async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> Imag
         kept = await asyncio.to_thread(read_kept, file)
         if kept is not None and kept.checkpoint is not None:
             return kept.checkpoint.files.image
-        kept = kept or Kept(
+        kept = kept or CheckpointRecord(
             workflow=checkpoint.rollout,
             run_id=branch.run_id if branch is not None else run_id,
             provider=checkpoint.provider,
@@ -107,7 +107,7 @@ def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
                         _pack_entry(archive, directory, entry)
 
 
-def _pack_entry(archive: tarfile.TarFile, directory: ConfinedDirectory, entry: Entry) -> None:
+def _pack_entry(archive: tarfile.TarFile, directory: ConfinedDirectory, entry: DirectoryEntry) -> None:
     info = tarfile.TarInfo(entry.name)
     info.mode, info.mtime = stat.S_IMODE(entry.status.st_mode), entry.status.st_mtime
     if entry.is_link:
@@ -119,7 +119,7 @@ def _pack_entry(archive: tarfile.TarFile, directory: ConfinedDirectory, entry: E
         archive.addfile(info, file)
 
 
-def _written(directory: ConfinedDirectory, own: str) -> list[Entry]:
+def _written(directory: ConfinedDirectory, own: str) -> list[DirectoryEntry]:
     """Return the files and links in the results directory `own` of a rollout that another host needs."""
     prefix = "" if own == "." else f"{own}/"
 

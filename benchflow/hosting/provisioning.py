@@ -14,13 +14,13 @@ from benchflow.contracts.job import RolloutSpec, TaskRef
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.errors import SandboxLostError, SandboxUnavailableError
 from benchflow.host import SlotOwner
-from benchflow.hosting.agent import FROM_CHECKPOINT, prepare_for_agent
 from benchflow.hosting.blueprint import start_within
 from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.hosted_agent import FROM_CHECKPOINT, prepare_for_agent
+from benchflow.hosting.hosted_world import compare_copy, entrypoint_env, prepare_for_world, start_world
 from benchflow.hosting.portable import image_of
 from benchflow.hosting.room_base import capture_for_rooms, forget_base
 from benchflow.hosting.session_files import remove_journals
-from benchflow.hosting.world import compare_copy, entrypoint_env, prepare_for_world, start_world
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import set_aside
 

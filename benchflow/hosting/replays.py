@@ -6,7 +6,7 @@ from benchflow.checkpoints import difference, world_digests
 from benchflow.contracts.activities import StepInput, TakenBefore
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus
-from benchflow.contracts.rollout import TurnResult
+from benchflow.contracts.rollout_records import TurnResult
 from benchflow.errors import SessionNotReplayedError
 from benchflow.hosting.hosted import Hosted
 

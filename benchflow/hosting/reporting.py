@@ -17,28 +17,28 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.activities import ReportInput, ReportResult
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.reward import HardeningReport
-from benchflow.contracts.rollout import TRUNCATING, RolloutResult, StepOutcome
+from benchflow.contracts.rollout_records import TRUNCATING, RolloutResult, StepOutcome
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import BenchFlowError, ResultFileError, SandboxError, SandboxLostError, TaskError, UnsafePathError
 from benchflow.hosting.clean_room import end_rooms
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.hosted_world import keep_logs
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.portable import lay_out_record
 from benchflow.hosting.session_files import keep_journals
-from benchflow.hosting.world import keep_logs
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.planes.sandbox import get_provider, trees
+from benchflow.planes.sandbox import directory_trees, get_provider
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.results.findings import step_findings
-from benchflow.results.modes import append_rows
+from benchflow.results.hardening_findings import step_findings
+from benchflow.results.mode_rows import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_heads, read_journal
 from benchflow.trajectories.nodes import hardening_after
-from benchflow.trajectories.tree import build_tree, with_events
+from benchflow.trajectories.rollout_tree import build_tree, with_events
 
 log = structlog.get_logger("benchflow.reports")
 
@@ -354,7 +354,7 @@ def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
         try:
             redact.clean_below(directory)
         except UnsafePathError as error:
-            trees.remove(directory)
+            directory_trees.remove(directory)
             notes.append(f"{directory.name} is not kept, since secrets cannot be taken out of it: {error.message}")
     return notes
 

@@ -20,7 +20,7 @@ from benchflow.contracts.failures import failure_of
 from benchflow.contracts.rescoring import Outcome, RescoredRollout, StepScore
 from benchflow.contracts.reward import Judge, JudgeSettings, RolloutNode, VerifyResult, Workbench
 from benchflow.contracts.rewards import combine_steps, is_measured, reaches
-from benchflow.contracts.rollout import Failure, StepOutcome
+from benchflow.contracts.rollout_records import Failure, StepOutcome
 from benchflow.contracts.task import Task
 from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.hosting.hosted import Hosted
@@ -36,15 +36,15 @@ from benchflow.planes.reward.on_tampering import apply_rule
 from benchflow.planes.reward.score import score
 from benchflow.planes.reward.strategy import verify
 from benchflow.planes.reward.verify import config_of
-from benchflow.results.findings import hardening_metadata
+from benchflow.results.hardening_findings import hardening_metadata
 from benchflow.results.rescored import changes
 from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.results.write import without_events, write_rewards
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 from benchflow.trajectories.nodes import load_rollout
-from benchflow.trajectories.tree import node_id
-from benchflow.trajectories.values import state_value
+from benchflow.trajectories.rollout_tree import node_id
+from benchflow.trajectories.state_values import state_value
 
 _ANSWER = re.compile(r"(steps/[^/]+/)?judge/[^/]+")
 """Files of a rollout's new score that outlive a run of the workflow: recorded answers of judges."""

@@ -19,7 +19,7 @@ from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.kept import Kept, remove_kept, write_kept
+from benchflow.hosting.kept import CheckpointRecord, remove_kept, write_kept
 from benchflow.planes.reward.verify import config_of
 from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
@@ -47,7 +47,7 @@ async def capture_for_rooms(rollout: Hosted, request: ProvisionInput) -> None:
     if not any(_may_have_room(rollout, name) for name in names) or file.is_file() or await rollout.sandbox.strangers():
         return
     # Recorded first: the reaper removes what the record names once the rollout has ended.
-    kept = Kept(workflow=rollout.spec.id, run_id=request.run_id, provider=rollout.ref.provider, tries=1)
+    kept = CheckpointRecord(workflow=rollout.spec.id, run_id=request.run_id, provider=rollout.ref.provider, tries=1)
     await asyncio.to_thread(write_kept, _record(rollout), kept)
     image = await rollout.sandbox.snapshot(f"{_record(rollout).stem}.1-room")
     await asyncio.to_thread(write_atomic, file, image.model_dump_json().encode())

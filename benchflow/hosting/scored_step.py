@@ -13,27 +13,28 @@ from pathlib import Path
 from benchflow.contracts import ids
 from benchflow.contracts.activities import VerifyInput
 from benchflow.contracts.base import Model
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.reward import (
     Judge,
     RolloutNode,
     VerifyResult,
     Workbench,
 )
-from benchflow.contracts.rollout import Step
+from benchflow.contracts.rollout_records import Step
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.contracts.verifier import VerifierConfig
-from benchflow.contracts.world import Environment
+from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.host import SlotOwner
-from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.agent_baseline import agent_baseline
 from benchflow.hosting.agent_memory import keep_step_memory
 from benchflow.hosting.clean_room import CleanRoom, keep_for_room, room_notes
 from benchflow.hosting.fidelity import Fidelity, read_fidelity
 from benchflow.hosting.freezing import freezing, thaw
 from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.hosted_agent import HostedAgent
+from benchflow.hosting.hosted_world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.hosting.out_of_memory import verifier_note
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.room_base import base_of_rooms, begins_alike
@@ -42,18 +43,17 @@ from benchflow.hosting.step_node import step_node
 from benchflow.hosting.step_report import StepReport
 from benchflow.hosting.verifier_files import SETTLED
 from benchflow.hosting.verifier_place import VerifierPlace, choose_place, note_outside
-from benchflow.hosting.world import end_world, has_ended_world, keep_logs, keep_state
 from benchflow.paths import state_label
-from benchflow.planes.reward.capture import inputs_of, keep_inputs, keep_workspace
+from benchflow.planes.reward.evidence import inputs_of, keep_inputs, keep_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, harden
 from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM
-from benchflow.planes.reward.hardening.record import HardeningRecord
+from benchflow.planes.reward.hardening.hardening_record import HardeningRecord
 from benchflow.planes.reward.hardening.strangers import explaining_survivors, unaltered_strangers
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.needs import HARDEN_SEC
+from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
-from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
 
@@ -238,7 +238,7 @@ class ScoredStep:
         self.report.write(report.model_copy(update={"own_env": own}))
         return record
 
-    async def _leave_world(self, work: VerifyInput, world: Environment) -> tuple[Path | None, list[str]]:
+    async def _leave_world(self, work: VerifyInput, world: StatefulEnvironment) -> tuple[Path | None, list[str]]:
         rollout = self.rollout
         if has_ended_world(rollout):
             await end_world(rollout, world)

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 from benchflow.contracts.failures import error_of
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.rollout import Failure
-from benchflow.contracts.scoring import ScoredBy, Scoring
+from benchflow.contracts.rescoring_basis import ScoredBy, Scoring
+from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import BenchFlowError, StoreError, TaskNotFoundError
 from benchflow.host import SlotOwner
-from benchflow.hosting.host import Host
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.rubric_code import Scorer, load_scorer
+from benchflow.hosting.worker_host import Host
 
 
 class ScoringBasis:

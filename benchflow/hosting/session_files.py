@@ -12,7 +12,7 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.errors import UnsafePathError
 from benchflow.planes.agent.journals import copy_journals
 from benchflow.planes.agent.notes import SessionFiles
-from benchflow.planes.sandbox import trees
+from benchflow.planes.sandbox import directory_trees
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 
@@ -31,7 +31,7 @@ def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) 
     """
     with storage_errors(target):
         # Files collected from the sandbox may include a directory of this name.
-        trees.remove(target)
+        directory_trees.remove(target)
         target.mkdir(parents=True)
         with ConfinedDirectory(target) as results:
             warnings = copy_journals(SessionFiles.below(sessions), episode, results)
@@ -58,4 +58,4 @@ def remove_journals(sessions: Path, episode: str) -> None:
 def remove_sessions(sessions: Path) -> None:
     """Remove the session directory of a sandbox, once its journals are copied to the results. Errors are suppressed."""
     with contextlib.suppress(OSError):
-        trees.remove(sessions)
+        directory_trees.remove(sessions)

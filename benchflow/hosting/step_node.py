@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchflow.contracts.reward import Evidence, HardeningFinding, Judge, RolloutNode, Workbench
-from benchflow.contracts.rollout import Node, RolloutTree, Step
+from benchflow.contracts.rollout_records import Node, RolloutTree, Step
 from benchflow.hosting.hosted import Hosted
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.nodes import change_after, findings_after, nodes_of, world_after
+from benchflow.trajectories.rollout_tree import ROOT, node_id
 from benchflow.trajectories.stored import events_before, path_before
-from benchflow.trajectories.tree import ROOT, node_id
 
 
 def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench, judge: Judge) -> RolloutNode:

@@ -17,8 +17,8 @@ from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.contracts.rescoring import JudgeUse
 from benchflow.contracts.reward import Judge, JudgeAnswer, JudgeQuestion, JudgeRubric, RolloutNode, VerifyResult
 from benchflow.errors import JudgeError, UnsafePathError, VerifierError
-from benchflow.planes.reward.capture import limits_of
-from benchflow.planes.reward.judge import Document, Material, documents_below, judge_rubric
+from benchflow.planes.reward.evidence import limits_of
+from benchflow.planes.reward.judge import JudgedDocument, Material, documents_below, judge_rubric
 
 MOST_UNPACKED = 64 * 1024 * 1024
 """Maximum size in bytes of a retained workspace's files that are unpacked for a judge, all together."""
@@ -102,18 +102,18 @@ async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path |
         )
 
 
-def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list[Document]:
+def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list[JudgedDocument]:
     kept, results = node.rollout.evidence, node.rollout.directory
     documents = documents_below(ConfinedPath(kept / "inputs")) if kept is not None else []
     if not documents and workspace is not None:
         left_out = _lay_out(workspace, scratch)
         documents = documents_below(ConfinedPath(scratch), prefix=node.rollout.workspace.strip("/") + "/")
         if left_out:
-            documents.append(Document("(larger files)", f"[{left_out} larger files are not shown]"))
+            documents.append(JudgedDocument("(larger files)", f"[{left_out} larger files are not shown]"))
     if results is not None:
         documents += documents_below(ConfinedPath(results / "artifacts"), prefix="artifacts/")
     lines = "\n".join(json.dumps(event, ensure_ascii=False) for event in node.trajectory)
-    return [*documents, Document(_TRAJECTORY, lines)]
+    return [*documents, JudgedDocument(_TRAJECTORY, lines)]
 
 
 def _lay_out(workspace: Path, target: Path) -> int:

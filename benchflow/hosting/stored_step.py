@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchflow.contracts import ids
+from benchflow.contracts.job_retries import TAMPERING
 from benchflow.contracts.rescoring import Ran
-from benchflow.contracts.retries import TAMPERING
 from benchflow.contracts.reward import LENIENT_VARIABLE, HardeningFinding, HardeningReport, VerifyResult
-from benchflow.contracts.rollout import StepOutcome
+from benchflow.contracts.rollout_records import StepOutcome
+from benchflow.contracts.run_settings import RunSettings
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.settings import RunSettings
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.host import SlotOwner
@@ -23,7 +23,7 @@ from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.step_report import cleaned
 from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
-from benchflow.planes.reward.hardening.record import extend_report
+from benchflow.planes.reward.hardening.hardening_record import extend_report
 from benchflow.planes.reward.verifier_end import read_result
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.results.stored_rollouts import StoredRollout

@@ -18,7 +18,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.stored_step import UNPINNED, StoredStep
-from benchflow.planes.reward.workbench import SandboxWorkbench
+from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.results.rescored import changes
 
 _OUTSIDE = (

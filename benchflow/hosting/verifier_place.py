@@ -18,7 +18,7 @@ from benchflow.errors import SandboxError, UnsafePathError
 from benchflow.hosting.fidelity import Fidelity
 from benchflow.planes.reward.hardening import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.foundation import ITEM as VERIFY_TOOLS
-from benchflow.planes.reward.hardening.record import note_paths
+from benchflow.planes.reward.hardening.hardening_record import note_paths
 from benchflow.planes.reward.hardening.strangers import unaltered_strangers
 from benchflow.planes.reward.hardening.survey import is_below
 

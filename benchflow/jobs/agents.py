@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchflow.addresses import is_http_address
-from benchflow.contracts.agent import AgentRecord, Endpoint, texts
+from benchflow.contracts.agent_record import AgentEndpoint, AgentRecord, texts
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnsupportedFeatureError
+from benchflow.planes.agent.agent_settings import credentials_of, endpoint_of, settings_for
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.agent.settings import credentials_of, endpoint_of, settings_for
 from benchflow.secrets import is_literal
 
 PREFIX = "BENCHFLOW_AGENT_"
@@ -99,7 +99,7 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
         raise ConfigError(f"{spec.base_url!r} is no address", key="base_url", remedy="write http://host:port/v1")
 
 
-def _is_told_by_process(endpoint: Endpoint) -> bool:
+def _is_told_by_process(endpoint: AgentEndpoint) -> bool:
     """Return whether an agent learns its endpoint without a configuration file, which is written only for a model."""
     if not any("{base_url}" in text for file in endpoint.files for text in texts(file.content)):
         return True

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchflow.branching.checks import check
+from benchflow.branching.branch_checks import check
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.resuming import RUNGS, Rung
 from benchflow.contracts.sandbox import Capabilities
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnprovenStateError, UnsupportedFeatureError
-from benchflow.jobs.worlds import World, image_digest
+from benchflow.jobs.job_worlds import TaskWorld, image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.agent.registry import record_for
@@ -25,7 +25,7 @@ def check_branch(
     tasks: Sequence[Task],
     agents: Sequence[AgentSpec],
     capabilities: Capabilities,
-    shared: World | None,
+    shared: TaskWorld | None,
 ) -> None:
     """Raise an error if the job's rollouts cannot branch as configured; return if they can, or do not branch.
 
@@ -81,7 +81,7 @@ def check_branch(
 
 
 def unproven_worlds(
-    config: JobConfig, tasks: Sequence[tuple[Path, Task]], worlds: Mapping[str, World]
+    config: JobConfig, tasks: Sequence[tuple[Path, Task]], worlds: Mapping[str, TaskWorld]
 ) -> dict[str, str]:
     """Return, by task, the reason why a copy of its world is not proven to answer as the original does.
 
@@ -115,7 +115,7 @@ def unproven_worlds(
     return found
 
 
-def _unproven(world: World, path: Path, task: Task) -> str | None:
+def _unproven(world: TaskWorld, path: Path, task: Task) -> str | None:
     """Return the reason why copies of one world are not proven; None if they are."""
     if world.code is not None:
         # If it has state, that is compared in each copy, when the copy is made.

@@ -14,14 +14,13 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from benchflow import secrets
-from benchflow.contracts import ids, names
+from benchflow.contracts import ids, temporal_names
 from benchflow.contracts.base import MAX_MESSAGE_BYTES
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.job import JobInput, JobSpec, Origin
 from benchflow.errors import ServerUnavailableError
 from benchflow.host import host_id, locked, make_state_private
-from benchflow.jobs.client import Job
-from benchflow.jobs.engine import Engine
+from benchflow.jobs.engine_connection import Engine
 from benchflow.jobs.identity import (
     check_jobs_dir,
     check_results,
@@ -32,26 +31,27 @@ from benchflow.jobs.identity import (
     require_space,
     unclaim,
 )
-from benchflow.jobs.plan import JobPlan, freeze
-from benchflow.jobs.preflight import check_models
+from benchflow.jobs.job_client import Job
+from benchflow.jobs.job_plan import JobPlan, freeze
+from benchflow.jobs.model_preflight import check_models
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
 from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
 from benchflow.temporal import cluster_target
+from benchflow.workflows.activity_options import SHARED_QUEUE
 from benchflow.workflows.job_details import job_attributes
-from benchflow.workflows.options import SHARED_QUEUE
 
 JOB_TASK_TIMEOUT = timedelta(minutes=1)
 """Timeout of a job's workflow task: it may start a thousand rollouts on a busy host."""
 
 ANY_RESULT = ("passed", "failed", "scored", "errored", "cancelled", "not_started")
-"""All statuses of results: as `Start.again`, they have every rollout of the start run again."""
+"""All statuses of results: as `JobStart.again`, they have every rollout of the start run again."""
 
 
 @dataclass
-class Start:
+class JobStart:
     """A job to be started, with everything that its specification does not contain."""
 
     spec: JobSpec
@@ -108,7 +108,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False
     branch = plan.config.branch
     needs_scalar = branch is not None and branch.has_children
     return await start(
-        Start(
+        JobStart(
             await freeze(plan, store),
             plan.id,
             plan.directory,
@@ -136,7 +136,7 @@ async def check_host(plan: JobPlan) -> None:
         given.check_agent(agent)
 
 
-async def start(wanted: Start, store: Store) -> Job:
+async def start(wanted: JobStart, store: Store) -> Job:
     """Start a job with those of its rollouts that lack a result, or attach to it if it is running."""
     paths, target = StatePaths.default(), cluster_target()
     spec, directory = wanted.spec, wanted.directory
@@ -205,7 +205,7 @@ async def _start(
     agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)
     try:
         await job.engine.client.start_workflow(
-            names.JOB_WORKFLOW,
+            temporal_names.JOB_WORKFLOW,
             job_input,
             id=job.id,
             task_queue=SHARED_QUEUE,

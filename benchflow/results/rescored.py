@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchflow.contracts.rescoring import Change, MeanChange, OutcomeCounts, RescoredRollout, Rescoring
-from benchflow.contracts.rollout import RewardKind
+from benchflow.contracts.rollout_records import RewardKind
 from benchflow.paths import RESCORED, JobPaths, RolloutPaths
 from benchflow.results.stored_rollouts import StoredRollout, read_children
 from benchflow.results.write import write_json

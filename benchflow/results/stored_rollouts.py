@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from benchflow.contracts.job import RolloutSpec
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import JobNotFoundError, ResultFileError
 from benchflow.paths import RolloutPaths
 from benchflow.stored_files import open_stored, read_stored, require_directory

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.rollout import Step, Usage
+from benchflow.contracts.rollout_records import Step, Usage
 from benchflow.disk_writes import write_all
 from benchflow.errors import ResultFileError
 from benchflow.paths import RESCORED, RolloutPaths, state_label

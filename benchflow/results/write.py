@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.reward import RewardEvent, VerifyResult
-from benchflow.contracts.rollout import RolloutResult, RolloutTree
+from benchflow.contracts.rollout_records import RolloutResult, RolloutTree
 from benchflow.disk_writes import append_all, end_of_lines, sync_directory
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.results.trees import value_of, value_row
+from benchflow.results.value_reward import value_of, value_row
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import open_stored, read_stored, require_directory
 from benchflow.trajectories.journal import timestamp

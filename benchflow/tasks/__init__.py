@@ -1,6 +1,5 @@
 """Tasks: find, read, check, freeze, create and migrate the task directories that become `Task`s."""
 
-from benchflow.tasks.check import check
 from benchflow.tasks.environments import manifest_of
 from benchflow.tasks.find import find_tasks
 from benchflow.tasks.ignored import ignored_files
@@ -11,6 +10,7 @@ from benchflow.tasks.problems import Problem
 from benchflow.tasks.prompts import prompt_for, prompt_of, turn_prompt
 from benchflow.tasks.scaffold import init_task
 from benchflow.tasks.support import require_supported, verified_in
+from benchflow.tasks.task_check import check
 
 __all__ = [
     "MigrationReport",

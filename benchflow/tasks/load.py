@@ -20,7 +20,6 @@ from benchflow.tasks.compose import ComposeReading, read_compose
 from benchflow.tasks.environments import named_in, package_manifest
 from benchflow.tasks.ignored import ignored_files
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
-from benchflow.tasks.normalise import Spelling, normalise_tables
 from benchflow.tasks.pack import entries
 from benchflow.tasks.problems import KeyPath, Kind, Problem, ProblemError, Problems, did_you_mean, dotted
 from benchflow.tasks.published import published_key
@@ -35,8 +34,9 @@ from benchflow.tasks.schema import (
     value_errors,
 )
 from benchflow.tasks.sections import Prompts, read_prompts
+from benchflow.tasks.task_spellings import Spelling, normalise_tables
 from benchflow.tasks.text import read_document, read_text, read_toml
-from benchflow.tasks.values import check_values
+from benchflow.tasks.value_rules import check_values
 from benchflow.tasks.verifier_document import read_verifier_document
 
 Tables = TypeVar("Tables", bound=TaskTables)

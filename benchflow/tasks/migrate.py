@@ -21,11 +21,11 @@ from benchflow.contracts.task import Task
 from benchflow.errors import StoreError, TaskParseError, TaskValueError
 from benchflow.tasks.layout import ORACLE_DIRS, VERIFIER_DIRS
 from benchflow.tasks.load import load_task
-from benchflow.tasks.normalise import Spelling, normalise_tables
 from benchflow.tasks.problems import KeyPath, Problems, dotted
 from benchflow.tasks.reward_table import normalise_reward
 from benchflow.tasks.schema import TaskTables, take_unknown
 from benchflow.tasks.sections import has_reserved_heading
+from benchflow.tasks.task_spellings import Spelling, normalise_tables
 from benchflow.tasks.text import read_text, read_toml
 
 

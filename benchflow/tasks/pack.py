@@ -37,7 +37,7 @@ MAX_BYTES = 64 * 1024**3
 """Maximum size of all files of a pack together. A sparse file may claim a terabyte and take no space on the disk."""
 
 
-class Entry(NamedTuple):
+class PackEntry(NamedTuple):
     """A file, directory or link of a pack."""
 
     name: str
@@ -185,7 +185,7 @@ def _write_members(pack: Path, root: Path) -> None:
             directory.set_mode(name, mode)
 
 
-def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
+def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
     """Yield the entries of a pack of `root`, parents first, in an order that depends on their names alone.
 
     Args:
@@ -213,9 +213,9 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
     for each in found:
         path = root / each.name
         if each.is_link:
-            yield Entry(each.name, path, "l", target=_link_target(path, targets[each.name], real_root))
+            yield PackEntry(each.name, path, "l", target=_link_target(path, targets[each.name], real_root))
         elif each.is_directory:
-            yield Entry(each.name, path, "d")
+            yield PackEntry(each.name, path, "d")
         elif each.is_file:
             left -= each.status.st_size
             if left < 0:
@@ -224,7 +224,7 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[Entry]:
                     file=str(path),
                     remedy="remove it, or have a Dockerfile download it",
                 )
-            yield Entry(each.name, path, "f", executable=bool(each.status.st_mode & 0o111))
+            yield PackEntry(each.name, path, "f", executable=bool(each.status.st_mode & 0o111))
         else:
             raise TaskValueError(
                 "is neither a file, a directory nor a link",
@@ -246,7 +246,7 @@ def _link_target(link: Path, written: str, root: Path) -> str:
     return os.path.relpath(resolved, os.path.realpath(link.parent)) if target.is_absolute() else str(target)
 
 
-def _add(tar: tarfile.TarFile, directory: ConfinedDirectory, entry: Entry) -> None:
+def _add(tar: tarfile.TarFile, directory: ConfinedDirectory, entry: PackEntry) -> None:
     info = tarfile.TarInfo(entry.name)
     info.mode = 0o755 if entry.executable or entry.kind == "d" else 0o644
     if entry.kind == "d":
@@ -267,7 +267,7 @@ def _open_root(root: Path) -> ConfinedDirectory:
     return ConfinedDirectory(root)
 
 
-def _open(directory: ConfinedDirectory, entry: Entry) -> BufferedReader:
+def _open(directory: ConfinedDirectory, entry: PackEntry) -> BufferedReader:
     try:
         return directory.open(entry.name)
     except UnsafePathError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchflow.contracts.rollout import Step
+from benchflow.contracts.rollout_records import Step
 from benchflow.contracts.task import SceneSpec, Task, TurnSpec
 
 

@@ -80,7 +80,7 @@ class RpcError(Exception):
         self.code = code
 
 
-class TurnEnd(Exception):  # noqa: N818 - no error: how a script ends a turn
+class EarlyTurnEnd(Exception):  # noqa: N818 - no error: how a script ends a turn
     """Raised to end a turn with a given response."""
 
     def __init__(self, stop_reason: str, usage: Json | None = None) -> None:
@@ -89,7 +89,7 @@ class TurnEnd(Exception):  # noqa: N818 - no error: how a script ends a turn
         self.response = {"stopReason": stop_reason, **({"usage": usage} if usage else {})}
 
 
-class Wire:
+class ClientConnection:
     """The agent's end of the connection: it writes messages to stdout, and receives the responses to its requests."""
 
     def __init__(self, log: str | None) -> None:
@@ -141,7 +141,7 @@ class Wire:
         return answer.get("result")
 
 
-class Session:
+class DemoSession:
     """A session with the client, stored in a file."""
 
     def __init__(self, directory: Path, session_id: str) -> None:
@@ -210,20 +210,20 @@ def numbered(value: Any, number: int) -> Any:
     return value
 
 
-class Turn:
+class DemoTurn:
     """Performer of a prompt's actions. Each method `do_NAME` is the action of that name; its result can be recorded."""
 
-    def __init__(self, wire: Wire, session: Session, prompt: str) -> None:
+    def __init__(self, wire: ClientConnection, session: DemoSession, prompt: str) -> None:
         """Make it for a prompt of a session."""
         self.wire, self.session, self.prompt = wire, session, prompt
         self.cwd = Path(session.state("cwd", "."))
         self.calls = sum(update.get("sessionUpdate") == "tool_call" for update in session.updates())
 
     def perform(self, actions: list[Json]) -> None:
-        """Carry out actions in order. Raise `TurnEnd` once the turn is cancelled, `RpcError` for an unknown action."""
+        """Carry out actions in order. Raise `EarlyTurnEnd` once cancelled, `RpcError` for an unknown action."""
         for action in actions:
             if self.session.given_up():
-                raise TurnEnd("cancelled")
+                raise EarlyTurnEnd("cancelled")
             name = next(iter(action))
             method = getattr(self, f"do_{name}", None)
             if method is None:
@@ -287,7 +287,7 @@ class Turn:
 
     def do_end(self, stop_reason: str, action: Json) -> None:
         """End the turn with this stop reason."""
-        raise TurnEnd(stop_reason, action.get("usage"))
+        raise EarlyTurnEnd(stop_reason, action.get("usage"))
 
     def do_error(self, message: str, action: Json) -> None:
         """End the turn with a JSON-RPC error."""
@@ -552,15 +552,15 @@ class Turn:
             print(text, file=sys.stderr, flush=True)
 
 
-class Agent:
+class DemoAgent:
     """The agent: handles the client's messages. `methods` has a handler for each request, which returns the result."""
 
     def __init__(self, script: Json) -> None:
         """Make an agent that follows a script."""
         self.script = script
-        self.wire = Wire(os.environ.get("DEMO_AGENT_LOG") or script.get("log"))
+        self.wire = ClientConnection(os.environ.get("DEMO_AGENT_LOG") or script.get("log"))
         self.directory = Path.home() / ".demo-agent" / "sessions"
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, DemoSession] = {}
         self.authenticated = not script.get("auth_required")
         self.methods: dict[str, Callable[[Json], Any]] = {
             "initialize": self.initialize,
@@ -604,11 +604,11 @@ class Agent:
 
     # --- sessions
 
-    def find(self, params: Json) -> Session:
+    def find(self, params: Json) -> DemoSession:
         """Return the session that a request names. Raise `RpcError` if it does not exist."""
         session_id = params["sessionId"]
         if session_id not in self.sessions:
-            session = Session(self.directory, session_id)
+            session = DemoSession(self.directory, session_id)
             if not session.file.exists():
                 raise RpcError(-32002, f"there is no session {session_id}")
             self.sessions[session_id] = session
@@ -618,11 +618,11 @@ class Agent:
         """Handle `session/new`: return the session's id and settings."""
         return {"sessionId": self._create(params).id, **self.settings(None)}
 
-    def _create(self, params: Json, parent: Session | None = None) -> Session:
+    def _create(self, params: Json, parent: DemoSession | None = None) -> DemoSession:
         """Create a session, with the entries of its parent if it has one. Raise `RpcError` if not authenticated."""
         if not self.authenticated:
             raise RpcError(-32000, "authentication required")
-        session = Session(self.directory, f"demo-{uuid.uuid4()}")
+        session = DemoSession(self.directory, f"demo-{uuid.uuid4()}")
         self.directory.mkdir(parents=True, exist_ok=True)
         if parent is not None:
             shutil.copyfile(parent.file, session.file)
@@ -651,7 +651,7 @@ class Agent:
     def list_sessions(self, params: Json) -> Json:
         """Handle `session/list`: return the sessions of this home."""
         files = sorted(self.directory.glob("*.jsonl")) if self.directory.exists() else []
-        sessions = [Session(self.directory, file.stem) for file in files]
+        sessions = [DemoSession(self.directory, file.stem) for file in files]
         return {"sessions": [{"sessionId": session.id, "cwd": session.state("cwd")} for session in sessions]}
 
     def close_session(self, params: Json) -> Json:
@@ -662,7 +662,7 @@ class Agent:
 
     # --- settings
 
-    def settings(self, session: Session | None) -> Json:
+    def settings(self, session: DemoSession | None) -> Json:
         """Return the modes, models and options of a session with their current values; None for the defaults."""
 
         def current(key: str, first: str) -> str:
@@ -706,7 +706,7 @@ class Agent:
         session.note(config=chosen)
         return {"configOptions": self.settings(session)["configOptions"]}
 
-    def _set(self, params: Json, key: str, value: str, known: list[str]) -> Session:
+    def _set(self, params: Json, key: str, value: str, known: list[str]) -> DemoSession:
         """Note a setting of a session. Raise `RpcError` if the value is not a known one."""
         session = self.find(params)
         if value not in known:
@@ -733,8 +733,8 @@ class Agent:
         session.note(place=place)
         session.note(update={"sessionUpdate": "user_message_chunk", "content": text_block(text)})
         try:
-            Turn(self.wire, session, text).perform(actions)
-        except TurnEnd as end:
+            DemoTurn(self.wire, session, text).perform(actions)
+        except EarlyTurnEnd as end:
             return end.response
         return {"stopReason": "cancelled" if session.given_up() else "end_turn"}
 
@@ -800,7 +800,7 @@ def main() -> None:
     given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("DEMO_AGENT_SCRIPT", "{}")
     text = given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
     signal.signal(signal.SIGTERM, on_sigterm)
-    Agent(json.loads(text)).serve()
+    DemoAgent(json.loads(text)).serve()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Conformance tests for environments. One that passes them all can be branched, rolled back and resumed.
 
-An environment is a subclass of `benchflow.contracts.world.Environment`; docs/custom-environment.md shows how to write
-one. This suite then shows what is missing (pytest and pytest-asyncio must be installed):
+An environment is a subclass of `benchflow.contracts.world.StatefulEnvironment`; docs/custom-environment.md shows how to
+write one. This suite then shows what is missing (pytest and pytest-asyncio must be installed):
 
     # test_my_environment.py
     from benchflow.testing.environment_conformance import EnvironmentConformance
@@ -36,19 +36,19 @@ import pytest_asyncio
 
 from benchflow.contracts.environment import DEFAULT_TASK_KEY, Manifest, StateSnapshot
 from benchflow.contracts.images import ImageConfig
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
-from benchflow.contracts.world import Environment
+from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import StatelessError
 from benchflow.planes.environment import WorldContext
 from benchflow.planes.environment.environment_code import describe_environment, load_environment
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Keep, Start, make_provider
-from benchflow.testing.sandbox_conformance.others import Caller
+from benchflow.testing.sandbox_conformance.other_processes import Caller
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Keep, SandboxFixtures, Start, make_provider
 
 TASK = "task-1"
 """Task id that is injected into the environment."""
 
-Open = Callable[..., Environment]
+Open = Callable[..., StatefulEnvironment]
 """Type of the fixture `open`."""
 
 Begin = Callable[..., Awaitable[Sandbox]]
@@ -56,7 +56,7 @@ Begin = Callable[..., Awaitable[Sandbox]]
 
 
 @pytest.mark.asyncio
-class EnvironmentConformance(Fixtures):
+class EnvironmentConformance(SandboxFixtures):
     """The whole suite. Subclass it under a name that pytest collects, set `environment_path`, and override `change`."""
 
     environment_path: ClassVar[str]
@@ -79,13 +79,13 @@ class EnvironmentConformance(Fixtures):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def environment(cls) -> type[Environment]:
+    def environment(cls) -> type[StatefulEnvironment]:
         """Return the environment's class."""
         return load_environment(cls.environment_path)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def declared(cls, environment: type[Environment]) -> Manifest:
+    def declared(cls, environment: type[StatefulEnvironment]) -> Manifest:
         """Return the manifest that the class declares."""
         return describe_environment(environment, cls.environment_path)
 
@@ -115,17 +115,17 @@ class EnvironmentConformance(Fixtures):
         return await begin()
 
     @pytest.fixture
-    def open(self, environment: type[Environment], place: Sandbox, tmp_path: Path) -> Open:
+    def open(self, environment: type[StatefulEnvironment], place: Sandbox, tmp_path: Path) -> Open:
         """Return a function that makes a new object of a sandbox's environment, as another process would."""
 
-        def make(sandbox: Sandbox | None = None, namespace: str = "") -> Environment:
+        def make(sandbox: Sandbox | None = None, namespace: str = "") -> StatefulEnvironment:
             where = sandbox or place
             return environment(context_in(where, _records(tmp_path, where), namespace))
 
         return make
 
     @pytest.fixture
-    def stateful(self, environment: type[Environment]) -> None:
+    def stateful(self, environment: type[StatefulEnvironment]) -> None:
         """Skip a test of the state if the environment declares none."""
         if not environment.is_stateful:
             pytest.skip("this environment declares no state")
@@ -168,7 +168,7 @@ class EnvironmentConformance(Fixtures):
 
     # --- its state -----------------------------------------------------------------------------------------------
 
-    async def test_a_stateless_one_says_so(self, open: Open, environment: type[Environment]) -> None:
+    async def test_a_stateless_one_says_so(self, open: Open, environment: type[StatefulEnvironment]) -> None:
         if environment.is_stateful:
             pytest.skip("this environment has a state")
         await open().provision()

@@ -12,11 +12,18 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import IO
 
 from benchflow.contracts.accelerators import ProcessOutput
-from benchflow.contracts.driver import FoundSandbox, Process, ProcessStatus, SandboxDriver, ScriptResult, StartedSandbox
+from benchflow.contracts.driver import (
+    FoundSandbox,
+    Process,
+    ProcessStatus,
+    SandboxDriver,
+    ScriptResult,
+    StartedSandbox,
+)
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.contracts.provider import OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
+from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.planes.reward.hardening.survey import ARCHIVE, empty_archive
 
 REWARD_FILE = "/logs/verifier/reward.txt"

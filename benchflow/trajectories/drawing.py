@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchflow.contracts.rewards import shown_keys
-from benchflow.contracts.rollout import Failure, Node, RolloutTree
+from benchflow.contracts.rollout_records import Failure, Node, RolloutTree
 from benchflow.sanitise import sanitise_line, sanitise_log
 from benchflow.trajectories.growth import chain_of, start_of
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchflow.contracts.branch import ChildOutcome, StateValue
-from benchflow.contracts.rollout import Node, RolloutTree
+from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ResultFileError
-from benchflow.trajectories.values import (
+from benchflow.trajectories.state_values import (
     Aggregate,
     advantages_of_nodes,
     grpo,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import StateDiff, WorldState
 from benchflow.contracts.reward import Evidence, HardeningFinding, HardeningReport, Judge, RolloutNode, Workbench
-from benchflow.contracts.rollout import Node, RolloutResult, RolloutTree
+from benchflow.contracts.rollout_records import Node, RolloutResult, RolloutTree
 from benchflow.errors import ResultFileError, VerifierError
 from benchflow.paths import RolloutPaths
 from benchflow.stored_files import read_stored

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model, non_finite
-from benchflow.contracts.rollout import Node, RolloutTree
+from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
 from benchflow.paths import RolloutPaths
 from benchflow.store import write_atomic

@@ -14,8 +14,8 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.branching.policies import children_at, draw
-    from benchflow.contracts import names
-    from benchflow.contracts.activities import Aggregated, AggregateInput, DecideInput, Decision, TreeInput
+    from benchflow.contracts import temporal_names
+    from benchflow.contracts.activities import Aggregated, AggregateInput, BranchDecision, DecideInput, TreeInput
     from benchflow.contracts.branch import (
         BranchOrigin,
         ChildOutcome,
@@ -29,16 +29,16 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.ids import child_id
     from benchflow.contracts.rewards import first_failure
-    from benchflow.contracts.rollout import Node, Question
+    from benchflow.contracts.rollout_records import Node, Question
     from benchflow.trajectories.growth import asked_in, chain_of, start_of
-    from benchflow.trajectories.values import is_own
-    from benchflow.workflows import options, slots
-    from benchflow.workflows.checkpoints import Checkpoints
+    from benchflow.trajectories.state_values import is_own
+    from benchflow.workflows import activity_options, rollout_slots
+    from benchflow.workflows.agent_turns import AgentTurns
     from benchflow.workflows.children import origin_of, run_child
     from benchflow.workflows.clock import Phases
     from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
-    from benchflow.workflows.state import RolloutState
-    from benchflow.workflows.turns import Turns
+    from benchflow.workflows.rollout_checkpoints import Checkpoints
+    from benchflow.workflows.rollout_state import RolloutState
 
 MAX_STARTS = 64
 """Maximum number of children that one workflow task starts: its completion, a message to the server, may have 4 MiB."""
@@ -48,7 +48,7 @@ class Branching:
     """The branches of one rollout: where children start, their runs, and the continuation from one of them."""
 
     def __init__(
-        self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox, checkpoints: Checkpoints, turns: Turns
+        self, state: RolloutState, phases: Phases, sandbox: RolloutSandbox, checkpoints: Checkpoints, turns: AgentTurns
     ) -> None:
         """Make it for one rollout.
 
@@ -154,8 +154,12 @@ class Branching:
             steps_left=steps_left,
             most=max_children,
         )
-        decision: Decision = await workflow.execute_activity(
-            names.DECIDE, request, result_type=Decision, summary=request.node, **options.shared()
+        decision: BranchDecision = await workflow.execute_activity(
+            temporal_names.DECIDE,
+            request,
+            result_type=BranchDecision,
+            summary=request.node,
+            **activity_options.shared(),
         )
         return tuple(decision.children)
 
@@ -192,7 +196,7 @@ class Branching:
         state = self._state
         # The activity that took the checkpoint may have succeeded although it was cancelled, and swallowed that.
         state.check_stop()
-        slots.current().lend()
+        rollout_slots.current().lend()
         if self._phases.phase != "branch":
             self._phases.begin("branch")
         if self.retains(checkpoint.steps_done, branches=True) and not self._checkpoints.retains_node(checkpoint.node):
@@ -326,11 +330,11 @@ class Branching:
             child = child_id(origin.root, origin.chain)
             try:
                 async with running_at_a_time:
-                    await slots.current().take(child)
+                    await rollout_slots.current().take(child)
                     outcome = await run_child(state.spec, origin, starts)
             finally:
                 n_left -= 1
-                slots.current().give_back(child, is_last=n_left == 0)
+                rollout_slots.current().give_back(child, is_last=n_left == 0)
             outcome = outcome.model_copy(update={"tree": origin.tree, "before": origin.before})
             # Under a lock, so that each V(s) counts all children that have ended before.
             async with self._counting:
@@ -362,7 +366,11 @@ class Branching:
         request = AggregateInput(aggregate=config.aggregate, returns=list(returns))
         try:
             found: Aggregated = await workflow.execute_activity(
-                names.AGGREGATE, request, result_type=Aggregated, summary=value.node, **options.shared()
+                temporal_names.AGGREGATE,
+                request,
+                result_type=Aggregated,
+                summary=value.node,
+                **activity_options.shared(),
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -392,7 +400,7 @@ class Branching:
         """
         work = TreeInput(spec=self._state.spec, tree=self._state.tree())
         try:
-            await self._sandbox.run(names.WRITE_TREE, work, None)
+            await self._sandbox.run(temporal_names.WRITE_TREE, work, None)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise

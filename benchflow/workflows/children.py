@@ -12,16 +12,16 @@ from temporalio.exceptions import ChildWorkflowError, WorkflowAlreadyStartedErro
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts import ids, names
+    from benchflow.contracts import ids, temporal_names
     from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
     from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rewards import scalar_of
-    from benchflow.contracts.rollout import Failure, RolloutOutcome, StepOutcome, total
+    from benchflow.contracts.rollout_records import Failure, RolloutOutcome, StepOutcome, total
     from benchflow.trajectories.growth import child_chain
     from benchflow.workflows.clock import waiting
-    from benchflow.workflows.failures import failure_from
-    from benchflow.workflows.state import RolloutState
+    from benchflow.workflows.rollout_state import RolloutState
+    from benchflow.workflows.workflow_failures import failure_from
 
 EARLIER_RUN_SEC = 2.0
 """Seconds between tries to start a child while its workflow of an earlier run of the tree has not ended."""
@@ -128,7 +128,7 @@ async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkf
     while True:
         try:
             return await workflow.start_child_workflow(
-                names.ROLLOUT_WORKFLOW,
+                temporal_names.ROLLOUT_WORKFLOW,
                 spec,
                 id=spec.id,
                 result_type=ChildOutcome,

@@ -12,9 +12,9 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts import names
+    from benchflow.contracts import temporal_names
     from benchflow.contracts.rewards import scalar_of
-    from benchflow.contracts.rollout import Phase
+    from benchflow.contracts.rollout_records import Phase
 
 SLICE_SEC = 300.0
 """Maximum length of a timer: an outage of the server or all workers, however long, costs the deadline no more."""
@@ -22,8 +22,8 @@ SLICE_SEC = 300.0
 LATE_SEC = 1.0
 """Seconds by which a timer fires late from which on the delay counts as an outage, and not as work."""
 
-_PHASE = SearchAttributeKey.for_keyword(names.ATTR_PHASE)
-_REWARD = SearchAttributeKey.for_float(names.ATTR_REWARD)
+_PHASE = SearchAttributeKey.for_keyword(temporal_names.ATTR_PHASE)
+_REWARD = SearchAttributeKey.for_float(temporal_names.ATTR_REWARD)
 
 
 class Deadline:

@@ -9,10 +9,10 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts import names
+    from benchflow.contracts import temporal_names
     from benchflow.contracts.activities import FinishJob
     from benchflow.contracts.job import JobInput
-    from benchflow.contracts.lost import LostGroup
+    from benchflow.contracts.lost_rollouts import LostGroup
     from benchflow.workflows.patience import Patience
 
 
@@ -39,7 +39,7 @@ async def finish_job(
         total=job.total,
         lost=lost,
     )
-    await patience.execute(names.FINISH_JOB, finish, limit_sec=job.options.report_total_sec)
+    await patience.execute(temporal_names.FINISH_JOB, finish, limit_sec=job.options.report_total_sec)
     if children:
         # The last rollouts have reported and are about to close. If the event of a close arrives while the job
         # completes, the job's last workflow task fails and runs again.

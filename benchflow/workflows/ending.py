@@ -11,19 +11,19 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts import names
+    from benchflow.contracts import temporal_names
     from benchflow.contracts.activities import ReportInput, ReportResult
     from benchflow.contracts.branch import ChildOutcome
     from benchflow.contracts.rewards import combine_steps, is_measured, scalar_of, status_of
-    from benchflow.contracts.rollout import TRUNCATING, Failure, RolloutOutcome, RolloutTree
-    from benchflow.workflows import options, slots
-    from benchflow.workflows.cancellation import result_of
-    from benchflow.workflows.checkpoints import release, retain
+    from benchflow.contracts.rollout_records import TRUNCATING, Failure, RolloutOutcome, RolloutTree
+    from benchflow.workflows import activity_options, rollout_slots
     from benchflow.workflows.children import bare_outcome, child_outcome, no_return
     from benchflow.workflows.clock import Phases
-    from benchflow.workflows.failures import failure_from
     from benchflow.workflows.hosts import on_host, tear_down
-    from benchflow.workflows.state import RolloutState
+    from benchflow.workflows.rollout_checkpoints import release, retain
+    from benchflow.workflows.rollout_state import RolloutState
+    from benchflow.workflows.workflow_cancellation import result_of
+    from benchflow.workflows.workflow_failures import failure_from
 
 
 class Ending:
@@ -73,7 +73,7 @@ class Ending:
         n_tool_calls, is_frozen = 0, False
         with self._continuing():
             # A cancellation ends the wait for a slot: the sandbox then stays frozen, and nothing is collected from it.
-            is_frozen = not await slots.current().hold(lambda: state.is_cancelled or self._is_hurried)
+            is_frozen = not await rollout_slots.current().hold(lambda: state.is_cancelled or self._is_hurried)
         with self._continuing():
             rewards, verifier_error = self._measured()
             n_tool_calls = state.n_tool_calls
@@ -120,7 +120,7 @@ class Ending:
             # A root, or a cancelled child. Any other child hands its checkpoints up, and the root releases them.
             await self._try_twice(lambda: release([*retained, *state.retained_below], lost=lost))
         await self._try_twice(lambda: tear_down(spec, state.sandbox))
-        await self._try_twice(slots.current().close)
+        await self._try_twice(rollout_slots.current().close)
         with self._continuing():
             self._phases.enter("done")
             self._phases.on_update()
@@ -286,14 +286,16 @@ class Ending:
 
     async def _execute_report(self, report: ReportInput) -> ReportResult:
         """Execute the activity that writes the result: on the sandbox's host, or without a sandbox on any host."""
-        limit = options.current().report_total_sec
+        limit = activity_options.current().report_total_sec
         total = limit if self._is_hurried else None
         if report.sandbox is not None:
-            writing = on_host(report.sandbox.queue, names.REPORT, report, ReportResult, limit, total=total)
+            writing = on_host(report.sandbox.queue, temporal_names.REPORT, report, ReportResult, limit, total=total)
         else:
-            limits = options.shared(limit, total_sec=total)
+            limits = activity_options.shared(limit, total_sec=total)
             writing = result_of(
-                workflow.start_activity(names.REPORT_WITHOUT_SANDBOX, report, result_type=ReportResult, **limits)
+                workflow.start_activity(
+                    temporal_names.REPORT_WITHOUT_SANDBOX, report, result_type=ReportResult, **limits
+                )
             )
         self._writing = asyncio.ensure_future(writing)
         return await self._writing
@@ -302,6 +304,6 @@ class Ending:
         """Signal the outcome to the job. A failure is logged: the job's sweep finds the outcome."""
         job_id = self._state.spec.job_id
         try:
-            await workflow.get_external_workflow_handle(job_id).signal(names.ROLLOUT_DONE, outcome)
+            await workflow.get_external_workflow_handle(job_id).signal(temporal_names.ROLLOUT_DONE, outcome)
         except FailureError as error:
             workflow.logger.warning("the job %s could not be notified: %s", job_id, error)

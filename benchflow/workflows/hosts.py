@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, 
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts import names
+    from benchflow.contracts import temporal_names
     from benchflow.contracts.activities import (
         HostQuery,
         HostStatus,
@@ -25,13 +25,13 @@ with workflow.unsafe.imports_passed_through():
     )
     from benchflow.contracts.checkpoint import Checkpoint, SessionBegin
     from benchflow.contracts.job import RolloutSpec
-    from benchflow.contracts.rollout import Failure
+    from benchflow.contracts.rollout_records import Failure
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.sanitise import sanitised_markdown
-    from benchflow.workflows import options, slots
-    from benchflow.workflows.cancellation import result_of, to_the_end
+    from benchflow.workflows import activity_options, rollout_slots
     from benchflow.workflows.clock import Phases, waiting
-    from benchflow.workflows.state import RolloutState
+    from benchflow.workflows.rollout_state import RolloutState
+    from benchflow.workflows.workflow_cancellation import result_of, to_the_end
 
 
 class HostGoneError(Exception):
@@ -109,7 +109,7 @@ class RolloutSandbox:
         if origin is not None:
             self._spec = state.spec.model_copy(update={"branch": origin.model_copy(update={"replays": replays})})
         self._phases.begin("provision")
-        await slots.current().hold()
+        await rollout_slots.current().hold()
         wanted = ProvisionInput(
             spec=self._spec,
             run_id=state.run_id,
@@ -128,13 +128,13 @@ class RolloutSandbox:
             origins = {"baseline": checkpoint.baseline, "observed": checkpoint.observed} if checkpoint else {}
             limit = plan.healthcheck_timeout_sec + plan.readiness_timeout_sec + state.spec.options.margin_sec
             ready = ReadinessInput(**self.fields, **origins)
-            state.readied = await self.run(names.READINESS, ready, Readied | None, limit)
+            state.readied = await self.run(temporal_names.READINESS, ready, Readied | None, limit)
             state.warnings += state.readied.differences if state.readied is not None else ()
 
     async def lend_slot(self) -> None:
         """Freeze the sandbox while children run, and lend its slot on the host to other sandboxes."""
         released = ReleaseInput(checkpoints=[], waiting=self._state.sandbox)
-        await self.run(names.RELEASE_CHECKPOINT, released, None)
+        await self.run(temporal_names.RELEASE_CHECKPOINT, released, None)
 
     async def unfreeze(self) -> None:
         """Thaw the sandbox that was frozen while children ran, and let its agent call its model again.
@@ -143,11 +143,11 @@ class RolloutSandbox:
         """
         state = self._state
         assert state.sandbox is not None
-        await slots.current().hold()
+        await rollout_slots.current().hold()
         wanted = ProvisionInput(spec=self._spec, run_id=state.run_id, generation=state.sandbox.generation)
         await wait_for_slot(state.sandbox.queue, wanted, state.check_stop)
         resumed = Resumed(**self.fields, session=state.session)
-        await self.run(names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[], resumed=resumed), None)
+        await self.run(temporal_names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[], resumed=resumed), None)
 
 
 async def on_host(
@@ -184,7 +184,7 @@ async def on_host(
     while True:
         before()
         try:
-            limits = options.on_host(queue, limit, total_sec=total)
+            limits = activity_options.on_host(queue, limit, total_sec=total)
             return await result_of(workflow.start_activity(name, arg, result_type=result, summary=shown, **limits))
         except ActivityError as error:
             cause = error.cause
@@ -248,7 +248,7 @@ async def wait_for_slot(queue: str | None, wanted: ProvisionInput, before: Calla
         HostGoneError: The host of `queue` is lost.
     """
     with waiting(SLOT):
-        return await _run(queue, names.WAIT_FOR_SLOT, wanted, None, before)
+        return await _run(queue, temporal_names.WAIT_FOR_SLOT, wanted, None, before)
 
 
 async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, before: Callable[[], None]) -> SandboxRef:
@@ -256,7 +256,9 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
     place: SandboxRef | None = None
     while True:
         try:
-            return await _run(place.queue if place is not None else queue, names.PROVISION, wanted, limit, before)
+            return await _run(
+                place.queue if place is not None else queue, temporal_names.PROVISION, wanted, limit, before
+            )
         except HostGoneError:
             if place is None:
                 raise
@@ -268,7 +270,7 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
                 # The activity may have been cancelled before a worker started it: then only this frees the slot.
                 await to_the_end(tear_down(wanted.spec, place))
             cause = error.cause if isinstance(error, ActivityError) else None
-            if not isinstance(cause, ApplicationError) or cause.type != names.HOST_FULL:
+            if not isinstance(cause, ApplicationError) or cause.type != temporal_names.HOST_FULL:
                 raise
         place = await wait_for_slot(queue, wanted, before)
 
@@ -283,7 +285,7 @@ async def _run(
         place = await on_host(queue, name, wanted, SandboxRef, limit, summary, before=before)
         return place
     before()
-    limits = options.shared(limit)
+    limits = activity_options.shared(limit)
     place = await result_of(workflow.start_activity(name, wanted, result_type=SandboxRef, summary=summary, **limits))
     return place
 
@@ -299,9 +301,9 @@ async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:
         return
     try:
         await workflow.execute_activity(
-            names.TEARDOWN,
+            temporal_names.TEARDOWN,
             SandboxInput(spec=spec, sandbox=sandbox),
-            **options.on_host(sandbox.queue, total_sec=options.current().teardown_total_sec),
+            **activity_options.on_host(sandbox.queue, total_sec=activity_options.current().teardown_total_sec),
         )
     except ActivityError as error:
         # The reaper of that host removes it, by its labels, once this workflow is over.
@@ -316,11 +318,11 @@ async def _lives(queue: str) -> bool:
     checked again after a time in which it would have polled. It lives if it has polled meanwhile, whatever the clocks
     say.
     """
-    silent_sec = options.current().host_silent_sec
+    silent_sec = activity_options.current().host_silent_sec
     first = await _status_of(queue)
     if first.last_poll_sec is not None and first.last_poll_sec < silent_sec:
         return True
-    await workflow.sleep(min(silent_sec, options.current().host_start_timeout_sec))
+    await workflow.sleep(min(silent_sec, activity_options.current().host_start_timeout_sec))
     second = await _status_of(queue)
     if second.last_poll is None or second.last_poll_sec is None:
         return False
@@ -330,6 +332,6 @@ async def _lives(queue: str) -> bool:
 async def _status_of(queue: str) -> HostStatus:
     """Return when a worker of a host last polled."""
     status: HostStatus = await workflow.execute_activity(
-        names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **options.shared()
+        temporal_names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **activity_options.shared()
     )
     return status

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import JobInput
 from benchflow.contracts.rewards import shown_keys
-from benchflow.contracts.rollout import RolloutOutcome
+from benchflow.contracts.rollout_records import RolloutOutcome
 from benchflow.sanitise import sanitised_markdown
 
 
@@ -20,7 +20,7 @@ def job_attributes(name: str) -> TypedSearchAttributes:
     Args:
         name: Name of the job.
     """
-    return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword(names.ATTR_JOB), name)])
+    return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword(temporal_names.ATTR_JOB), name)])
 
 
 def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[RolloutOutcome]) -> str:

@@ -12,27 +12,27 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributePair
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.contracts.environment import ReadyWorld
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rewards import scalar_of, shown_keys
-from benchflow.contracts.rollout import Phase
+from benchflow.contracts.rollout_records import Phase
 from benchflow.sanitise import sanitised_markdown as shown
 from benchflow.workflows.hosts import SLOT
-from benchflow.workflows.slots import JOB_SLOT, Slots
-from benchflow.workflows.state import RolloutState
+from benchflow.workflows.rollout_slots import JOB_SLOT, RolloutSlots
+from benchflow.workflows.rollout_state import RolloutState
 
 
 def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
     """Return the search attributes with which a rollout's workflow starts: job, task, agent, phase and model."""
     pairs = [
-        (names.ATTR_JOB, spec.job_name),
-        (names.ATTR_TASK, spec.task.name),
-        (names.ATTR_AGENT, spec.agent.name),
-        (names.ATTR_PHASE, "plan"),
+        (temporal_names.ATTR_JOB, spec.job_name),
+        (temporal_names.ATTR_TASK, spec.task.name),
+        (temporal_names.ATTR_AGENT, spec.agent.name),
+        (temporal_names.ATTR_PHASE, "plan"),
     ]
     if spec.agent.model:
-        pairs.append((names.ATTR_MODEL, spec.agent.model))
+        pairs.append((temporal_names.ATTR_MODEL, spec.agent.model))
     return [SearchAttributePair(SearchAttributeKey.for_keyword(key), value) for key, value in pairs]
 
 
@@ -41,7 +41,7 @@ def rollout_summary(spec: RolloutSpec) -> str:
     return f"{shown(spec.task.name)} · {shown(spec.agent.label)} · repeat {spec.repeat}"
 
 
-def phase_detail(state: RolloutState, phase: Phase, slots: Slots, waits_for: str | None) -> str:
+def phase_detail(state: RolloutState, phase: Phase, slots: RolloutSlots, waits_for: str | None) -> str:
     """Return the progress of a rollout within its phase, e.g. `step 2 of 3`; empty if there is nothing to add.
 
     Args:

@@ -15,8 +15,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.failures import MAX_LINE, error_type
-    from benchflow.workflows import options
-    from benchflow.workflows.failures import failure_from
+    from benchflow.workflows import activity_options
+    from benchflow.workflows.workflow_failures import failure_from
 
 ATTEMPTS = 5
 """Attempts that the server makes of an activity, within seconds, in one try of the workflow."""
@@ -94,7 +94,7 @@ class Patience:
         message = f"{failure.file}: {failure.message}" if failure.file else failure.message
         self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {message[:MAX_LINE]}"
         workflow.logger.warning("%s", self.trouble)
-        growing = options.current().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
+        growing = activity_options.current().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
         try:
             await workflow.wait_condition(self._is_over, timeout=max(0.001, min(growing, left, longest)))
         except TimeoutError:
@@ -114,7 +114,7 @@ class Patience:
         Raises:
             ActivityError: The last failure, when the time is over; or at once, one that no retry can change.
         """
-        limits = options.shared(limit_sec)
+        limits = activity_options.shared(limit_sec)
         limits["retry_policy"] = replace(limits["retry_policy"], maximum_attempts=ATTEMPTS)
         while True:
             try:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts import names
+    from benchflow.contracts import temporal_names
     from benchflow.contracts.job import OpenRollout
-    from benchflow.contracts.slots import PooledAccount, SlotAccount, SlotGrant
+    from benchflow.contracts.slot_messages import PooledAccount, SlotAccount, SlotGrant
 
 
 AGAIN_SEC = 1.0
@@ -187,7 +187,7 @@ class SlotPool:
         self._accounts[account.id] = account.model_copy(update={"told": account.granted})
         try:
             handle = workflow.get_external_workflow_handle(account.id)
-            await handle.signal(names.SLOTS_GRANTED, SlotGrant(granted=account.granted))
+            await handle.signal(temporal_names.SLOTS_GRANTED, SlotGrant(granted=account.granted))
         except Exception as error:
             workflow.logger.info("%s could not be given a slot: %s", account.id, error)
             self._accounts.pop(account.id, None)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.contracts import names
-    from benchflow.contracts.activities import LostInput, LostOutcomes, OpenRollouts, RolloutState, RolloutStates
+    from benchflow.contracts import temporal_names
+    from benchflow.contracts.activities import LostInput, LostOutcomes, OpenRollouts, ReportedState, ReportedStates
     from benchflow.contracts.job import JobInput, OpenRollout
-    from benchflow.contracts.lost import LostRollout, SweepState
-    from benchflow.contracts.rollout import Failure, RolloutOutcome
-    from benchflow.workflows import options
+    from benchflow.contracts.lost_rollouts import LostRollout, SweepState
+    from benchflow.contracts.rollout_records import Failure, RolloutOutcome
+    from benchflow.workflows import activity_options
     from benchflow.workflows.patience import Patience
 
 ANY_ATTEMPT = 0
@@ -123,8 +123,8 @@ class Sweep:
             stuck_attempts=self._options.stuck_attempts,
             stuck_after_sec=self._options.stuck_after_sec,
         )
-        states: RolloutStates = await workflow.execute_activity(
-            names.ROLLOUT_STATES, wanted, result_type=RolloutStates, **options.shared()
+        states: ReportedStates = await workflow.execute_activity(
+            temporal_names.ROLLOUT_STATES, wanted, result_type=ReportedStates, **activity_options.shared()
         )
         unknown: set[int] = set()
         for rollout, state in zip(silent, states.states, strict=True):
@@ -143,7 +143,7 @@ class Sweep:
         known = self._open.get(rollout.index)
         return known is not None and known.attempt == rollout.attempt
 
-    async def _report_lost(self, rollout: OpenRollout, state: RolloutState) -> None:
+    async def _report_lost(self, rollout: OpenRollout, state: ReportedState) -> None:
         """Write the row of a rollout whose workflow ended without a report, or is stuck, and pass it to `on_lost`.
 
         Args:
@@ -176,7 +176,9 @@ class Sweep:
             # the rollout would count as errored.
             limit = self._options.report_total_sec
             patience = Patience(limit, outlasts=self._outlasts)
-            found: LostOutcomes = await patience.execute(names.REPORT_LOST, given, LostOutcomes, limit_sec=limit)
+            found: LostOutcomes = await patience.execute(
+                temporal_names.REPORT_LOST, given, LostOutcomes, limit_sec=limit
+            )
             outcome = found.outcomes[0]
         except Exception as error:
             workflow.logger.error("the row of %s could not be written: %s", rollout.id, error)

@@ -13,28 +13,28 @@ from typing import Any
 
 from trivial_task import IMAGE
 
+from benchflow.contracts.agent import TurnLimits
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
-from benchflow.contracts.session import Limits
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.agent_process import AgentProcess, run_mount
+from benchflow.planes.agent.acp.agent_requests import Client
 from benchflow.planes.agent.acp.dialogue import Dialogue
-from benchflow.planes.agent.acp.process import AgentProcess, run_mount
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import STACK_LABEL, LocalDriver
-from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import STACK_LABEL, LocalDriver
+from benchflow.planes.sandbox.local.local_images import BARE
 from benchflow.trajectories.journal import NodeWriter
 
 AGENT = Path(__file__).with_name("stream_agent.mjs")
 INSIDE = "/opt/stream_agent.mjs"
 USER = "nobody"
-PATIENT = Limits(wall=3600, idle=300)
+PATIENT = TurnLimits(wall=3600, idle=300)
 
 
 @dataclass

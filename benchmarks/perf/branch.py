@@ -26,11 +26,11 @@ from branch_groups import AGENTS, Sizes, measure_groups
 from benchflow.checkpoints import Captured, capture, discard, prove
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import BenchFlowError
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.local.local_images import BARE
 
 SANDBOXES = ("local", "docker")
 STACK = "branch-measurement"

@@ -19,8 +19,8 @@ from measured_stack import measured_stack
 from benchflow.contracts.branch import BranchConfig, Group
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.options import CAPACITY_VARIABLE
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.operator_options import CAPACITY_VARIABLE
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel

@@ -32,8 +32,8 @@ from measured_stack import rss_mb_of
 
 from benchflow import secrets
 from benchflow.contracts.gateway import SOCKET_NAME, Registration
-from benchflow.gateway.client import GatewayClient, make_token
-from benchflow.gateway.process import ensure_gateway, stop_gateway
+from benchflow.gateway.gateway_client import GatewayClient, make_token
+from benchflow.gateway.gateway_process import ensure_gateway, stop_gateway
 from benchflow.paths import StatePaths
 
 UPSTREAM = Path(__file__).with_name("model_upstream.py")

@@ -23,16 +23,16 @@ from trivial_task import IMAGE, SOLVE, TEST, write_trivial_task
 
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import SandboxProvider
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.verifier import HardeningConfig, VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.jobs import plan_job, submit
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline
 from benchflow.planes.reward.verify import ScriptVerifier
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.local.local_images import BARE
 
 AGENT = 61000
 FILES = 2000

@@ -12,9 +12,9 @@ import uuid
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.errors import BenchFlowError
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import STACK_LABEL, LocalDriver
-from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import STACK_LABEL, LocalDriver
+from benchflow.planes.sandbox.local.local_images import BARE
 
 CHILDREN = 16
 STARTS = 4

@@ -15,10 +15,10 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.environment import Manifest, StateTable
 from benchflow.contracts.images import ImageRef
 from benchflow.hosting.blueprint import Blueprint
-from benchflow.jobs.worlds import IMAGE, World
+from benchflow.jobs.job_worlds import IMAGE, TaskWorld
 from benchflow.planes.environment import WorldContext
-from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.planes.environment.manifest import read_manifest
+from benchflow.planes.environment.environment_manifest import read_manifest
+from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.environment.outfit import fit_out_world
 from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.tasks import load_task
@@ -46,7 +46,7 @@ class Office:
             task=load_task(TASK, has_manifest=True),
             directory=TASK,
             external=None,
-            environment=World(self._manifest, source).ref(unpacked),
+            environment=TaskWorld(self._manifest, source).ref(unpacked),
             frozen=unpack,
             provider=self._provider,
             hidden=(str(TASK),),

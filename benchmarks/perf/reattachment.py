@@ -21,7 +21,7 @@ from agent_streams import AGENT, INSIDE
 from measured_stack import MeasuredStack, measured_stack
 from trivial_task import IMAGE
 
-from benchflow.stack import Process
+from benchflow.stack import StackProcess
 
 EVERY_MS = 20
 STEADY_SEC = 1.5
@@ -99,14 +99,14 @@ class _Job:
 
     def end_worker(self, how: signal.Signals) -> float:
         """Seconds from the signal until there are events again after the longest pause."""
-        worker = Process.of(self._made.pids()["worker"])
+        worker = StackProcess.of(self._made.pids()["worker"])
         time.sleep(max(0.0, self._since + LIVED_SEC - time.time()))
         at = time.time()
         os.kill(worker.pid, how)
         self._since = self.wait_until_followed(at, instead_of=worker)
         return self._since - at
 
-    def wait_until_followed(self, since: float, *, instead_of: Process | None) -> float:
+    def wait_until_followed(self, since: float, *, instead_of: StackProcess | None) -> float:
         """Wait until this worker is gone and events have come for a while. When that began: after the longest pause."""
         deadline = time.monotonic() + PATIENCE_SEC
         while time.monotonic() < deadline:

@@ -27,7 +27,7 @@ from temporalio.client import Client, WorkflowExecutionDescription
 from trivial_task import write_trivial_task
 
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.options import CAPACITY_VARIABLE
+from benchflow.contracts.operator_options import CAPACITY_VARIABLE
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.stack import SYNCHRONOUS_VARIABLE
 

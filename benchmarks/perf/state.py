@@ -39,17 +39,17 @@ from office_world import Office
 
 from benchflow.contracts.environment import Manifest, Readiness, Service, StateTable
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.planes.environment import WorldContext
-from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.planes.environment.interpreter import interpreter_of, program_of
+from benchflow.planes.environment.helper_interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
-from benchflow.planes.environment.state import SNAPSHOTS, SqliteStore
+from benchflow.planes.environment.manifest_environment import ManifestEnvironment
+from benchflow.planes.environment.world_state import SNAPSHOTS, SqliteStore
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import STACK_LABEL, LocalDriver
-from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import STACK_LABEL, LocalDriver
+from benchflow.planes.sandbox.local.local_images import BARE
 
 WRITER = Path(__file__).with_name("world_writer.py")
 PROGRAM, DATABASE, PORT = "/opt/world_writer.py", "/data/world.db", 9100

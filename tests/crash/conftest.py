@@ -20,7 +20,7 @@ from support.outages import HEARTBEAT_TIMEOUT_SEC, small_disk
 from support.worlds import DOCKER, LOCAL, make_world
 
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.options import WorkerOptions, WorkflowOptions
+from benchflow.contracts.operator_options import WorkerOptions, WorkflowOptions
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox

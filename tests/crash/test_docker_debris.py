@@ -19,8 +19,8 @@ from support.embedded import chance_of_this_run
 
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker.captures import FORK, PART, SNAPSHOT, short_of
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
 from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]

@@ -18,7 +18,7 @@ from support.paths import SUPPORT
 from support.scored import assert_nothing_is_left, finish, submit_job
 from support.worlds import seldom_on_docker
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.paths import RolloutPaths
 
 SOLVE = f"""#!/bin/sh

@@ -23,10 +23,10 @@ from support.worlds import on_local
 
 from benchflow import stack as stacks
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.gateway.blockage import FROZEN_SEC
-from benchflow.gateway.client import GatewayClient
-from benchflow.gateway.process import ensure_gateway, is_running
+from benchflow.gateway.gateway_client import GatewayClient
+from benchflow.gateway.gateway_process import ensure_gateway, is_running
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
 from benchflow.testing.scripted_model import ScriptedModel

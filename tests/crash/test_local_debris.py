@@ -21,11 +21,11 @@ from support.local_world import LocalWorld, free_subnet
 
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxLostError
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.local.cgroups import END_SEC
-from benchflow.planes.sandbox.local.driver import LocalDriver
+from benchflow.planes.sandbox.local.local_driver import LocalDriver
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.local, pytest.mark.long]
@@ -93,7 +93,7 @@ async def test_what_no_record_explains_is_removed(world: LocalWorld) -> None:
     await provider.close()
     (world.home / "sandboxes" / "unnamed" / "spec.json").unlink()
     shutil.rmtree(world.home / "sandboxes" / "unknown")
-    store = Store(world.home)
+    store = VolumeStore(world.home)
     store.make("sandboxes/volume")
     store.clone("sandboxes/unknown", "masters/unknown-0123")
     store.release()

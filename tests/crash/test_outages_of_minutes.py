@@ -18,7 +18,7 @@ from support.local_world import free_subnet
 from support.outages import Kind, Window, small_disk
 
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
+from benchflow.contracts.operator_options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE

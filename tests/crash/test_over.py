@@ -27,7 +27,7 @@ from support.scored import (
 )
 from support.worlds import Seen, everywhere
 
-from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.testing.waiting import until
 

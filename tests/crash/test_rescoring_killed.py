@@ -12,7 +12,7 @@ from support.scored import assert_nothing_is_left, finish, submit_job
 from support.stored_jobs import write_task
 from support.worlds import everywhere
 
-from benchflow.rescoring import Request, RescoredRollout, rescore
+from benchflow.rescoring import RescoredRollout, RescoringRequest, rescore
 
 pytestmark = everywhere
 
@@ -33,7 +33,11 @@ async def test_killed_while_verifiers_run_again(handed_over: None, stack: Embedd
 
     told: list[RescoredRollout] = []
     scoring = asyncio.create_task(
-        rescore(job.directory.root, Request(name="mine"), on_update=lambda rollout, done, total: told.append(rollout))
+        rescore(
+            job.directory.root,
+            RescoringRequest(name="mine"),
+            on_update=lambda rollout, done, total: told.append(rollout),
+        )
     )
     first, second = await stack.in_step(VERIFIED, 2)
     victims = stack.kill("worker")
@@ -50,7 +54,7 @@ async def test_killed_while_verifiers_run_again(handed_over: None, stack: Embedd
     assert len(rooms) == 2 and {*rooms.values()} == {1}, rooms
     await assert_nothing_is_left(stack)
     # What is complete is not done again.
-    again = await rescore(job.directory.root, Request(name="mine"))
+    again = await rescore(job.directory.root, RescoringRequest(name="mine"))
     assert again.rollouts == found.rollouts
     assert len(stack.world.started) == started + 2
 
@@ -62,11 +66,11 @@ async def test_a_scoring_whose_client_is_gone_goes_on(stack: EmbeddedStack, tmp_
     await stack.in_step(VERIFIED, 1)
     stack.let_go(VERIFIED)
     await finish(job)
-    client = asyncio.create_task(rescore(job.directory.root, Request(name="mine")))
+    client = asyncio.create_task(rescore(job.directory.root, RescoringRequest(name="mine")))
     await stack.in_step(VERIFIED, 1)
     client.cancel()
     await asyncio.wait([client])
-    attached = asyncio.create_task(rescore(job.directory.root, Request(name="mine")))
+    attached = asyncio.create_task(rescore(job.directory.root, RescoringRequest(name="mine")))
     stack.let_go(VERIFIED)
     [record] = (await attached).rollouts
     assert (record.outcome, record.rewards) == ("unchanged", {"reward": 1.0})

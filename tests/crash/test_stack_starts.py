@@ -19,20 +19,20 @@ from support.options import set_options
 from support.running import job_config
 from support.task_writer import write_task
 
-from benchflow import server, stack, supervisor
-from benchflow.contracts.options import WorkflowOptions
+from benchflow import stack, supervisor, temporal_server
+from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.errors import PortTakenError
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import StatePaths
-from benchflow.server import NamespaceRefusedError, Server
 from benchflow.stack import StackRecord, WorkerWanted
 from benchflow.supervisor import Supervisor
 from benchflow.temporal import connect, stack_target
+from benchflow.temporal_server import NamespaceRefusedError, Server
 from benchflow.testing.waiting import until
 
 Start = Callable[[StatePaths, StackRecord], Awaitable[Server]]
 
-start_server: Start = server.start_server
+start_server: Start = temporal_server.start_server
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def supervised(paths: StatePaths, monkeypatch: pytest.MonkeyPatch, start: 
             await running
 
 
-async def has_worker(made: Supervisor, paths: StatePaths, other_than: stack.Process | None = None) -> bool:
+async def has_worker(made: Supervisor, paths: StatePaths, other_than: stack.StackProcess | None = None) -> bool:
     """Tell whether a worker asks the supervisor's server for work."""
     worker = made.record.worker
     return worker not in (None, other_than) and any(paths.running.glob(f"{worker.pid}-*/ready"))
@@ -144,7 +144,7 @@ async def test_a_database_that_its_server_was_killed_in_the_middle_of_making_is_
 async def test_a_server_that_freezes_while_it_starts_is_replaced(
     state_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "START_TIMEOUT_SEC", 6.0)
+    monkeypatch.setattr(temporal_server, "START_TIMEOUT_SEC", 6.0)
     started: list[int] = []
 
     async def start(paths: StatePaths, record: StackRecord) -> Server:
@@ -155,8 +155,8 @@ async def test_a_server_that_freezes_while_it_starts_is_replaced(
         return made
 
     async with supervised(StatePaths(state_root), monkeypatch, start) as made:
-        assert len(started) == 2 and made.record.server == stack.Process.of(started[1])
-        assert not stack.Process(pid=started[0]).alive
+        assert len(started) == 2 and made.record.server == stack.StackProcess.of(started[1])
+        assert not stack.StackProcess(pid=started[0]).alive
 
 
 @pytest.fixture
@@ -248,8 +248,8 @@ async def test_who_submits_while_the_server_is_frozen_waits_and_says_so_once(
     frozen: str,
 ) -> None:
     monkeypatch.setattr("benchflow.temporal.CONNECT_SEC", 1.0)
-    monkeypatch.setattr("benchflow.jobs.engine.RESTART_SEC", 1.0)
-    monkeypatch.setattr("benchflow.jobs.engine.WARN_AFTER_SEC", 0.0)
+    monkeypatch.setattr("benchflow.jobs.engine_connection.RESTART_SEC", 1.0)
+    monkeypatch.setattr("benchflow.jobs.engine_connection.WARN_AFTER_SEC", 0.0)
     record = await asyncio.to_thread(stack.ensure)
     process = record.server if frozen == "the server" else record.enclosure or record.server
     assert process is not None

@@ -21,7 +21,7 @@ from support.second_daemon import second_daemon
 from support.worlds import everywhere
 
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.options import WorkflowOptions
+from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE

@@ -23,7 +23,7 @@ from support.worlds import Seen, everywhere, on_docker, seldom_on_docker
 
 import benchflow
 from benchflow import stack as stacks
-from benchflow.contracts.rollout import Phase
+from benchflow.contracts.rollout_records import Phase
 from benchflow.stack import WorkerWanted
 from benchflow.testing.waiting import until
 

@@ -18,7 +18,7 @@ from support.paths import SUPPORT
 from support.scored import assert_each_scored_once, assert_nothing_is_left, submit_job
 from support.worlds import everywhere
 
-from benchflow.contracts.rollout import Phase
+from benchflow.contracts.rollout_records import Phase
 
 LEDGER = SUPPORT / "ledger.py"
 MANIFEST = f"""\

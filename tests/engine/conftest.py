@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.handover import RunningActivities
-from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.jobs import Job
 from benchflow.paths import StatePaths
 from benchflow.planes import sandbox

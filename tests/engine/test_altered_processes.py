@@ -11,8 +11,8 @@ from support.attack_package import AGENTS, copy_for_local
 from support.theatre import Theatre
 
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.contracts.rollout import RolloutResult
-from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
+from benchflow.contracts.rollout_records import RolloutResult
+from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
 
 pytestmark = pytest.mark.local
 

@@ -11,11 +11,11 @@ from support.hall import _Seat
 from support.theatre import Theatre
 from temporalio.service import RPCError
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.rollout import Answer, TurnResult
+from benchflow.contracts.rollout_records import Answer, TurnResult
 from benchflow.hosting import reporting
-from benchflow.hosting.turn import HostedTurn
+from benchflow.hosting.hosted_turn import HostedTurn
 from benchflow.jobs import Job
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import NodeWriter
@@ -90,7 +90,7 @@ async def test_nobody_is_waited_for_whom_an_agent_asks_as_its_rollout_is_cancell
         # One that waits after all goes on.
         with contextlib.suppress(RPCError):
             rollout = job.engine.client.get_workflow_handle(job.id + "/r/play/oracle/0")
-            await rollout.signal(names.ANSWER, Answer(question="q", option="yes"))
+            await rollout.signal(temporal_names.ANSWER, Answer(question="q", option="yes"))
     assert (result.status, result.rewards) == ("cancelled", None)
     assert not theatre.hall.open
 

@@ -16,7 +16,7 @@ from support.command_line import Ran
 from support.theatre import Theatre
 from typer.testing import CliRunner
 
-from benchflow.cli.app import app
+from benchflow.cli.command_line import app
 from benchflow.planes import sandbox
 from benchflow.tasks import init_task
 from benchflow.testing.waiting import until

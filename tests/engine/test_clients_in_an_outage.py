@@ -13,7 +13,7 @@ from support.theatre import Theatre
 
 from benchflow.errors import JobNotFoundError, NotRestorableError, ServerUnavailableError
 from benchflow.jobs import Job
-from benchflow.jobs.rollback import put_back
+from benchflow.jobs.rollback_request import put_back
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 
@@ -36,7 +36,7 @@ async def by_way_of(relay: Relay, job: Job) -> Job:
 async def test_whoever_waits_for_a_job_goes_on_and_says_so_once(
     theatre: Theatre, relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("benchflow.jobs.engine.WARN_AFTER_SEC", 0.0)
+    monkeypatch.setattr("benchflow.jobs.engine_connection.WARN_AFTER_SEC", 0.0)
     theatre.hall.held = True
     job = await by_way_of(relay, await theatre.submit())
     await theatre.in_turn(1)

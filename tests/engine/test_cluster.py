@@ -15,10 +15,10 @@ import pytest
 from support.theatre import Theatre
 
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ConfigError, GatewayUnavailableError
-from benchflow.gateway.client import GatewayClient
-from benchflow.gateway.process import stop_gateway
+from benchflow.gateway.gateway_client import GatewayClient
+from benchflow.gateway.gateway_process import stop_gateway
 from benchflow.host import host_id
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import StatePaths

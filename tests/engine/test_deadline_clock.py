@@ -10,16 +10,16 @@ from support.asked import ask, question
 from support.theatre import Theatre
 from temporalio.client import WorkflowHandle
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import RolloutProgress
-from benchflow.contracts.rollout import Answer
+from benchflow.contracts.rollout_records import Answer
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.jobs import Job
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 from benchflow.worker import make_workers
-from benchflow.workflows.turns import MAX_ANSWERS
+from benchflow.workflows.agent_turns import MAX_ANSWERS
 
 DEADLINE_SEC = 2.0
 LATE = "benchflow-host-late"
@@ -54,7 +54,7 @@ async def test_waiting_for_a_slot_is_not_working(theatre: Theatre) -> None:
 
 async def asks(job: Job, chain: str = "") -> str | None:
     """Return the question for whose answer the rollout waits."""
-    progress = await rollout_of(job, chain).query(names.PROGRESS, result_type=RolloutProgress)
+    progress = await rollout_of(job, chain).query(temporal_names.PROGRESS, result_type=RolloutProgress)
     return progress.question.id if progress.question is not None else None
 
 
@@ -64,7 +64,7 @@ async def test_waiting_for_a_person_is_not_working(theatre: Theatre) -> None:
     await until(lambda: theatre.events(job, "/r/play/oracle/0"))
     await until(lambda: asks(job))
     await has_passed()
-    await rollout_of(job).signal(names.ANSWER, Answer(question="q", option="yes"))
+    await rollout_of(job).signal(temporal_names.ANSWER, Answer(question="q", option="yes"))
     (result,) = await theatre.results(job)
     assert (result.status, result.error) == ("passed", None)
     assert result.timing["wait"] > DEADLINE_SEC
@@ -76,18 +76,18 @@ async def test_answers_that_cannot_be_one_are_counted_and_ignored(theatre: Theat
     await until(lambda: theatre.events(job, "/r/play/oracle/0"))
     await until(lambda: asks(job))
     rollout = rollout_of(job)
-    await rollout.signal(names.ANSWER, Answer(question="q", option="no"))
+    await rollout.signal(temporal_names.ANSWER, Answer(question="q", option="no"))
     for number in range(MAX_ANSWERS + 3):
-        await rollout.signal(names.ANSWER, Answer(question=f"never-{number}", option="yes"))
-    await rollout.signal(names.ANSWER, Answer(question="late", option="yes"))
-    await rollout.signal(names.ANSWER, Answer(question="q", option="yes"))
+        await rollout.signal(temporal_names.ANSWER, Answer(question=f"never-{number}", option="yes"))
+    await rollout.signal(temporal_names.ANSWER, Answer(question="late", option="yes"))
+    await rollout.signal(temporal_names.ANSWER, Answer(question="q", option="yes"))
 
     async def asks_late() -> bool:
         return await asks(job) == "late"
 
     # It was answered before, when there was no place for it.
     await until(asks_late)
-    await rollout.signal(names.ANSWER, Answer(question="late", option="yes"))
+    await rollout.signal(temporal_names.ANSWER, Answer(question="late", option="yes"))
     (result,) = await theatre.results(job)
     assert (result.status, result.error) == ("passed", None)
     (warning,) = result.warnings
@@ -105,7 +105,7 @@ async def test_waiting_for_children_is_not_working(theatre: Theatre) -> None:
         await until(lambda chain=chain: asks(job, chain))  # type: ignore[misc]
     await has_passed()
     for chain in chains:
-        await rollout_of(job, chain).signal(names.ANSWER, Answer(question="q", option="yes"))
+        await rollout_of(job, chain).signal(temporal_names.ANSWER, Answer(question="q", option="yes"))
     (result,) = await theatre.results(job)
     assert (result.status, result.error, result.reward) == ("passed", None, 1.0)
     assert result.timing["wait"] > DEADLINE_SEC
@@ -132,20 +132,20 @@ async def test_a_sandbox_that_is_cancelled_before_its_host_begins_with_it_leaves
         return SandboxRef(**values | {"queue": LATE})
 
     # That of the slot: nothing else knows of it.
-    theatre.patch.setattr("benchflow.hosting.rollout.SandboxRef", place)
+    theatre.patch.setattr("benchflow.hosting.hosted_rollout.SandboxRef", place)
     slots = theatre.context.slots
     slots.limit, slots.wait_sec = 0, 0.1
     job = await theatre.submit()
 
     async def waits() -> bool:
-        return names.WAIT_FOR_SLOT in await theatre.activities(job.id + "/r/play/oracle/0")
+        return temporal_names.WAIT_FOR_SLOT in await theatre.activities(job.id + "/r/play/oracle/0")
 
     await until(lambda: theatre.events(job, "/r/play/oracle/0"))
     await until(waits)
     slots.limit = 1
 
     async def is_wanted() -> bool:
-        return (await theatre.activities(job.id + "/r/play/oracle/0")).count(names.PROVISION) == 2
+        return (await theatre.activities(job.id + "/r/play/oracle/0")).count(temporal_names.PROVISION) == 2
 
     await until(is_wanted)
     assert len(slots.taken()) == 1

@@ -13,7 +13,7 @@ from support.theatre import Theatre
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.planes import sandbox
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]

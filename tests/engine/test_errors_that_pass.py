@@ -21,9 +21,9 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from benchflow import errors
 from benchflow.activities.boundary import BoundaryInterceptor
-from benchflow.activities.job import JobActivities
+from benchflow.activities.job_activities import JobActivities
 from benchflow.contracts.activities import HostQuery, HostStatus
-from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until

@@ -9,7 +9,7 @@ import pytest
 from support.theatre import Theatre
 
 from benchflow.cli.chosen import choose
-from benchflow.cli.rollout import show
+from benchflow.cli.rollout_watch import show
 from benchflow.errors import UsageError
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.theatre import Theatre
 
 import benchflow as bf
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 
 Way = Callable[[Path, Path], Awaitable[RolloutResult]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.theatre import Theatre
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.jobs import Job
 from benchflow.results.summary import read_spec
 
@@ -60,7 +60,13 @@ async def test_no_activity_ends_before_one_of_its_attempts_may(theatre: Theatre)
         for each in scheduled
         if each.activity_id
     }
-    assert {names.PROVISION, names.EXECUTE, names.VERIFY, names.REPORT, names.TEARDOWN} <= limits.keys()
+    assert {
+        temporal_names.PROVISION,
+        temporal_names.EXECUTE,
+        temporal_names.VERIFY,
+        temporal_names.REPORT,
+        temporal_names.TEARDOWN,
+    } <= limits.keys()
     assert {name for name, (attempt_sec, total_sec) in limits.items() if total_sec < attempt_sec} == set()
-    attempt_sec, total_sec = limits[names.EXECUTE]
+    attempt_sec, total_sec = limits[temporal_names.EXECUTE]
     assert attempt_sec >= day_sec and total_sec > attempt_sec + day_sec

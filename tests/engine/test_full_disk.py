@@ -19,22 +19,22 @@ from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowExecutionStatus
 
 from benchflow import messages
-from benchflow.activities import job as finishing
-from benchflow.activities.lost import LostActivities
-from benchflow.contracts import names
+from benchflow.activities import job_activities as finishing
+from benchflow.activities.lost_activities import LostActivities
+from benchflow.contracts import temporal_names
 from benchflow.contracts.activities import LostInput
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import JobSpec, Origin
-from benchflow.contracts.lost import LostRollout
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.lost_rollouts import LostRollout
+from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import DiskFullError, StoreAccessError
-from benchflow.executions import NOT_ENCODED
 from benchflow.hosting.reporting import HostedReport
-from benchflow.jobs.client import Job
+from benchflow.jobs.job_client import Job
 from benchflow.messages import BulkCodec
 from benchflow.results.summary import write_summary
 from benchflow.store import Store
 from benchflow.testing.waiting import until
+from benchflow.workflow_executions import NOT_ENCODED
 from benchflow.workflows.patience import ATTEMPTS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -66,7 +66,9 @@ async def test_a_report_waits_for_space_longer_than_its_limit_and_has_one_whole_
     rows = [json.loads(line) for line in job.directory.results.read_text().splitlines()]
     assert sorted(row["workflow_id"] for row in rows) == rollouts
     for rollout in rollouts:
-        assert [name for name in await theatre.activities(rollout) if name.startswith("report")] == [names.REPORT]
+        assert [name for name in await theatre.activities(rollout) if name.startswith("report")] == [
+            temporal_names.REPORT
+        ]
 
 
 @asynccontextmanager
@@ -85,7 +87,9 @@ async def has_failed(job: Job, rollout: str, attempts: int) -> bool:
     description = await job.engine.client.get_workflow_handle(rollout).describe()
     pending = description.raw_description.pending_activities
     return any(
-        one.activity_type.name == names.REPORT and one.attempt > attempts and "DiskFullError" in str(one.last_failure)
+        one.activity_type.name == temporal_names.REPORT
+        and one.attempt > attempts
+        and "DiskFullError" in str(one.last_failure)
         for one in pending
     )
 

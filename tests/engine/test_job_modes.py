@@ -14,7 +14,7 @@ from support.theatre import Theatre
 
 from benchflow.cli.resume import plan_again
 from benchflow.jobs import submit
-from benchflow.rescoring import Request, rescore
+from benchflow.rescoring import RescoringRequest, rescore
 from benchflow.trajectories.journal import read_journal
 
 
@@ -102,7 +102,7 @@ async def test_scored_again_a_group_has_its_line_anew_and_the_first_stays(theatr
     (before,) = lines(root / "groups.jsonl")
     child = Path(str(result.directory)) / "children" / "n1.0"
     (child / "steps" / "s1" / "verifier" / "reward.txt").write_text("0.25\n")
-    found = await rescore(root, Request(name="anew"))
+    found = await rescore(root, RescoringRequest(name="anew"))
     (record,) = found.rollouts
     assert (record.outcome, record.error) == ("changed", None)
     place = root / "rescored" / "anew"
@@ -124,7 +124,7 @@ async def test_scored_again_values_along_a_trunk_are_written_anew(theatre: Theat
     before = lines(job.directory.values)
     child = Path(str(result.directory)) / "children" / "n2.1"
     (child / "steps" / "s2" / "verifier" / "reward.txt").write_text("0.25\n")
-    (record,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    (record,) = (await rescore(job.directory.root, RescoringRequest(name="anew"))).rollouts
     # The trunk's own reward is as it was.
     assert (record.outcome, record.rewards) == ("unchanged", result.rewards)
     first, second = lines(job.directory.root / "rescored" / "anew" / "values.jsonl")

@@ -10,7 +10,7 @@ import pytest
 from support.theatre import Theatre
 
 from benchflow.errors import NotRestorableError
-from benchflow.jobs.rollback import put_back
+from benchflow.jobs.rollback_request import put_back
 from benchflow.paths import JobPaths
 from benchflow.testing.waiting import until
 

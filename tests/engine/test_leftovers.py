@@ -11,7 +11,7 @@ import pytest
 from support.theatre import Theatre
 
 from benchflow.activities.leftovers import BULK, Leftovers, oldest_begin
-from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.store import Store
 from benchflow.testing.waiting import until
 

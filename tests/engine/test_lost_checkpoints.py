@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.theatre import Theatre
 
-from benchflow.activities.context import WorkerContext
 from benchflow.activities.reaper import Reaper
+from benchflow.activities.worker_context import WorkerContext
 from benchflow.paths import StatePaths
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until

@@ -10,7 +10,7 @@ import pytest
 from support.theatre import Theatre
 from temporalio.worker import Worker
 
-from benchflow.activities.job import JobActivities
+from benchflow.activities.job_activities import JobActivities
 from benchflow.contracts.activities import HostQuery
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.temporal import connect
@@ -41,7 +41,7 @@ async def test_a_host_that_is_lost_between_its_slot_and_the_sandbox_costs_no_san
         return SandboxRef(**values | {"queue": NOBODY})
 
     # That of the slot; the provider makes the sandbox's.
-    theatre.patch.setattr("benchflow.hosting.rollout.SandboxRef", place)
+    theatre.patch.setattr("benchflow.hosting.hosted_rollout.SandboxRef", place)
     slots = theatre.context.slots
     slots.limit, slots.wait_sec = 0, 0.1
     job = await theatre.submit(retry={"max_retries": 0})
@@ -90,7 +90,7 @@ async def test_a_host_is_not_lost_to_a_clock_that_is_ahead_of_the_servers(theatr
     theatre.options(host_start_timeout_sec=4)
     async with await busy_host(theatre):
         await until(lambda: asked_for_work(theatre))
-    theatre.patch.setattr("benchflow.activities.job.time", AheadClock())
+    theatre.patch.setattr("benchflow.activities.job_activities.time", AheadClock())
     theatre.hall.elsewhere["play"] = [BUSY]
     job = await theatre.submit()
 

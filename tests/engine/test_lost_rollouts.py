@@ -18,24 +18,24 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Worker
 
 from benchflow import secrets
-from benchflow.activities.context import WorkerContext
-from benchflow.activities.job import JobActivities
+from benchflow.activities.job_activities import JobActivities
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
-from benchflow.activities.lost import LostActivities
+from benchflow.activities.lost_activities import LostActivities
 from benchflow.activities.reaper import Reaper
-from benchflow.contracts.activities import LostInput, OpenRollouts, RolloutState
+from benchflow.activities.worker_context import WorkerContext
+from benchflow.contracts.activities import LostInput, OpenRollouts, ReportedState
 from benchflow.contracts.job import OpenRollout, Origin, RolloutSpec
-from benchflow.contracts.lost import LostRollout
-from benchflow.contracts.options import WorkerOptions
-from benchflow.contracts.provider import OwnedSandbox
-from benchflow.contracts.rollout import Failure, RolloutOutcome
+from benchflow.contracts.lost_rollouts import LostRollout
+from benchflow.contracts.operator_options import WorkerOptions
+from benchflow.contracts.rollout_records import Failure, RolloutOutcome
+from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import MissingArtifactError, SandboxLostError, ServerUnavailableError, TaskError
-from benchflow.executions import find_pack
 from benchflow.hosting.reporting import HostedReport
 from benchflow.jobs import Job
-from benchflow.results import lost as lost_results
+from benchflow.results import lost_rows as lost_results
 from benchflow.store import Store
 from benchflow.testing.waiting import until
+from benchflow.workflow_executions import find_pack
 
 GONE = Failure(type="RolloutTerminatedError", category="terminated", message="it ended without a result: unknown")
 
@@ -91,7 +91,7 @@ async def test_a_report_that_comes_while_the_lost_row_is_written_stays(theatre: 
         begin(*given)
         file.write_bytes(late)
 
-    theatre.patch.setattr("benchflow.activities.lost.begin_row", report_late)
+    theatre.patch.setattr("benchflow.activities.lost_activities.begin_row", report_late)
     theatre.patch.setattr(lost_results, "begin_row", report_late)
     if way == "with a row only":
 
@@ -127,7 +127,7 @@ async def test_a_rollout_whose_outcome_is_not_in_the_store_holds_up_no_other(the
     first, second = (job.spec.rollout_id(job.id, index) for index in range(2))
     activities, state = JobActivities(theatre.context), JobActivities._state
 
-    async def missing(self: JobActivities, workflow_id: str, asked: OpenRollouts) -> RolloutState:
+    async def missing(self: JobActivities, workflow_id: str, asked: OpenRollouts) -> ReportedState:
         if workflow_id == first:
             raise MissingArtifactError("a blob is not where this host looks for it")
         return await state(self, workflow_id, asked)

@@ -11,7 +11,7 @@ import pytest
 from support import own_branching
 from support.theatre import Theatre
 
-from benchflow.contracts.rollout import RolloutResult, RolloutTree
+from benchflow.contracts.rollout_records import RolloutResult, RolloutTree
 from benchflow.rescoring import rescore
 from benchflow.trajectories.stored import load_tree
 

@@ -18,7 +18,7 @@ from temporalio.client import WorkflowExecutionStatus
 from benchflow.activities.leftovers import Leftovers
 from benchflow.activities.reaper import Reaper
 from benchflow.contracts import ids
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import Job
 from benchflow.testing.waiting import until
 

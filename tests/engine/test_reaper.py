@@ -17,9 +17,9 @@ from support.theatre import Theatre
 from benchflow import secrets
 from benchflow.activities import reaper as reapers
 from benchflow.activities.reaper import Reaper
-from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.errors import DaemonUnavailableError, StoreAccessError
-from benchflow.hosting.kept import Kept, write_kept
+from benchflow.hosting.kept import CheckpointRecord, write_kept
 from benchflow.planes import sandbox
 from benchflow.rounds import Failures
 from benchflow.testing.waiting import until
@@ -69,7 +69,7 @@ async def test_one_bad_item_keeps_nothing_else_from_being_reaped(theatre: Theatr
     job = await theatre.submit()
     (terminated,) = await theatre.in_turn(1)
     notes = theatre.context.paths.checkpoints
-    over = Kept(workflow=terminated, run_id="an earlier one", provider="hall")
+    over = CheckpointRecord(workflow=terminated, run_id="an earlier one", provider="hall")
     write_kept(notes / "b.json", over)
     (notes / "a.json").write_text(over.model_dump_json().replace("{", '{"key_of_another_version": 1, ', 1))
     # Its handle is of another kind than any workflow id can be.

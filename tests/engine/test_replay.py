@@ -13,12 +13,12 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from benchflow.contracts.options import WorkflowOptions
+from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.errors import BenchFlowError
 from benchflow.messages import make_converter
 from benchflow.worker import workflow_runner
-from benchflow.workflows.job import JobWorkflow
-from benchflow.workflows.rollout import RolloutWorkflow
+from benchflow.workflows.job_workflow import JobWorkflow
+from benchflow.workflows.rollout_workflow import RolloutWorkflow
 
 FILES = sorted(HISTORIES.glob("*.json"))
 

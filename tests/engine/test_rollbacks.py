@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 import benchflow as bf
 from benchflow.activities.leftovers import Leftovers
 from benchflow.activities.reaper import Reaper
-from benchflow.cli.app import app
-from benchflow.contracts import ids, names
+from benchflow.cli.command_line import app
+from benchflow.contracts import ids, temporal_names
 from benchflow.contracts.rollback import Restore
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import NotRestorableError, ResultFileError, SandboxError, TaskError
-from benchflow.hosting import checkpoints
-from benchflow.hosting.rollout import HostedRollout
+from benchflow.hosting import hosted_checkpoints
+from benchflow.hosting.hosted_rollout import HostedRollout
 from benchflow.testing.waiting import until
 from benchflow.trajectories.stored import load_tree
 
@@ -103,7 +103,9 @@ async def test_a_child_that_is_not_planned_yet_is_not_put_back(theatre: Theatre)
     child = ids.child_id(job.spec.rollout_id(job.id, 0), "n1.0")
     await until(lambda: child in planned)
     with pytest.raises(WorkflowUpdateFailedError) as refused:
-        await theatre.context.client.get_workflow_handle(child).execute_update(names.RESTORE, Restore(node="n1"))
+        await theatre.context.client.get_workflow_handle(child).execute_update(
+            temporal_names.RESTORE, Restore(node="n1")
+        )
     assert "it has not begun yet" in str(refused.value.cause)
     may_plan.set()
     (result,) = await theatre.results(job)
@@ -269,7 +271,7 @@ async def test_an_ended_rollout_has_a_result_however_its_roll_back_ends(theatre:
     job = await theatre.submit(theatre.stepped(final=True), keep="checkpoints")
     (before,) = await theatre.results(job)
     place, arguments = Path(str(before.directory)), (f"{job.name}/play", "n1", "--jobs-dir", str(theatre.root / "jobs"))
-    is_moving, may_move, put_undone_aside = threading.Event(), threading.Event(), checkpoints.put_undone_aside
+    is_moving, may_move, put_undone_aside = threading.Event(), threading.Event(), hosted_checkpoints.put_undone_aside
 
     def put_aside(*given: Any, **more: Any) -> None:
         is_moving.set()
@@ -278,7 +280,7 @@ async def test_an_ended_rollout_has_a_result_however_its_roll_back_ends(theatre:
             raise ResultFileError("a line is damaged", file="trajectory", remedy="restore it")
         put_undone_aside(*given, **more)
 
-    theatre.patch.setattr(checkpoints, "put_undone_aside", put_aside)
+    theatre.patch.setattr(hosted_checkpoints, "put_undone_aside", put_aside)
     rolling = asyncio.create_task(rollback(*arguments))
     await until(is_moving.is_set)
     handle = theatre.context.client.get_workflow_handle(before.workflow_id)
@@ -295,7 +297,7 @@ async def test_an_ended_rollout_has_a_result_however_its_roll_back_ends(theatre:
     kept = RolloutResult.model_validate_json((place / "rollbacks" / "1" / "result.json").read_bytes())
     assert kept.run_id == before.run_id
 
-    theatre.patch.setattr(checkpoints, "put_undone_aside", put_undone_aside)
+    theatre.patch.setattr(hosted_checkpoints, "put_undone_aside", put_undone_aside)
     again = await rollback(*arguments)
     assert again.exit_code == 0, again.stderr
     (after,) = await theatre.results(job)

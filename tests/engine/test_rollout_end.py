@@ -10,7 +10,7 @@ import pytest
 from support.theatre import Theatre
 
 from benchflow.contracts.activities import ReportResult
-from benchflow.contracts.rollout import RolloutTree, StepOutcome
+from benchflow.contracts.rollout_records import RolloutTree, StepOutcome
 from benchflow.errors import DaemonUnavailableError, TaskError
 from benchflow.hosting.reporting import HostedReport
 

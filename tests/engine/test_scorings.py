@@ -15,10 +15,10 @@ import pytest
 from support.stored_jobs import write_workspace
 from support.theatre import Theatre
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
-from benchflow.rescoring import Request, Rescoring, rescore
+from benchflow.rescoring import Rescoring, RescoringRequest, rescore
 from benchflow.testing.waiting import until
 
 
@@ -37,7 +37,7 @@ async def test_a_rollout_whose_child_cannot_be_scored_has_no_reward_in_the_scori
     child = Path(str(result.directory)) / "children" / "n1.0"
     (child / "steps" / "s1" / "verifier" / "reward.txt").unlink()
     scoring: list[Job] = []
-    (record,) = (await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)).rollouts
+    (record,) = (await rescore(job.directory.root, RescoringRequest(name="anew"), on_start=scoring.append)).rollouts
     assert (record.outcome, record.rewards) == ("failed", None)
     (own,) = scoring[0].results()
     assert (own.status, own.rewards) == ("errored", None)
@@ -63,7 +63,7 @@ async def test_a_state_has_no_value_without_a_child_that_had_a_return_while_its_
     child = Path(str(result.directory)) / "children" / "n1.0"
     (child / "steps" / "s1" / "verifier" / "reward.txt").unlink()
     scoring: list[Job] = []
-    (record,) = (await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)).rollouts
+    (record,) = (await rescore(job.directory.root, RescoringRequest(name="anew"), on_start=scoring.append)).rollouts
     assert record.reward == result.reward and "a child has no return any more" in record.warnings[0]
     rows = [json.loads(line) for line in (own_root(scoring) / "values.jsonl").read_text().splitlines()]
     assert [(row["node"], row["n"], row["value"] is None) for row in rows] == [("n0", 2, False), ("n1", 1, True)]
@@ -72,7 +72,7 @@ async def test_a_state_has_no_value_without_a_child_that_had_a_return_while_its_
     (own,) = scoring[0].results()
     place = own_root(scoring) / own.rollout_name / "result.json"
     place.write_text(own.model_copy(update={"status": "cancelled"}).model_dump_json(exclude={"trajectory"}))
-    await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)
+    await rescore(job.directory.root, RescoringRequest(name="anew"), on_start=scoring.append)
     assert len(scoring) == 2 and [one.status for one in scoring[1].results()] == [own.status]
 
 
@@ -80,10 +80,10 @@ async def test_a_scoring_of_some_rollouts_is_complete_with_them(theatre: Theatre
     job = await theatre.submit(theatre.task(), theatre.task("other"))
     await job.wait()
     scoring: list[Job] = []
-    found = await rescore(job.directory.root, Request(name="anew", include=["other"]), on_start=scoring.append)
+    found = await rescore(job.directory.root, RescoringRequest(name="anew", include=["other"]), on_start=scoring.append)
     assert found.counts.unchanged == 1
     assert (scoring[0].summarize().total, scoring[0].summarize().not_run) == (1, 0)
-    await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)
+    await rescore(job.directory.root, RescoringRequest(name="anew"), on_start=scoring.append)
     assert (scoring[1].summarize().total, scoring[1].summarize().not_run) == (2, 0)
 
 
@@ -121,7 +121,7 @@ async def test_a_rollout_that_is_rolled_back_while_it_is_scored_has_no_score(
     rubrics.mkdir()
     (rubrics / "rolls_back.py").write_text(ROLLS_BACK.format(place=str(place)))
     monkeypatch.chdir(rubrics)
-    request = Request(name="anew", rubric="rolls_back:quality")
+    request = RescoringRequest(name="anew", rubric="rolls_back:quality")
 
     (record,) = (await rescore(job.directory.root, request)).rollouts
     assert record.outcome == "failed" and record.error is not None
@@ -134,19 +134,19 @@ async def test_a_rollout_that_is_rolled_back_while_it_is_scored_has_no_score(
 
 async def test_a_score_of_a_result_from_before_a_rollback_does_not_count(theatre: Theatre) -> None:
     (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
-    (first,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    (first,) = (await rescore(job.directory.root, RescoringRequest(name="anew"))).rollouts
     assert first.before == result.rewards
     place = Path(str(result.directory))
     roll_back(place)
     # As a scoring leaves it that has looked at the result just before.
     (place / "rollbacks" / "1" / "rescored").rename(place / "rescored")
-    (second,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    (second,) = (await rescore(job.directory.root, RescoringRequest(name="anew"))).rollouts
     assert second.before == {"reward": 0.125}
 
     # Records of earlier versions, which name no result, count as they did.
     file = place / "rescored" / "anew" / "result.json"
     file.write_text(second.model_copy(update={"stored_finished_at": None}).model_dump_json())
-    (third,) = (await rescore(job.directory.root, Request(name="anew"))).rollouts
+    (third,) = (await rescore(job.directory.root, RescoringRequest(name="anew"))).rollouts
     assert third.finished_at == second.finished_at
 
 
@@ -166,20 +166,20 @@ let_go = asyncio.Event()
 
 
 @pytest.fixture
-def waiting(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Request:
+def waiting(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> RescoringRequest:
     """Return a request whose rubric waits until `let_go` is set."""
     monkeypatch.setattr(sys.modules[__name__], "let_go", asyncio.Event())
     rubrics = theatre.root / "rubrics"
     rubrics.mkdir()
     (rubrics / "waits.py").write_text(WAITS)
     monkeypatch.chdir(rubrics)
-    return Request(name="anew", rubric="waits:quality")
+    return RescoringRequest(name="anew", rubric="waits:quality")
 
 
 Scorings = tuple[Awaitable[list[Rescoring]], list[Job]]
 
 
-async def attached(theatre: Theatre, waiting: Request) -> Scorings:
+async def attached(theatre: Theatre, waiting: RescoringRequest) -> Scorings:
     """Start a scoring of one of two rollouts, and one of both while it runs. Return them, and the latter's jobs."""
     job = await theatre.submit(theatre.task("first"), theatre.task("second"))
     await job.wait()
@@ -195,7 +195,7 @@ async def attached(theatre: Theatre, waiting: Request) -> Scorings:
 
 
 async def test_a_scoring_that_attaches_to_one_of_fewer_rollouts_scores_the_others_too(
-    theatre: Theatre, waiting: Request
+    theatre: Theatre, waiting: RescoringRequest
 ) -> None:
     scorings, jobs = await attached(theatre, waiting)
     let_go.set()
@@ -205,7 +205,7 @@ async def test_a_scoring_that_attaches_to_one_of_fewer_rollouts_scores_the_other
 
 
 async def test_a_scoring_that_attaches_to_one_that_is_cancelled_starts_nothing(
-    theatre: Theatre, waiting: Request
+    theatre: Theatre, waiting: RescoringRequest
 ) -> None:
     scorings, jobs = await attached(theatre, waiting)
     await jobs[0].cancel()
@@ -241,7 +241,7 @@ async def test_a_scorer_that_fails_leaves_no_sandbox_and_no_slot(
     write_workspace(RolloutPaths(Path(str(result.directory))).workspace(None), {})
     (theatre.root / "fails.py").write_text(FAILS.format(error=error))
     monkeypatch.chdir(theatre.root)
-    (record,) = (await rescore(job.directory.root, Request(name="anew", rubric="fails:quality"))).rollouts
+    (record,) = (await rescore(job.directory.root, RescoringRequest(name="anew", rubric="fails:quality"))).rollouts
     assert record.error is not None and record.error.message == message
     assert (theatre.hall.open, theatre.context.slots.taken()) == (set(), [])
 
@@ -251,7 +251,7 @@ async def test_a_scoring_has_time_for_a_whole_tree_whatever_the_deadline_of_its_
     job = await theatre.submit(theatre.stepped(2, final=True), mode=mode, deadline_sec=600.0)
     await job.wait()
     scoring: list[Job] = []
-    await rescore(job.directory.root, Request(name="anew"), on_start=scoring.append)
+    await rescore(job.directory.root, RescoringRequest(name="anew"), on_start=scoring.append)
     assert job.spec.run.deadline_sec == 600.0 and job.spec.run.branch is not None
     six_hours, n_rollouts = 6 * 3600, 1 + job.spec.run.branch.max_children
     assert n_rollouts >= 3
@@ -275,7 +275,7 @@ quality = FailsOnce()
 
 
 async def test_an_error_after_which_a_scoring_is_tried_again_has_no_secrets(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, waiting: Request
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, waiting: RescoringRequest
 ) -> None:
     monkeypatch.setenv("TAKEN_HERE", "streng-geheim")
     task = theatre.task(config="[verifier]\nenv = { A = '${TAKEN_HERE}' }")
@@ -322,7 +322,7 @@ async def test_a_scorer_that_runs_a_command_before_a_changed_verifier_needs_no_s
     theatre.options(retry_initial_sec=0.01)
     monkeypatch.setattr(theatre.context.slots, "limit", 1)
     monkeypatch.setattr(theatre.context.slots, "wait_sec", 0.1)
-    request = Request(name="anew", rubric="runs_first:quality", tasks=changed)
+    request = RescoringRequest(name="anew", rubric="runs_first:quality", tasks=changed)
     (record,) = (await rescore(job.directory.root, request)).rollouts
     assert (record.error, record.rewards) == (None, {"reward": 1.0})
     assert theatre.context.slots.taken() == []

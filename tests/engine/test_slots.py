@@ -13,7 +13,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from benchflow.jobs import Job
 from benchflow.testing.waiting import until
-from benchflow.workflows import slots
+from benchflow.workflows import rollout_slots
 
 PAIRS = {"kind": "after_steps", "steps": [0], "n": 2}
 """A root has two children, which do all of its steps."""
@@ -168,8 +168,8 @@ async def test_a_rollout_that_is_cancelled_while_its_children_wait_ends_at_once(
 
 
 async def test_a_rollout_goes_on_without_slots_where_its_job_was_terminated(theatre: Theatre) -> None:
-    theatre.patch.setattr(slots, "ASK_AGAIN_SEC", 0.3)
-    theatre.patch.setattr(slots, "WITHOUT_JOB_SEC", 1.0)
+    theatre.patch.setattr(rollout_slots, "ASK_AGAIN_SEC", 0.3)
+    theatre.patch.setattr(rollout_slots, "WITHOUT_JOB_SEC", 1.0)
     theatre.hall.held = True
     policy = {"kind": "after_steps", "steps": [0], "n": 3}
     job = await theatre.submit(theatre.stepped(1), concurrency=1, branch=branch(policy))
@@ -183,7 +183,7 @@ async def test_a_rollout_goes_on_without_slots_where_its_job_was_terminated(thea
 
 
 async def test_a_job_that_is_submitted_anew_learns_who_has_its_slots(theatre: Theatre) -> None:
-    theatre.patch.setattr(slots, "ASK_AGAIN_SEC", 0.3)
+    theatre.patch.setattr(rollout_slots, "ASK_AGAIN_SEC", 0.3)
     theatre.hall.held = True
     policy = {"kind": "after_steps", "steps": [0], "n": 3}
     options: dict[str, Any] = {"repeats": 2, "concurrency": 1, "branch": branch(policy)}

@@ -11,9 +11,9 @@ import pytest
 from support.attack_package import AGENTS, ALL, copy_for_local, in_steps
 from support.theatre import Theatre
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import Job
-from benchflow.rescoring import Request, rescore
+from benchflow.rescoring import RescoringRequest, rescore
 from benchflow.trajectories.journal import read_journal
 
 pytestmark = pytest.mark.local
@@ -140,10 +140,10 @@ async def test_scored_again_the_jobs_rule_holds(theatre: Theatre, task: Path) ->
     null = await run(theatre, task, "null", on_tampering="null")
     scoring: list[Job] = []
     jobs = [Path(str(result.directory)).parent for result in (zero, null)]
-    [again] = (await rescore(jobs[0], Request(name="anew"), on_start=scoring.append)).rollouts
+    [again] = (await rescore(jobs[0], RescoringRequest(name="anew"), on_start=scoring.append)).rollouts
     assert (again.outcome, again.rewards) == ("unchanged", zero.rewards)
     [own] = scoring[0].results()
     assert [(finding.path, finding.weight) for finding in own.findings] == [(DIFF, "tampering")]
-    [withheld] = (await rescore(jobs[1], Request(name="anew"))).rollouts
+    [withheld] = (await rescore(jobs[1], RescoringRequest(name="anew"))).rollouts
     assert (withheld.outcome, withheld.rewards) == ("failed", None)
     assert withheld.error is not None and withheld.error.category == "reward_tampering"

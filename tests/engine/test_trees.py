@@ -20,17 +20,17 @@ from temporalio import workflow
 
 import benchflow as bf
 from benchflow.contracts import ids
-from benchflow.contracts.rollout import Failure, RolloutResult, TurnResult, Usage
+from benchflow.contracts.rollout_records import Failure, RolloutResult, TurnResult, Usage
 from benchflow.errors import ConfigError, MissingArtifactError
-from benchflow.executions import FailingTask
+from benchflow.hosting.hosted_turn import HostedTurn
 from benchflow.hosting.reporting import HostedReport
-from benchflow.hosting.turn import HostedTurn
 from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import NodeWriter
-from benchflow.trajectories.values import tree_grpo
+from benchflow.trajectories.state_values import tree_grpo
+from benchflow.workflow_executions import FailingTask
 from benchflow.workflows.branching import MAX_STARTS
-from benchflow.workflows.cancellation import to_the_end
+from benchflow.workflows.workflow_cancellation import to_the_end
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ async def test_a_child_whose_workflow_task_fails_again_and_again_is_ended_and_th
         raise KeyError("broken")
 
     # Both of a rollout's tries to end go through it.
-    theatre.patch.setattr("benchflow.workflows.cancellation.to_the_end", broken)
+    theatre.patch.setattr("benchflow.workflows.workflow_cancellation.to_the_end", broken)
     is_shown, is_stuck = asyncio.Event(), FailingTask.is_stuck
     # It is ended once it was seen.
     theatre.patch.setattr(FailingTask, "is_stuck", lambda *given: is_shown.is_set() and is_stuck(*given))

@@ -8,7 +8,7 @@ import pytest
 from support.attack_package import AGENTS, copy_for_local
 from support.theatre import Theatre
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 
 pytestmark = pytest.mark.local
 

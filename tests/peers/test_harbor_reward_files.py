@@ -15,7 +15,7 @@ from support.embedded import chance_of_this_run
 from support.harbor_peer import PROGRAMS, peer
 
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.script import parse_rewards
+from benchflow.planes.reward.script_reward import parse_rewards
 
 pytestmark = pytest.mark.peers
 

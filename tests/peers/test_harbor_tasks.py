@@ -29,7 +29,7 @@ from support.harbor_peer import (
 )
 from support.running import job_config
 
-from benchflow.contracts.rollout import Failure, RolloutResult
+from benchflow.contracts.rollout_records import Failure, RolloutResult
 from benchflow.errors import TaskError
 from benchflow.jobs import Job, plan_job, submit
 

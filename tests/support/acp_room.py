@@ -18,19 +18,19 @@ from typing import Any
 
 import pytest
 
+from benchflow.contracts.agent import TurnLimits
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
-from benchflow.contracts.session import Limits
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.dialogue import Dialogue, Host, Turn
-from benchflow.planes.agent.acp.process import AgentProcess, run_mount
+from benchflow.planes.agent.acp.agent_process import AgentProcess, run_mount
+from benchflow.planes.agent.acp.agent_requests import Client
+from benchflow.planes.agent.acp.dialogue import AgentRequestHandler, Dialogue, EndedTurn
 from benchflow.planes.agent.acp.wire import Wire
-from benchflow.planes.agent.limits import Patience
 from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.planes.agent.toolbox import PUMP, Toolbox
+from benchflow.planes.agent.turn_limits import AgentTimeouts
 from benchflow.testing import demo_agent
-from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import append_node
 
@@ -40,7 +40,7 @@ KINDS = [
 ]
 SELDOM_IN_DOCKER = [KINDS[0], pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])]
 PROVIDERS = {
-    "local": "benchflow.planes.sandbox.local.driver:LocalDriver",
+    "local": "benchflow.planes.sandbox.local.local_driver:LocalDriver",
     "docker": "benchflow.planes.sandbox.docker:DockerDriver",
 }
 USER = "nobody"
@@ -49,8 +49,8 @@ LOG = "/tmp/received.jsonl"
 """What the agent received, as it tells."""
 
 KEY = "agent-0"
-PATIENT = Limits(wall=600, idle=300)
-WAITS = Patience(last_log=300, cancel=300)
+PATIENT = TurnLimits(wall=600, idle=300)
+WAITS = AgentTimeouts(last_log=300, cancel=300)
 """An agent that has little of the machine may be late with what the tests wait for."""
 
 
@@ -66,14 +66,14 @@ class Room:
     def process(self) -> AgentProcess:
         return AgentProcess(self.sandbox, self.wire, KEY)
 
-    def session(self, host: Host | None = None, patience: Patience = WAITS) -> Dialogue:
+    def session(self, host: AgentRequestHandler | None = None, patience: AgentTimeouts = WAITS) -> Dialogue:
         return Dialogue(self.wire, host or Client(self.sandbox, user=USER, cwd=CWD), patience)
 
     async def start(self, *argv: str) -> None:
         account = await find_account(self.sandbox, USER)
         await self.process.start(self.pump, argv, env={"HOME": "/tmp", "DEMO_AGENT_LOG": LOG}, cwd=CWD, account=account)
 
-    async def open(self, *actions: Message, host: Host | None = None) -> DemoSession:
+    async def open(self, *actions: Message, host: AgentRequestHandler | None = None) -> DemoSession:
         """Start the demo agent with a first turn of these actions, and open a session."""
         await self.sandbox.write_file("/opt/demo_agent.py", Path(demo_agent.__file__).read_bytes())
         await self.sandbox.write_file("/opt/script.json", json.dumps({"turns": [list(actions)]}))
@@ -109,10 +109,10 @@ class DemoSession:
     def __post_init__(self) -> None:
         self.lines: list[Message] = []
 
-    async def prompt(self, limits: Limits = PATIENT, request: str = "prompt-0") -> Turn:
+    async def prompt(self, limits: TurnLimits = PATIENT, request: str = "prompt-0") -> EndedTurn:
         return await take_turn(self.session, request, self.id, self.lines.extend, limits, self.room.process)
 
-    async def begun(self, patience: Patience = WAITS) -> DemoSession:
+    async def begun(self, patience: AgentTimeouts = WAITS) -> DemoSession:
         """Begin the first turn, and leave it when the agent has said something; the session as its heir has it.
 
         So that an heir's limit, however short, does not cut off what comes before. patience: the heir's.
@@ -135,9 +135,9 @@ async def take_turn(
     request: str,
     name: str,
     sink: Callable[[list[Message]], None],
-    limits: Limits,
+    limits: TurnLimits,
     process: AgentProcess,
-) -> Turn:
+) -> EndedTurn:
     return await session.prompt(request, name, [{"type": "text", "text": "go"}], sink, limits, process.kill)
 
 

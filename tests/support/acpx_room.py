@@ -19,21 +19,21 @@ from typing import Any
 from support.acp_room import CWD, LOG, PATIENT, PROVIDERS, USER
 from support.small_agents import node_agent
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent import TurnLimits
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Mount, Sandbox, SandboxRef, SandboxSpec
-from benchflow.contracts.session import Limits
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.dialogue import Turn
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY, run_mount
+from benchflow.planes.agent.acp.dialogue import EndedTurn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY, run_mount
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices, acpx_record
-from benchflow.planes.agent.acpx.session import AcpxSession
+from benchflow.planes.agent.acpx.acpx_session import AcpxSession
 from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import PUMP, Toolbox
 from benchflow.testing import demo_agent
-from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import append_node
 
@@ -94,12 +94,12 @@ class AcpxRoom:
     async def turn(
         self,
         number: int = 0,
-        limits: Limits = PATIENT,
+        limits: TurnLimits = PATIENT,
         *,
         prompt: str = "go",
         reading: Reading | None = None,
         **more: Any,
-    ) -> Turn:
+    ) -> EndedTurn:
         session = await self.session(**more)
         return await session.turn(number, prompt, self.lines.extend, reading or Reading(), limits)
 

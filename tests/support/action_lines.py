@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 from benchflow.contracts.reward import Evidence, RewardEvent, RewardFunc, RolloutNode, VerifyResult
-from benchflow.planes.reward.action.calls import ToolCall, calls_of
+from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
 
 Line = dict[str, Any]
 

@@ -19,7 +19,7 @@ import tomlkit
 
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import RolloutProgress
-from benchflow.contracts.rollout import AgentSession, Failure, RolloutResult
+from benchflow.contracts.rollout_records import AgentSession, Failure, RolloutResult
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.stack import running

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from support.theatre import Theatre
 
-from benchflow.contracts.rollout import Option, Question, TurnResult
-from benchflow.hosting.turn import HostedTurn
+from benchflow.contracts.rollout_records import Option, Question, TurnResult
+from benchflow.hosting.hosted_turn import HostedTurn
 from benchflow.trajectories.journal import NodeWriter
 
 

@@ -11,7 +11,7 @@ import tomlkit
 from support.paths import ROOT
 from support.running import run_tasks
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.contracts.task import Task
 from benchflow.tasks import load_task
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 
 from benchflow.contracts.environment import ReadyWorld, StateSnapshot, WorldState
-from benchflow.contracts.world import Environment
+from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import ReadinessError, StateError
 
 PORT = 9107
@@ -61,7 +61,7 @@ sys.stdout.write(urllib.request.urlopen(request, timeout=10).read().decode())
 """
 
 
-class Board(Environment):
+class Board(StatefulEnvironment):
     name = "board"
     readiness_timeout_sec = 60.0
 

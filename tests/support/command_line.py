@@ -14,7 +14,7 @@ import structlog
 import typer.rich_utils  # noqa: F401  # It reads the terminal's variables once, when it is imported.
 from typer.testing import CliRunner
 
-from benchflow.cli.app import app
+from benchflow.cli.command_line import app
 from benchflow.tasks import init_task
 
 

@@ -15,8 +15,8 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.docker.engine import RecordingClient
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 KEPT = "kept"
 CHILDREN = ("a", "b")

@@ -15,8 +15,8 @@ import aiohttp
 
 from benchflow import secrets
 from benchflow.contracts.gateway import Api, Registration
-from benchflow.gateway.client import GatewayClient, make_token
-from benchflow.gateway.process import ensure_gateway, is_running
+from benchflow.gateway.gateway_client import GatewayClient, make_token
+from benchflow.gateway.gateway_process import ensure_gateway, is_running
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
 

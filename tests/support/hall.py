@@ -14,13 +14,13 @@ from typing import Any
 
 from support.idle_sandbox import REWARD_FILE, IdleProvider, IdleSandbox
 
-from benchflow.checkpoints.capture import FENCE
+from benchflow.checkpoints.checkpoint_capture import FENCE
 from benchflow.contracts.base import ArtifactRef, BlobStore
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import SandboxError
-from benchflow.planes.reward.capture import LEFT
+from benchflow.planes.reward.evidence import LEFT
 
 
 class Hall(IdleProvider):

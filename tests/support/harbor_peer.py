@@ -15,7 +15,7 @@ from typing import Any
 
 from support.paths import ROOT
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import TaskError, UnsupportedFeatureError
 
 PROGRAMS = ROOT / "tests" / "peers" / "in_harbor"

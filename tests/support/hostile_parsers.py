@@ -16,22 +16,22 @@ from benchflow.confined import ConfinedPath
 from benchflow.contracts.gateway import Api
 from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.reward import JudgeScale
-from benchflow.contracts.rollout import RolloutResult, RolloutTree
+from benchflow.contracts.rollout_records import RolloutResult, RolloutTree
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.dialects import DIALECTS
 from benchflow.gateway.dialects.reading import documents, read_json
-from benchflow.gateway.normalise import Normaliser, digest
+from benchflow.gateway.normal_form import Normaliser, digest
 from benchflow.gateway.said import said_in
 from benchflow.paths import RolloutPaths
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.records import parse_record
-from benchflow.planes.environment.manifest import read_manifest
-from benchflow.planes.reward.action.calls import read_calls
-from benchflow.planes.reward.judge.answers import NotAVerdictError, read_verdicts
+from benchflow.planes.agent.agent_record_files import parse_record
+from benchflow.planes.environment.environment_manifest import read_manifest
+from benchflow.planes.reward.action.tool_calls import read_calls
+from benchflow.planes.reward.judge.verdicts import NotAVerdictError, read_verdicts
 from benchflow.planes.reward.memory.skills import _declared_name
 from benchflow.planes.reward.ors import read_episode
-from benchflow.planes.reward.script import parse_rewards
-from benchflow.planes.sandbox.context import read_context
+from benchflow.planes.reward.script_reward import parse_rewards
+from benchflow.planes.sandbox.build_context import read_context
 from benchflow.planes.sandbox.driven.table import parse as parse_processes
 from benchflow.planes.sandbox.local.build.dockerfile import read_recipe
 from benchflow.tasks.load import load_task

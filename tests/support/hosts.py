@@ -14,13 +14,13 @@ import docker
 import pytest
 from support.worlds import make_world
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.errors import ServerUnavailableError
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, short_of
-from benchflow.server import temporal_binary
 from benchflow.stack import free_port
 from benchflow.temporal import Target, connect
+from benchflow.temporal_server import temporal_binary
 from benchflow.testing.waiting import until
 
 
@@ -31,8 +31,8 @@ async def cluster_server() -> AsyncIterator[str]:
     command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
-    command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
-    command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
+    command += [f"--search-attribute={name}=Keyword" for name in temporal_names.KEYWORD_ATTRIBUTES]
+    command += [f"--search-attribute={name}=Double" for name in temporal_names.DOUBLE_ATTRIBUTES]
     quiet = subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
     try:

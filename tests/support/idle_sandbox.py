@@ -11,8 +11,8 @@ from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.contracts.provider import EntrypointState, OwnedSandbox
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
+from benchflow.contracts.sandbox_provider import EntrypointState, OwnedSandbox
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.planes.reward.hardening.survey import ARCHIVE, empty_archive
 from benchflow.testing.noop_sandbox import NoopDriver

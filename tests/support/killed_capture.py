@@ -13,8 +13,8 @@ import asyncio, os, signal, sys
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.planes.sandbox import trees
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.docker.engine import RecordingClient
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 ref, name, moment = sys.argv[1:]
 

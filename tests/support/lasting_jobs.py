@@ -25,7 +25,7 @@ from support.scored import assert_nothing_is_left, finish, rows, submit_job
 from temporalio.service import RPCError
 
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import Job
 from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchflow import secrets
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent import StopReason, TurnLimits, TurnRequest
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.gateway import (
     RELAY_MOUNT,
     RELAY_PORT,
@@ -28,30 +29,29 @@ from benchflow.contracts.gateway import (
     agent_base_url,
 )
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import Mount, Sandbox, SandboxSpec
-from benchflow.contracts.session import Limits, StopReason, TurnRequest
-from benchflow.gateway.client import GatewayClient, make_token
-from benchflow.gateway.process import ensure_gateway, is_running
+from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.gateway.gateway_client import GatewayClient, make_token
+from benchflow.gateway.gateway_process import ensure_gateway, is_running
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account, prepare_account
-from benchflow.planes.agent.acp.agent_start import Start
-from benchflow.planes.agent.acp.connect import Connection
-from benchflow.planes.agent.acp.process import run_mount
-from benchflow.planes.agent.acp.session import AcpSession
-from benchflow.planes.agent.limits import Patience
+from benchflow.planes.agent.acp.acp_session import AcpSession
+from benchflow.planes.agent.acp.agent_process import run_mount
+from benchflow.planes.agent.acp.agent_start import AgentStart
+from benchflow.planes.agent.acp.connect import AgentConnection
+from benchflow.planes.agent.agent_settings import settings_for
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import PUMP, RELAY, Toolbox, ensure_runtime, ensure_toolbox
+from benchflow.planes.agent.turn_limits import AgentTimeouts
 from benchflow.planes.sandbox.background import start_once
-from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 Json = dict[str, Any]
 
-LOCAL = "benchflow.planes.sandbox.local.driver:LocalDriver"
+LOCAL = "benchflow.planes.sandbox.local.local_driver:LocalDriver"
 JOB = "job/loaded"
 KEY_NAME, KEY = "MODEL_KEY", "k3y-of-the-upstream-loaded"
 NOTES = "/work/notes.txt"
@@ -77,19 +77,19 @@ class World:
     room: Worlds
     sandbox: Sandbox
     directory: Path
-    start: Start
+    start: AgentStart
     registration: Registration
     session: AgentSession | None = None
     lines: list[Json] = field(default_factory=list)
     index: int = 0
-    patience: Patience = field(default_factory=Patience)
+    patience: AgentTimeouts = field(default_factory=AgentTimeouts)
 
     @property
     def files(self) -> SessionFiles:
         return SessionFiles.below(self.directory / "sessions")
 
-    def connection(self) -> Connection:
-        return Connection(self.sandbox, self.files, mirrored=self.room.mirrored, patience=self.patience)
+    def connection(self) -> AgentConnection:
+        return AgentConnection(self.sandbox, self.files, mirrored=self.room.mirrored, patience=self.patience)
 
     async def open(self, load: AgentSession | None = None, within: float = PATIENCE) -> AgentSession:
         self.session = await self.connection().open(self.index, self.start, within, load=load)
@@ -100,7 +100,7 @@ class World:
         assert self.session is not None
         session = AcpSession(self.sandbox, self.connection(), self.session)
         try:
-            limits = Limits(wall=PATIENCE, idle=PATIENCE)
+            limits = TurnLimits(wall=PATIENCE, idle=PATIENCE)
             stop = await session.prompt(TurnRequest(number, prompt, limits, self.lines.extend))
         finally:
             await session.close()
@@ -206,7 +206,7 @@ class Worlds:
         await self.client.register(registration)
         return registration
 
-    async def _start(self, sandbox: Sandbox, registration: Registration, model: str) -> Start:
+    async def _start(self, sandbox: Sandbox, registration: Registration, model: str) -> AgentStart:
         account = await find_account(sandbox, await prepare_account(sandbox, self.record, None, PATIENCE))
         settings = settings_for(
             self.record,
@@ -217,7 +217,7 @@ class Worlds:
             api_key=registration.token,
         )
         argv = self.toolbox.argv(self.record) if self.toolbox else self.record.launch
-        return Start(
+        return AgentStart(
             record=self.record,
             settings=settings,
             pump=self.runtime.program(PUMP),

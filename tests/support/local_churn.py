@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import LocalDriver
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import LocalDriver
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 
 STACK = "debris"
 KEPT = "kept-by-{}"
@@ -65,12 +65,12 @@ def stop_in_a_capture(environment: dict[str, str], ref: SandboxRef, frozen: Conn
     """Capture a sandbox, and stand still for ever where it is frozen."""
     os.environ.update(environment)
 
-    def clone(self: Store, source: str, target: str) -> None:
+    def clone(self: VolumeStore, source: str, target: str) -> None:
         frozen.send(source)
         while True:
             time.sleep(600)
 
-    Store.clone = clone  # type: ignore[method-assign]
+    VolumeStore.clone = clone  # type: ignore[method-assign]
 
     async def capture() -> None:
         sandbox = await DrivenProvider(LocalDriver()).attach(ref)

@@ -46,9 +46,9 @@ with ThreadPoolExecutor(16) as threads:
 WORKER = r"""
 import asyncio, json, sys
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import LocalDriver
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import LocalDriver
 
 async def main():
     provider = DrivenProvider(LocalDriver())
@@ -115,8 +115,8 @@ KEYRINGS = r"""
 import asyncio, json, subprocess, sys
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import LocalDriver
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import LocalDriver
 
 CALLS = '''
 import ctypes, json, os, sys

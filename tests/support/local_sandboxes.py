@@ -12,19 +12,25 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
-from benchflow.planes.sandbox.local.images import BARE
-from benchflow.testing.sandbox_conformance.fixtures import STACK_LABEL, Fixtures, elsewhere, make_provider, remove_all
+from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.planes.sandbox.local.local_images import BARE
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import (
+    STACK_LABEL,
+    SandboxFixtures,
+    elsewhere,
+    make_provider,
+    remove_all,
+)
 
-LOCAL = "benchflow.planes.sandbox.local.driver:LocalDriver"
+LOCAL = "benchflow.planes.sandbox.local.local_driver:LocalDriver"
 AGENT = 61000
 NOT_ROOT = "setpriv --reuid=61000 --clear-groups --inh-caps=+dac_read_search --ambient-caps=+dac_read_search"
 """Runs a command as an ordinary user, who may read this repository all the same, wherever it lies."""
 EVERYBODY = pytest.mark.parametrize("user", [None, AGENT], ids=["root", "agent"])
 
 
-class Economical(Fixtures):
+class Economical(SandboxFixtures):
     """What tests of local sandboxes need not begin anew each: the store, mounted, and the helper process."""
 
     @pytest.fixture(scope="class")

@@ -28,10 +28,10 @@ from support.worlds import Seen
 
 from benchflow.planes.sandbox.local.firewall import firewalls, subnets
 from benchflow.planes.sandbox.local.helper import netlink
-from benchflow.planes.sandbox.local.helper.process import start_time
+from benchflow.planes.sandbox.local.helper.process_identity import start_time
 from benchflow.planes.sandbox.local.machine import group_of
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 from benchflow.testing.waiting import until
 
 _GET_ADDRESS = 0x8915
@@ -290,7 +290,7 @@ class LocalWorld:
         """What the store holds of sandboxes. Looks into it, so only when nothing else is left."""
         if not (self.home / "store.img").exists():
             return []
-        store = Store(self.home)
+        store = VolumeStore(self.home)
         found = [f"{kind}/{name}" for kind in ("sandboxes", "masters") for name in store.names(kind)]
         found += [str(draft.relative_to(store.root)) for draft in (store.root / ".partial").iterdir()]
         # Others may just be looking at the mounts, as we do.

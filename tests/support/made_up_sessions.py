@@ -8,14 +8,14 @@ from typing import Any
 from support.theatre import Theatre
 
 from benchflow.contracts.activities import StepInput
+from benchflow.contracts.agent import AskUser, RolloutAgent, Session, StopReason, TurnRequest
 from benchflow.contracts.checkpoint import WorldDigests
 from benchflow.contracts.resuming import Rung
-from benchflow.contracts.rollout import AgentSession, Failure, Step, TurnResult
+from benchflow.contracts.rollout_records import AgentSession, Failure, Step, TurnResult
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.contracts.session import Agent, AskUser, Session, StopReason, TurnRequest
 from benchflow.hosting import planning
-from benchflow.hosting.agent import HostedAgent
 from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.hosted_agent import HostedAgent
 from benchflow.planes.agent.account import AGENT_USER
 
 WORLD = WorldDigests(workspace="as it was")
@@ -40,7 +40,7 @@ class MadeUpSession(Session):
         pass
 
 
-class MadeUpAgent(Agent):
+class MadeUpAgent(RolloutAgent):
     """An agent that opens sessions without doing anything for them."""
 
     best: Rung = "fresh"

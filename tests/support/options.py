@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchflow.contracts.options import WorkerOptions, WorkflowOptions
+from benchflow.contracts.operator_options import WorkerOptions, WorkflowOptions
 
 
 def set_options(patch: pytest.MonkeyPatch, options: WorkerOptions | WorkflowOptions) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from benchflow.contracts.branch import ChildSpec
-from benchflow.contracts.rollout import Node, RolloutTree
+from benchflow.contracts.rollout_records import Node, RolloutTree
 
 
 class WherePoor:

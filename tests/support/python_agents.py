@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchflow import AgentTurn
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.agent import AgentPlace, ModelRoute, TurnLimits, TurnRequest
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.contracts.session import AgentPlace, Limits, ModelRoute, TurnRequest
 from benchflow.planes.agent import agent_in
 from benchflow.planes.agent.registry import find_agent
-from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 from benchflow.trajectories.journal import NodeWriter
 
 
@@ -69,7 +69,7 @@ async def _work(job: dict[str, Any]) -> None:
             user=held.user,
         )
         session = await agent_in(place).session(held)
-        await session.prompt(TurnRequest(0, "go", Limits(), writer.add, writer.skip))
+        await session.prompt(TurnRequest(0, "go", TurnLimits(), writer.add, writer.skip))
         await session.close()
     await provider.close()
 

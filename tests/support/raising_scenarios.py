@@ -17,17 +17,17 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
-from benchflow.contracts import ids, names
+from benchflow.contracts import ids, temporal_names
 from benchflow.contracts.ended import Restart
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollback import Restore
-from benchflow.contracts.rollout import Answer
+from benchflow.contracts.rollout_records import Answer
 from benchflow.errors import UnsupportedFeatureError
 from benchflow.jobs import Job
-from benchflow.jobs.start import ANY_RESULT, Start, start
+from benchflow.jobs.start import ANY_RESULT, JobStart, start
 from benchflow.paths import StatePaths
-from benchflow.rescoring import Request, rescore
+from benchflow.rescoring import RescoringRequest, rescore
 from benchflow.store import Store
 from benchflow.temporal import connect
 from benchflow.worker import make_workers
@@ -185,7 +185,7 @@ async def asked(rollout: Handle) -> None:
     """Wait until the agent of a rollout waits for an answer."""
     while True:
         with contextlib.suppress(RPCError, WorkflowQueryFailedError):
-            progress = await rollout.query(names.PROGRESS, result_type=RolloutProgress)
+            progress = await rollout.query(temporal_names.PROGRESS, result_type=RolloutProgress)
             if progress.question is not None:
                 return
         await asyncio.sleep(0.05)
@@ -194,7 +194,7 @@ async def asked(rollout: Handle) -> None:
 async def answer(rollout: Handle) -> None:
     await asked(rollout)
     with contextlib.suppress(RPCError):
-        await rollout.signal(names.ANSWER, Answer(question="q", option="yes"))
+        await rollout.signal(temporal_names.ANSWER, Answer(question="q", option="yes"))
 
 
 async def answer_late(rollout: Handle) -> None:
@@ -207,14 +207,14 @@ async def answer_late(rollout: Handle) -> None:
 async def look(rollout: Handle) -> None:
     await asked(rollout)
     with contextlib.suppress(WorkflowUpdateFailedError, RPCError):
-        await rollout.execute_update(names.SOFT_VERIFY)
+        await rollout.execute_update(temporal_names.SOFT_VERIFY)
     await answer(rollout)
 
 
 async def restore(rollout: Handle) -> None:
     await asked(rollout)
     with contextlib.suppress(WorkflowUpdateFailedError, RPCError):
-        await rollout.execute_update(names.RESTORE, Restore(node="n1"))
+        await rollout.execute_update(temporal_names.RESTORE, Restore(node="n1"))
     await answer(rollout)
 
 
@@ -244,14 +244,16 @@ async def roll_back(theatre: Theatre, job: Job) -> Job:
     restarts = {index: Restart(node="n1", queue=theatre.context.queue) for index in job.spec.indices}
     spec = job.spec.model_copy(update={"restarts": restarts})
     only = set(job.spec.indices)
-    wanted = Start(spec, job.id, job.directory, ErrorLimit(), len(only), again=ANY_RESULT, only=only, puts_aside=False)
+    wanted = JobStart(
+        spec, job.id, job.directory, ErrorLimit(), len(only), again=ANY_RESULT, only=only, puts_aside=False
+    )
     return await start(wanted, Store.open())
 
 
 async def score_again(theatre: Theatre, job: Job) -> Job:
     """Score all rollouts again that have ended."""
     started: list[Job] = []
-    await rescore(job.directory.root, Request(name="again", concurrency=32), on_start=started.append)
+    await rescore(job.directory.root, RescoringRequest(name="again", concurrency=32), on_start=started.append)
     return started[0]
 
 

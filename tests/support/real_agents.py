@@ -18,7 +18,7 @@ from typing import Any, Literal
 import docker
 
 from benchflow.contracts.job import AgentSpec
-from benchflow.testing.scripted_model import Call, ModelRequest, ScriptedModel
+from benchflow.testing.scripted_model import ModelRequest, ReceivedCall, ScriptedModel
 
 BASE_IMAGE = os.environ.get("BENCHFLOW_TEST_IMAGE", "debian:bookworm-slim")
 STOCK, REPORT = "/app/stock.txt", "/app/report.txt"
@@ -71,14 +71,14 @@ class Asked:
         return AgentSpec(name=self.agent, model=name, base_url=base_url, effort=self.effort, env=env)
 
 
-def key_in(call: Call) -> str:
+def key_in(call: ReceivedCall) -> str:
     """What a call was made with, wherever its wire format has it."""
     headers = call.headers
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
     return bearer or headers.get("x-api-key") or headers.get("x-goog-api-key") or ""
 
 
-def effort_in(call: Call) -> str | None:
+def effort_in(call: ReceivedCall) -> str | None:
     """How hard a call wants the model to think, wherever its wire format has it."""
     body = call.body
     of_responses, of_messages = body.get("reasoning") or {}, body.get("output_config") or {}

@@ -19,14 +19,14 @@ import pytest
 from temporalio.service import RPCError
 
 from benchflow import stack
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.errors import ServerUnavailableError
 from benchflow.host import locked
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import remove_tree
-from benchflow.server import temporal_binary
 from benchflow.stack import free_port
 from benchflow.temporal import Target, connect, stack_target
+from benchflow.temporal_server import temporal_binary
 from benchflow.testing.waiting import until
 
 DIRECTORY = "run"
@@ -71,8 +71,8 @@ def start_server() -> dict[str, object]:
     command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
     for name in (*(f"gw{number}" for number in range(PROCESSES)), UNUSED):
         command += ["--namespace", name]
-    command += [f"--search-attribute={name}=Keyword" for name in names.KEYWORD_ATTRIBUTES]
-    command += [f"--search-attribute={name}=Double" for name in names.DOUBLE_ATTRIBUTES]
+    command += [f"--search-attribute={name}=Keyword" for name in temporal_names.KEYWORD_ATTRIBUTES]
+    command += [f"--search-attribute={name}=Double" for name in temporal_names.DOUBLE_ATTRIBUTES]
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
     address = f"127.0.0.1:{port}"

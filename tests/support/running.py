@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import Job, plan_job, submit
 
 T = TypeVar("T")

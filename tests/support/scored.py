@@ -16,7 +16,7 @@ from support.embedded import EmbeddedStack
 
 from benchflow import stack as stacks
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.rollout import Phase
+from benchflow.contracts.rollout_records import Phase
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until

@@ -7,13 +7,13 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from benchflow.stack import Process
+from benchflow.stack import StackProcess
 
 
 @contextmanager
 def stopped(pids: Iterable[int]) -> Iterator[None]:
     """Stop these processes, and have them continue when the context is left."""
-    processes = [Process.of(pid) for pid in pids]
+    processes = [StackProcess.of(pid) for pid in pids]
     try:
         for process in processes:
             _signal(process, signal.SIGSTOP)
@@ -23,7 +23,7 @@ def stopped(pids: Iterable[int]) -> Iterator[None]:
             _signal(process, signal.SIGCONT)
 
 
-def _signal(process: Process, number: signal.Signals) -> None:
+def _signal(process: StackProcess, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         if process.alive:
             os.kill(process.pid, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent_record import AgentRecord
 
 
 def agent(**fields: Any) -> AgentRecord:

@@ -15,14 +15,14 @@ from support.local_sandboxes import Economical
 
 from benchflow.contracts.environment import Manifest, Service
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ServiceDiedError
 from benchflow.planes.environment import WorldContext
-from benchflow.planes.environment.environment import ManifestEnvironment
 from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.environment.services import Services
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, left_mounted
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, left_mounted
 from benchflow.testing.waiting import until
 
 SERVICE = Path(__file__).with_name("notes_service.py")
@@ -90,7 +90,7 @@ async def running(sandbox: Sandbox, words: str) -> int:
     return sum(words in line and "ps -eo" not in line for line in said.stdout.splitlines())
 
 
-class Worlds(Fixtures):
+class Worlds(SandboxFixtures):
     """The fixtures of the tests of worlds, on any provider."""
 
     @pytest_asyncio.fixture
@@ -150,7 +150,7 @@ class OnDocker:
 class OnLocal(Economical):
     """Over the bare host, of which nothing may be left: no mount, no loop device."""
 
-    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
+    provider_path = "benchflow.planes.sandbox.local.local_driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -167,6 +167,6 @@ class OnLocal(Economical):
     @pytest.fixture(scope="class")
     @classmethod
     def image(cls, class_stack: str) -> ImageRef:
-        from benchflow.planes.sandbox.local.images import BARE
+        from benchflow.planes.sandbox.local.local_images import BARE
 
         return ImageRef(reference=BARE)

@@ -16,13 +16,13 @@ import pytest
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.planes.agent.toolbox import Toolbox
-from benchflow.planes.environment.interpreter import Kind, program_of
+from benchflow.planes.environment.helper_interpreter import Kind, program_of
 from benchflow.planes.environment.keeper import Keeper
-from benchflow.planes.environment.state import SqliteStore
-from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.planes.environment.world_state import SqliteStore
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 
 PROVIDERS = {
-    "local": "benchflow.planes.sandbox.local.driver:LocalDriver",
+    "local": "benchflow.planes.sandbox.local.local_driver:LocalDriver",
     "docker": "benchflow.planes.sandbox.docker:DockerDriver",
 }
 

@@ -18,14 +18,14 @@ from benchflow.contracts import ids
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import Origin, RolloutSpec
 from benchflow.contracts.reward import RewardEvent, VerifyResult
-from benchflow.contracts.rollout import Failure, RolloutResult, Step, StepOutcome, TurnResult
-from benchflow.jobs.plan import freeze, plan_job
+from benchflow.contracts.rollout_records import Failure, RolloutResult, Step, StepOutcome, TurnResult
+from benchflow.jobs.job_plan import freeze, plan_job
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.provenance import write_config
 from benchflow.results.write import write_json, write_rewards, write_rollout
 from benchflow.store import Store
 from benchflow.trajectories.journal import append_node, read_journal
-from benchflow.trajectories.tree import build_tree, node_id
+from benchflow.trajectories.rollout_tree import build_tree, node_id
 
 IMAGE = "debian:bookworm-slim"
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

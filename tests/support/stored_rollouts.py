@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import RolloutResult, Step, StepOutcome, TurnResult
+from benchflow.contracts.rollout_records import RolloutResult, Step, StepOutcome, TurnResult
 from benchflow.paths import RolloutPaths
 from benchflow.results.write import write_rollout
 from benchflow.trajectories.journal import append_node, read_journal
-from benchflow.trajectories.tree import build_tree, node_id
+from benchflow.trajectories.rollout_tree import build_tree, node_id
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

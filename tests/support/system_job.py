@@ -22,7 +22,7 @@ from support.agent_world import declare
 from support.paths import BENCHMARKS
 from support.running import job_config
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import open_job, plan_job, submit
 
 SystemTasks = Mapping[str, Sequence[Path]]

@@ -13,12 +13,12 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.activities.attempts import OngoingWork
-from benchflow.activities.context import WorkerContext
 from benchflow.activities.handover import RunningActivities
+from benchflow.activities.worker_context import WorkerContext
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import JobProgress
-from benchflow.contracts.options import WorkflowOptions
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.operator_options import WorkflowOptions
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.temporal import Target
 from benchflow.testing.waiting import until

@@ -9,7 +9,7 @@ from typing import Any
 from benchflow.cli.chosen import choose
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.trajectories.journal import append_node
 

@@ -12,17 +12,17 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import VerifierConfig, VerifierDocument
 from benchflow.planes.reward.verify import ScriptVerifier
-from benchflow.planes.sandbox.local.images import BARE
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures
+from benchflow.planes.sandbox.local.local_images import BARE
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures
 from benchflow.testing.waiting import until
 
 AGENT = 61000
 
 
-class InLocal(Fixtures):
+class InLocal(SandboxFixtures):
     """Local sandboxes that start from the host as it is."""
 
-    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
+    provider_path = "benchflow.planes.sandbox.local.local_driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -30,7 +30,7 @@ class InLocal(Fixtures):
         return ImageRef(reference=BARE)
 
 
-class InDocker(Fixtures):
+class InDocker(SandboxFixtures):
     """Containers."""
 
     provider_path = "benchflow.planes.sandbox.docker:DockerDriver"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_config import Healthcheck, SandboxConfig, SetupCommand
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.task import Task
 from benchflow.errors import ReadinessError, SetupCommandError
-from benchflow.hosting.readiness import check_health, run_setup_commands
+from benchflow.hosting.sandbox_readiness import check_health, run_setup_commands
 from benchflow.secrets import Secrets
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, nap, napping
 
 
 def task_with(*commands: SetupCommand) -> Task:
@@ -34,7 +34,7 @@ async def run_commands(sandbox: Sandbox, task: Task) -> None:
     await run_setup_commands(sandbox, task.sandbox.setup_commands, env, SECRETS, file=task.config_file)
 
 
-class WorldReadiness(Fixtures):
+class WorldReadiness(SandboxFixtures):
     """`run_setup_commands` and `check_health`."""
 
     @pytest_asyncio.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchflow.activities.reaper import Reaper
-from benchflow.contracts.provider import OwnedSandbox
+from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, owned_by_this_process
 
 

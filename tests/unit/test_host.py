@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import ConfigError, DiskFullError, HostFullError
-from benchflow.host import MAX_LINKS, SlotOwner, Slots, make_state_private, require_own_place
+from benchflow.host import MAX_LINKS, HostSlots, SlotOwner, make_state_private, require_own_place
 from benchflow.jobs.identity import check_jobs_dir
 from benchflow.paths import JobPaths, StatePaths
 
@@ -20,10 +20,10 @@ OTHER = 47_112
 
 
 async def test_slots_are_taken_once_a_sandbox_and_waited_for(tmp_path: Path) -> None:
-    slots = Slots(tmp_path / "slots", 2, 60)
+    slots = HostSlots(tmp_path / "slots", 2, 60)
     assert slots.take("a") and slots.take("b") and slots.take("a")
     assert not slots.take("c")
-    assert not Slots(tmp_path / "slots", 2, 60).take("c")
+    assert not HostSlots(tmp_path / "slots", 2, 60).take("c")
     waiting = asyncio.create_task(slots.wait("c"))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -34,7 +34,7 @@ async def test_slots_are_taken_once_a_sandbox_and_waited_for(tmp_path: Path) -> 
 
 
 async def test_a_slot_that_was_lent_is_taken_again_when_there_is_room(tmp_path: Path) -> None:
-    slots = Slots(tmp_path / "slots", 1, 60)
+    slots = HostSlots(tmp_path / "slots", 1, 60)
     assert slots.take("parent")
     slots.lend("parent")
     assert slots.take("child")
@@ -45,9 +45,9 @@ async def test_a_slot_that_was_lent_is_taken_again_when_there_is_room(tmp_path: 
 
 
 def test_a_slot_in_which_a_process_works_is_not_freed(tmp_path: Path) -> None:
-    slots = Slots(tmp_path / "slots", 2, 60)
+    slots = HostSlots(tmp_path / "slots", 2, 60)
     assert slots.take("a", owner=SlotOwner("workflow", "run"))
-    with Slots(tmp_path / "slots", 2, 60).in_use("a"):
+    with HostSlots(tmp_path / "slots", 2, 60).in_use("a"):
         # A later attempt takes it over while an earlier one works in it.
         assert slots.take("a", 2)
         assert not slots.free_unused("a")
@@ -59,7 +59,7 @@ def test_a_slot_in_which_a_process_works_is_not_freed(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_what_a_slot_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = Slots(tmp_path / "slots", 2, 60)
+    slots = HostSlots(tmp_path / "slots", 2, 60)
     assert slots.take("a", 2, SlotOwner("workflow", "run"))
 
     def refuse(*_: object) -> int:
@@ -81,7 +81,7 @@ def test_a_full_disk_leaves_what_a_slot_remembers(tmp_path: Path, monkeypatch: p
 def test_a_slot_of_an_earlier_version_or_cut_off_by_a_full_disk_has_no_owner(
     tmp_path: Path, content: str, current: int
 ) -> None:
-    slots = Slots(tmp_path / "slots", 1, 60)
+    slots = HostSlots(tmp_path / "slots", 1, 60)
     (tmp_path / "slots").mkdir()
     (tmp_path / "slots" / "a").write_text(content)
     assert slots.owner("a") is None
@@ -89,7 +89,7 @@ def test_a_slot_of_an_earlier_version_or_cut_off_by_a_full_disk_has_no_owner(
 
 
 async def test_a_host_that_stays_full_says_so_retryably(tmp_path: Path) -> None:
-    slots = Slots(tmp_path / "slots", 1, 0.05)
+    slots = HostSlots(tmp_path / "slots", 1, 0.05)
     slots.take("a")
     with pytest.raises(HostFullError) as caught:
         await slots.wait("b")

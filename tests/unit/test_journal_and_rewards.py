@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from benchflow.contracts.reward import RewardEvent
-from benchflow.contracts.rollout import Step, StepOutcome, TurnResult
+from benchflow.contracts.rollout_records import Step, StepOutcome, TurnResult
 from benchflow.paths import RolloutPaths
 from benchflow.results.write import set_aside, write_rewards
 from benchflow.trajectories import journal as journal_module
 from benchflow.trajectories.journal import NodeWriter, append_node, read_heads, read_journal, timestamp
-from benchflow.trajectories.tree import build_tree
+from benchflow.trajectories.rollout_tree import build_tree
 
 TWO = [{"type": "user_message", "text": "do"}, {"type": "agent_message", "text": "done"}]
 

@@ -15,7 +15,7 @@ from benchflow.contracts import ids
 from benchflow.errors import ResultFileError
 from benchflow.jobs.identity import check_results
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.rescoring import Request, rescore
+from benchflow.rescoring import RescoringRequest, rescore
 from benchflow.results.summary import read_results, read_spec
 from benchflow.results.write import append_row, set_aside
 
@@ -57,7 +57,7 @@ def link(place: Path, target: Path) -> None:
 
 def rescored(job: JobPaths) -> None:
     """Score the job again; a rollout that could not be is an error, too."""
-    found = asyncio.run(rescore(job.root, Request(name=NAME)))
+    found = asyncio.run(rescore(job.root, RescoringRequest(name=NAME)))
     for rollout in found.rollouts:
         if rollout.error is not None:
             raise ResultFileError(rollout.error.message, file=rollout.error.file)

@@ -21,13 +21,13 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
 from benchflow.errors import ConfigError, StateKeyError, UntrustedJobError
 from benchflow.jobs.identity import claim, differences, record_options
-from benchflow.jobs.plan import freeze, plan_job
+from benchflow.jobs.job_plan import freeze, plan_job
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.agent.registry import find_agent
 from benchflow.provenance import is_own, read_own_spec, write_config
-from benchflow.rescoring import Request, stored_workbench
+from benchflow.rescoring import RescoringRequest, stored_workbench
 from benchflow.rescoring.own_rollouts import read_own_rollout
-from benchflow.rescoring.plan import plan_rescoring
+from benchflow.rescoring.rescoring_plan import plan_rescoring
 from benchflow.results.summary import read_spec
 from benchflow.store import Store
 
@@ -76,7 +76,7 @@ def replayed(job: JobPaths, *, trust: bool = False) -> Any:
 
 
 def rescored(job: JobPaths, *, trust: bool = False) -> Any:
-    return asyncio.run(plan_rescoring(job.root, Request(name="new", trust=trust)))
+    return asyncio.run(plan_rescoring(job.root, RescoringRequest(name="new", trust=trust)))
 
 
 ACTS: dict[str, Callable[..., Any]] = {"resume": again, "replay": replayed, "rescore": rescored}

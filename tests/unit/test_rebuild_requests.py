@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from support.stored_jobs import write_task
 
-from benchflow.cli.request import job_config
 from benchflow.cli.resume import plan_again
+from benchflow.cli.submit_request import job_config
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import JobSpec, Origin
 from benchflow.jobs.identity import claim, differences
-from benchflow.jobs.plan import JobPlan, freeze, plan_job
+from benchflow.jobs.job_plan import JobPlan, freeze, plan_job
 from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
 from benchflow.store import Store
 

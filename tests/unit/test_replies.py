@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.rollout import Answer, Option, UserQuestion
+from benchflow.contracts.rollout_records import Answer, Option, UserQuestion
 from benchflow.errors import AskUserError
-from benchflow.jobs.questions import answer_to
+from benchflow.jobs.question_callback import answer_to
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

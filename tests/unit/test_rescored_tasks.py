@@ -10,7 +10,7 @@ from support.task_writer import write_task
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import TaskRef
 from benchflow.paths import StatePaths
-from benchflow.rescoring.tasks import FoundTask, Tasks
+from benchflow.rescoring.found_tasks import FoundTask, Tasks
 from benchflow.store import Store
 from benchflow.tasks import digest_tree
 

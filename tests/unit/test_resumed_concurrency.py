@@ -11,11 +11,11 @@ import pytest
 from support.command_line import Bench, bench
 from support.stored_jobs import write_task
 
-from benchflow.cli.report import describe
+from benchflow.cli.job_report import describe
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import JobSpec
 from benchflow.jobs.identity import claim, differences, record_options
-from benchflow.jobs.plan import JobPlan, freeze, plan_job
+from benchflow.jobs.job_plan import JobPlan, freeze, plan_job
 from benchflow.paths import JobPaths
 from benchflow.provenance import write_config
 from benchflow.results.summary import read_spec
@@ -51,7 +51,7 @@ def resumed(bench: Bench, job: JobPaths, monkeypatch: pytest.MonkeyPatch, *optio
     def start(plan: JobPlan, **_: Any) -> None:
         plans.append(plan)
 
-    monkeypatch.setattr("benchflow.cli.submit.start", start)
+    monkeypatch.setattr("benchflow.cli.bench_submit.start", start)
     ran = bench("job", "resume", job.root.name, "--jobs-dir", job.root.parent, *options)
     assert ran.status == 0, ran.err
     (plan,) = plans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchflow.paths import state_label
-from benchflow.planes.environment.state import _NAME
+from benchflow.planes.environment.world_state import _NAME
 
 
 def test_a_plain_name_of_a_step_is_told() -> None:

@@ -9,9 +9,9 @@ import pytest
 from support.stored_jobs import Past, store_job, write_task
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport, VerifyResult
-from benchflow.contracts.rollout import Failure, Step, StepOutcome, TurnResult
+from benchflow.contracts.rollout_records import Failure, Step, StepOutcome, TurnResult
 from benchflow.paths import RolloutPaths
-from benchflow.results.findings import MAX_FINDINGS, hardening_metadata, limited, step_findings
+from benchflow.results.hardening_findings import MAX_FINDINGS, hardening_metadata, limited, step_findings
 from benchflow.trajectories.nodes import load_rollout
 
 RESTORED = HardeningFinding(item="verify_tools", action="restored", path="/usr/bin/diff", weight="tampering")

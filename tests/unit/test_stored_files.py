@@ -12,7 +12,7 @@ import pytest
 from support.command_line import Bench, bench
 from support.stored_jobs import store_job, write_task
 
-from benchflow.contracts.rollout import RolloutTree
+from benchflow.contracts.rollout_records import RolloutTree
 from benchflow.errors import ResultFileError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.summary import read_results, read_spec

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from benchflow.cli.report import reward_or_value
+from benchflow.cli.job_report import reward_or_value
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
-from benchflow.contracts.rollout import RolloutOutcome, RolloutResult
+from benchflow.contracts.rollout_records import RolloutOutcome, RolloutResult
 from benchflow.paths import JobPaths
 from benchflow.results.summary import AgentSummary, Summary, pass_at_k, read_results, summarize, write_summary
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.rollout import Step
+from benchflow.contracts.rollout_records import Step
 from benchflow.paths import RolloutPaths
 from benchflow.results.undoing import (
     mark_undone_calls,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchflow.contracts.gateway import Api
 from benchflow.gateway.dialects.anthropic_messages import AnthropicMessages
-from benchflow.gateway.dialects.dialect import Answered, Asked, Dialect, Document
+from benchflow.gateway.dialects.dialect import Answered, Dialect, Document, ParsedRequest
 from benchflow.gateway.dialects.gemini import Gemini
 from benchflow.gateway.dialects.openai_chat import OpenAIChat
 from benchflow.gateway.dialects.openai_responses import OpenAIResponses
@@ -17,9 +17,9 @@ from benchflow.gateway.dialects.reading import count_spoken, documents, is_answe
 __all__ = [
     "DIALECTS",
     "Answered",
-    "Asked",
     "Dialect",
     "Document",
+    "ParsedRequest",
     "count_spoken",
     "documents",
     "is_answer",

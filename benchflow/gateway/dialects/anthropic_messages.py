@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
-from benchflow.gateway.dialects.dialect import Answered, Asked, Document
+from benchflow.gateway.dialects.dialect import Answered, Document, ParsedRequest
 from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
 _ERRORS = {
@@ -28,13 +28,13 @@ class AnthropicMessages:
     forbidden: frozenset[str] = frozenset()
     refused = 402
 
-    def asked(self, path: str, body: Document) -> Asked:
+    def asked(self, path: str, body: Document) -> ParsedRequest:
         """Parse a request body. Its system text includes system messages among the others."""
         messages = tables(body.get("messages"))
         # Some clients put system messages among the others.
         inline = [text_of(message.get("content")) for message in messages if message.get("role") == "system"]
         users = [message for message in messages if message.get("role") == "user"]
-        return Asked(
+        return ParsedRequest(
             model=word(body.get("model")),
             stream=bool(body.get("stream")),
             tools=bool(body.get("tools")),

@@ -13,7 +13,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """A parsed request."""
 
     model: str | None = None
@@ -68,7 +68,7 @@ class Dialect(Protocol):
     forbidden: frozenset[str]
     refused: int
 
-    def asked(self, path: str, body: Document) -> Asked:
+    def asked(self, path: str, body: Document) -> ParsedRequest:
         """Parse a request body. `path` is the request's path without its query."""
 
     def answered(self, documents: Iterable[Document]) -> Answered:

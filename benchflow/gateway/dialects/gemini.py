@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
-from benchflow.gateway.dialects.dialect import Answered, Asked, Document
+from benchflow.gateway.dialects.dialect import Answered, Document, ParsedRequest
 from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
 _STATUS = {
@@ -38,13 +38,13 @@ class Gemini:
     forbidden: frozenset[str] = frozenset()
     refused = 402
 
-    def asked(self, path: str, body: Document) -> Asked:
+    def asked(self, path: str, body: Document) -> ParsedRequest:
         """Parse a request: model and streaming are in its path."""
         found = _PATH.search(path)
         contents = tables(body.get("contents"))
         users = [content for content in contents if content.get("role", "user") == "user"]
         system = body.get("systemInstruction") or body.get("system_instruction")
-        return Asked(
+        return ParsedRequest(
             model=found.group(1) if found else None,
             stream=found is not None and found.group(2) == "streamGenerateContent",
             tools=bool(body.get("tools")),

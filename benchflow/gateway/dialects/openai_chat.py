@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
-from benchflow.gateway.dialects.dialect import Answered, Asked, Document
+from benchflow.gateway.dialects.dialect import Answered, Document, ParsedRequest
 from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
 _SYSTEM = ("system", "developer")
@@ -21,11 +21,11 @@ class OpenAIChat:
     forbidden: frozenset[str] = frozenset()
     refused = 402
 
-    def asked(self, path: str, body: Document) -> Asked:
+    def asked(self, path: str, body: Document) -> ParsedRequest:
         """Parse a request body. Its system text includes developer messages."""
         messages = tables(body.get("messages"))
         users = [message for message in messages if message.get("role") == "user"]
-        return Asked(
+        return ParsedRequest(
             model=word(body.get("model")),
             stream=bool(body.get("stream")),
             tools=bool(body.get("tools") or body.get("functions")),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchflow.contracts.gateway import Api, CallUsage, Sampling
-from benchflow.gateway.dialects.dialect import Answered, Asked, Document
+from benchflow.gateway.dialects.dialect import Answered, Document, ParsedRequest
 from benchflow.gateway.dialects.openai_chat import openai_error
 from benchflow.gateway.dialects.reading import capped, count, is_count, put, table, tables, text_of, word
 
@@ -22,7 +22,7 @@ class OpenAIResponses:
     forbidden: frozenset[str] = frozenset({"background"})
     refused = 400
 
-    def asked(self, path: str, body: Document) -> Asked:
+    def asked(self, path: str, body: Document) -> ParsedRequest:
         """Parse a request body. Its system text includes instructions, system and developer messages."""
         given = body.get("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else tables(given)
@@ -31,7 +31,7 @@ class OpenAIResponses:
         users = [item for item in items if item.get("role") == "user"]
         # Some clients offer further tools among the messages.
         more = any(item.get("type") == "additional_tools" and item.get("tools") for item in items)
-        return Asked(
+        return ParsedRequest(
             model=word(body.get("model")),
             stream=bool(body.get("stream")),
             tools=bool(body.get("tools")) or more,

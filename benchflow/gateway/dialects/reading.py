@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from benchflow.gateway.dialects.dialect import Document
-from benchflow.gateway.values import MAX_VALUES, count_values
+from benchflow.gateway.value_counts import MAX_VALUES, count_values
 
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|[\r\n]|\Z)")
 

@@ -7,24 +7,24 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent import AgentPlace, RolloutAgent, Unanswered
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.failures import typed_error
-from benchflow.contracts.session import Agent, AgentPlace, Unanswered
 from benchflow.errors import AgentExitError, BenchFlowError
 
 _DRIVEN_BY = {
-    "acp": "benchflow.planes.agent.acp.agent:AcpAgent",
-    "acpx": "benchflow.planes.agent.acpx.agent:AcpxAgent",
+    "acp": "benchflow.planes.agent.acp.acp_agent:AcpAgent",
+    "acpx": "benchflow.planes.agent.acpx.acpx_agent:AcpxAgent",
     "python": "benchflow.planes.agent.function:make_agent",
 }
 """Constructors of agents by the `protocol` of their record, imported when the first one is made."""
 
 
-def agent_in(place: AgentPlace) -> Agent:
+def agent_in(place: AgentPlace) -> RolloutAgent:
     """Return the agent of a place's record, for that place."""
     module, _, name = _DRIVEN_BY[place.record.protocol].partition(":")
     with attributed(place.record):
-        made: Agent = getattr(importlib.import_module(module), name)(place)
+        made: RolloutAgent = getattr(importlib.import_module(module), name)(place)
     return made
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchflow.contracts.agent import AgentRecord
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.agent import AgentPlace
+from benchflow.contracts.agent_record import AgentRecord
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.session import AgentPlace
 from benchflow.errors import SandboxError, SandboxSetupTimeoutError
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
@@ -48,7 +48,7 @@ _ACCOUNT = """id -u -- "$1" && id -g -- "$1" || exit 1
 
 
 @dataclass(frozen=True)
-class Account:
+class SandboxAccount:
     """An account of a sandbox."""
 
     name: str
@@ -57,17 +57,17 @@ class Account:
     home: str
 
 
-async def find_account(sandbox: Sandbox, user: str | int) -> Account:
+async def find_account(sandbox: Sandbox, user: str | int) -> SandboxAccount:
     """Return the account of a user of the sandbox. Raise `SandboxError` if there is none."""
     if user in ("root", 0, "0"):
-        return Account("root", 0, 0, "/root")
+        return SandboxAccount("root", 0, 0, "/root")
     answer = await sandbox.control(_ACCOUNT, str(user))
     rows = answer.stdout.split("\n")
     if answer.return_code != 0 or len(rows) < 3 or not (rows[0].isdigit() and rows[1].isdigit()):
         raise SandboxError(
             f"there is no user {user!r} in the sandbox", key="agent.user", log_tail=answer.stderr or None
         )
-    return Account(str(user), int(rows[0]), int(rows[1]), rows[2] or "/")
+    return SandboxAccount(str(user), int(rows[0]), int(rows[1]), rows[2] or "/")
 
 
 async def new_session(place: AgentPlace, index: int) -> AgentSession:

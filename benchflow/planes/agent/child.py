@@ -5,8 +5,8 @@ from __future__ import annotations
 from benchflow.contracts.branch import ChildSpec
 from benchflow.contracts.job import AgentSpec
 from benchflow.errors import ConfigError
+from benchflow.planes.agent.agent_settings import credentials_of, settings_for
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.agent.settings import credentials_of, settings_for
 
 
 def check_child(agent: AgentSpec, child: ChildSpec, key: str) -> None:

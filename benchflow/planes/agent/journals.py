@@ -9,7 +9,7 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.errors import ACPError
 from benchflow.planes.agent.acp.sent import FILE
 from benchflow.planes.agent.acp.wire import Wire
-from benchflow.planes.agent.function.steps import MEMORY, all_steps
+from benchflow.planes.agent.function.recorded_steps import MEMORY, all_steps
 from benchflow.planes.agent.notes import Notes, SessionFiles
 
 MAX_KEPT_BYTES = 256 * 1024 * 1024

@@ -22,11 +22,11 @@ from importlib import resources
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.job import AgentSpec
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.acpx import PREFIX, acpx_record
-from benchflow.planes.agent.records import load_record, parse_record
+from benchflow.planes.agent.agent_record_files import load_record, parse_record
 
 GROUP = "benchflow.agents"
 """Group of the entry points of agents."""

@@ -4,13 +4,13 @@ Hosting and activities import nothing of the plane but the names exported here. 
 manifest, which `ManifestEnvironment` implements, or is a class in the user's code (`environment_code`).
 """
 
-from benchflow.planes.environment.context import WorldContext
-from benchflow.planes.environment.door import check_environment, open_environment, prepare_sandbox
-from benchflow.planes.environment.interpreter import Kind
+from benchflow.planes.environment.environment_lookup import check_environment, open_environment, prepare_sandbox
+from benchflow.planes.environment.environment_trial import EnvironmentCheck, Setting, try_world
+from benchflow.planes.environment.helper_interpreter import Kind
 from benchflow.planes.environment.observing import differences
 from benchflow.planes.environment.outfit import Outfit
-from benchflow.planes.environment.trial import EnvironmentCheck, Setting, try_world
 from benchflow.planes.environment.verifier_urls import urls_of_verifier
+from benchflow.planes.environment.world_context import WorldContext
 from benchflow.planes.environment.writing import parse_post
 
 __all__ = [

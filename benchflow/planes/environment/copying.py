@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 
 from benchflow.contracts.environment import Observation
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
-from benchflow.planes.environment.environment import ManifestEnvironment, Place
+from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.planes.environment.manifest_environment import ManifestEnvironment, WorldPlace
 from benchflow.planes.environment.observing import answer_words, difference, is_same, observe
 from benchflow.planes.environment.proofs import UrlProof
 from benchflow.planes.environment.verifier_urls import OPEN_END
 from benchflow.planes.sandbox.cancellation import see_through
 
-StartCopy = Callable[[ImageRef], AbstractAsyncContextManager[tuple[ManifestEnvironment, Place]]]
+StartCopy = Callable[[ImageRef], AbstractAsyncContextManager[tuple[ManifestEnvironment, WorldPlace]]]
 """Starts a sandbox from a snapshot for a block, with its world not started yet, and removes it at the end."""
 
 
@@ -31,7 +31,7 @@ class Comparison:
     world: ManifestEnvironment
     """The world to copy. It is ready."""
 
-    place: Place
+    place: WorldPlace
     """Sandbox of the world."""
 
     provider: SandboxProvider
@@ -77,7 +77,7 @@ class Comparison:
         return done, [seen[url].model_copy(update=where) for url in self.urls]
 
     @asynccontextmanager
-    async def _copied(self) -> AsyncIterator[Place]:
+    async def _copied(self) -> AsyncIterator[WorldPlace]:
         """Start a copy for a block, with restored databases, as in a branch's child, and its services ready."""
         is_stateful = self.world.manifest.is_stateful
         state = await self.world.snapshot(self.name) if is_stateful else None

@@ -36,7 +36,7 @@ def dotted(at: KeyPath) -> str:
     return text
 
 
-class Document:
+class ManifestDocument:
     """A file's content as JSON-like data, in `data`, with the line of each key."""
 
     def __init__(self, file: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from benchflow.contracts.environment import EnvironmentRef, ForwardEnv, Manifest, Readiness, StateTable, TaskSelection
-from benchflow.contracts.world import Environment
+from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import ConfigError
 from benchflow.planes.environment.rules import problems_of
 from benchflow.user_code import import_anew, import_for_job
@@ -23,7 +23,7 @@ NAME_KEY, PATH_KEY = "environment_name", "environment_import_path"
 """Keys of configurations that name an environment in code: an entry point, and an import path."""
 
 
-def load_environment(code: str, root: str = ".", *, job: str | None = None) -> type[Environment]:
+def load_environment(code: str, root: str = ".", *, job: str | None = None) -> type[StatefulEnvironment]:
     """Import an environment.
 
     Args:
@@ -32,7 +32,7 @@ def load_environment(code: str, root: str = ".", *, job: str | None = None) -> t
         job: Id of the job, for which it is imported once; None to import the module's file as it is now.
 
     Raises:
-        ConfigError: It cannot be imported, is no subclass of `Environment`, or leaves methods abstract.
+        ConfigError: It cannot be imported, is no subclass of `StatefulEnvironment`, or leaves methods abstract.
     """
     if ":" not in code:
         key, found = NAME_KEY, _installed(code)
@@ -40,9 +40,9 @@ def load_environment(code: str, root: str = ".", *, job: str | None = None) -> t
         key, found = PATH_KEY, import_anew(code, root, key=PATH_KEY)
     else:
         key, found = PATH_KEY, import_for_job(code, root, job, key=PATH_KEY)
-    if not (isinstance(found, type) and issubclass(found, Environment)):
+    if not (isinstance(found, type) and issubclass(found, StatefulEnvironment)):
         raise ConfigError(
-            f"{code} is no subclass of benchflow.contracts.world.Environment",
+            f"{code} is no subclass of benchflow.contracts.world.StatefulEnvironment",
             key=key,
             remedy="name the class, not an object of it; see docs/custom-environment.md",
         )
@@ -77,7 +77,7 @@ def _installed(name: str) -> object:
     return found
 
 
-def describe_environment(environment: type[Environment], code: str) -> Manifest:
+def describe_environment(environment: type[StatefulEnvironment], code: str) -> Manifest:
     """Return the declarations of a class as a manifest.
 
     Args:
@@ -120,7 +120,7 @@ def describe_environment(environment: type[Environment], code: str) -> Manifest:
     return declared
 
 
-def environment_digest(environment: type[Environment], declared: Manifest) -> str:
+def environment_digest(environment: type[StatefulEnvironment], declared: Manifest) -> str:
     """Return the SHA-256, in hex, of a class's name, its declarations, and the content of its file."""
     try:
         file = hashlib.sha256(Path(inspect.getfile(environment)).read_bytes()).hexdigest()
@@ -134,7 +134,7 @@ def environment_digest(environment: type[Environment], declared: Manifest) -> st
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def code_of(ref: EnvironmentRef, job: str) -> type[Environment] | None:
+def code_of(ref: EnvironmentRef, job: str) -> type[StatefulEnvironment] | None:
     """Return the class of an environment in code, imported once for the job; None for a manifest.
 
     Args:

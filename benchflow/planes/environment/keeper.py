@@ -20,7 +20,7 @@ from typing import Any
 from benchflow.contracts.environment import ProbeAnswer
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import StateBusyError, StateError, WorldError
-from benchflow.planes.environment.interpreter import Kind
+from benchflow.planes.environment.helper_interpreter import Kind
 
 PROBE_EVERY = 0.03
 """Seconds between two attempts of one probe."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import Manifest
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
-from benchflow.planes.environment.interpreter import Kind, interpreter_of, program_of
+from benchflow.planes.environment.helper_interpreter import Kind, interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
 
 

@@ -44,7 +44,7 @@ _REAPED_SEC = 60.0
 """Seconds in which a living supervisor must have recorded the exit status of a service that is gone."""
 
 
-class Ports(Protocol):
+class PortSource(Protocol):
     """A source of the TCP ports on which processes of a sandbox listen."""
 
     async def ports_in_use(self, ports: Sequence[int]) -> Mapping[int, str]:
@@ -60,7 +60,7 @@ class Services:
         services: Sequence[Service],
         sandbox: Sandbox,
         *,
-        ports: Ports,
+        ports: PortSource,
         env: Mapping[str, str] | None = None,
         source: str = "",
         probed: Mapping[str, bool] | None = None,

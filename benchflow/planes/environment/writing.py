@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ConfigError, StateError, WorldError
-from benchflow.planes.environment.interpreter import Kind
+from benchflow.planes.environment.helper_interpreter import Kind
 
 TABLE = "benchflow_env_check"
 

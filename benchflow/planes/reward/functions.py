@@ -1,7 +1,7 @@
 """Reward functions by their type in a task: built-ins, entry points of `benchflow.rewards`, and `module:Class`.
 
 A built-in is imported at its first use; `module:Class` only if an installed package declares it, or the user allows it
-(see `benchflow.contracts.code`). They are run in `score`.
+(see `benchflow.contracts.allowed_code`). They are run in `score`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from pydantic import ValidationError
 
-from benchflow.contracts.code import allowing, is_allowed
+from benchflow.contracts.allowed_code import allowing, is_allowed
 from benchflow.contracts.reward import RewardFunc, RewardFuncSpec, RewardTable, Space
 from benchflow.errors import TaskError, TaskValueError, UnknownKeyError
 
@@ -27,7 +27,7 @@ BUILT_IN: dict[str, str] = {
     "tests": "benchflow.planes.reward.output:TestRewardFunc",
     "string-match": "benchflow.planes.reward.output:StringMatchRewardFunc",
     "code-exec": "benchflow.planes.reward.output:CodeExecRewardFunc",
-    "llm-judge": "benchflow.planes.reward.output:LLMJudgeRewardFunc",
+    "llm-judge": "benchflow.planes.reward.output:ModelJudgeRewardFunc",
     "forbidden-tools": "benchflow.planes.reward.action:ForbiddenTools",
     "known-tools": "benchflow.planes.reward.action:KnownTools",
     "required-calls": "benchflow.planes.reward.action:RequiredCalls",

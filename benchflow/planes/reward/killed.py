@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.errors import VerifierError, VerifierMemoryError, VerifierTimeoutError
-from benchflow.planes.sandbox.memory import KillNote
 from benchflow.planes.sandbox.outcome import KILLED
+from benchflow.planes.sandbox.sandbox_memory import KillNote
 
 
 @contextmanager

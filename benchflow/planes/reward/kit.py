@@ -14,7 +14,7 @@ from benchflow.contracts.reward import AggregatePolicy, JudgeRubric, VerifyResul
 from benchflow.contracts.verifier import VerifierDocument, VerifierStrategy
 from benchflow.errors import RewardFileError
 from benchflow.planes.reward.aggregate import aggregate_metrics
-from benchflow.planes.reward.script import REWARD_JSON
+from benchflow.planes.reward.script_reward import REWARD_JSON
 from benchflow.planes.reward.strict import AGREEMENT
 
 MANIFEST = "/logs/verifier/reward-kit.json"

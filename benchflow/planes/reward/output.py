@@ -35,7 +35,14 @@ from benchflow.errors import RewardFuncError, UnsafePathError, VerifierError, Ve
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.inputs import find_inputs
-from benchflow.planes.reward.judge import Document, Material, ModelJudge, credential_of, documents_below, judge_rubric
+from benchflow.planes.reward.judge import (
+    JudgedDocument,
+    Material,
+    ModelJudge,
+    credential_of,
+    documents_below,
+    judge_rubric,
+)
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.stored_files import read_stored
 
@@ -305,7 +312,7 @@ Rubric = Annotated[JudgeRubric, BeforeValidator(_rubric_of)]
 
 
 @dataclass(frozen=True, config=_OPTIONS)
-class LLMJudgeRewardFunc:
+class ModelJudgeRewardFunc:
     """Reward function: the score that a model gives to the agent's work by a rubric, in [0, 1]."""
 
     rubric: Rubric
@@ -370,10 +377,10 @@ class LLMJudgeRewardFunc:
         place = rollout.evidence.parent if rollout.evidence is not None else rollout.directory
         return ModelJudge(settings, key, RolloutPaths(place).judge())
 
-    def _documents(self, node: RolloutNode) -> list[Document]:
+    def _documents(self, node: RolloutNode) -> list[JudgedDocument]:
         """Return the documents for the judge: the answer and the inputs. Raise `RewardFuncError` if there are none."""
         rollout = node.rollout
-        found = [Document("the agent's answer", node.answer)] if node.answer else []
+        found = [JudgedDocument("the agent's answer", node.answer)] if node.answer else []
         if self.inputs:
             for path, place in find_inputs(self.inputs, rollout, _step_of(node)).items():
                 below = path.rstrip("/") + "/" if place.is_directory() else path

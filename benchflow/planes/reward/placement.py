@@ -15,7 +15,7 @@ from benchflow.archive_reader import read_archive
 from benchflow.confined import MAX_ENTRIES
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.capture import ARTIFACTS, limits_of, read_declared, read_record
+from benchflow.planes.reward.evidence import ARTIFACTS, limits_of, read_declared, read_record
 from benchflow.planes.sandbox.archives import excluded
 from benchflow.stored_files import open_stored
 

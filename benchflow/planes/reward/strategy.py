@@ -10,7 +10,7 @@ from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import VerifierConfig, VerifierStrategy
 from benchflow.errors import JudgeError, VerifierError
 from benchflow.planes.reward.inputs import find_inputs, judged_directory, strategy_of
-from benchflow.planes.reward.judge import Document, Material, documents_below, judge_as_role, judge_rubric
+from benchflow.planes.reward.judge import JudgedDocument, Material, documents_below, judge_as_role, judge_rubric
 from benchflow.planes.reward.ors import read_episode
 
 
@@ -83,7 +83,7 @@ async def _role(
     role = task.verifier_document.role_prompts.get(strategy.role or "") if task.verifier_document else None
     if role is None:
         raise VerifierError(f"there is no role {strategy.role!r}", key="role", remedy="add its section to verifier.md")
-    documents: list[Document] = []
+    documents: list[JudgedDocument] = []
     for path, place in find_inputs(strategy.inputs, node.rollout, step).items():
         prefix = f"{path.rstrip('/')}/" if place.is_directory() else path
         documents += await asyncio.to_thread(documents_below, place, prefix=prefix)

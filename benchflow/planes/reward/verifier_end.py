@@ -14,7 +14,7 @@ from benchflow.contracts.verifier import VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError, VerifierTimeoutError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import misses_plugin, note_doubts
-from benchflow.planes.reward.script import OUTPUT, parse_rewards
+from benchflow.planes.reward.script_reward import OUTPUT, parse_rewards
 from benchflow.planes.reward.strict import read_tail
 from benchflow.planes.sandbox.outcome import NOT_STARTED
 

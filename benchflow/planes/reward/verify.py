@@ -23,14 +23,14 @@ from benchflow.contracts.verifier import CollectCommand, VerifierConfig, Verifie
 from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env
-from benchflow.planes.reward.hardening.names import CLEAR_AWAY
 from benchflow.planes.reward.hardening.strangers import signal_schedulers, told_running, unaltered_strangers
+from benchflow.planes.reward.hardening.verifier_dependencies import CLEAR_AWAY
 from benchflow.planes.reward.killed import explaining_kills
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
 from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
 from benchflow.planes.reward.uploads import compare_uploads
 from benchflow.planes.reward.verifier_end import RUN, TAIL, check_end, doubts_of, output_tail, read_result
-from benchflow.planes.sandbox.memory import KillNote
+from benchflow.planes.sandbox.sandbox_memory import KillNote
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.store import storage_errors, write_atomic
 

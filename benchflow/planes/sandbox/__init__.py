@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import cast
 
 from benchflow.contracts.driver import SandboxDriver
-from benchflow.contracts.provider import SandboxProvider
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ConfigError, SandboxError
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 GROUP = "benchflow.sandboxes"
 """Group of the entry points."""

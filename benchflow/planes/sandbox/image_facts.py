@@ -8,10 +8,10 @@ from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.store import write_atomic
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from benchflow.confined import ConfinedDirectory, Entry
+from benchflow.confined import ConfinedDirectory, DirectoryEntry
 from benchflow.contracts.file_changes import FileChanges, FileKind, FileState
 from benchflow.errors import SandboxError, UnsafePathError
 
@@ -230,7 +230,7 @@ class _Reader:
                 break
             self.found.pop(self._earlier[place], None)
 
-    def _is_opaque(self, entry: Entry) -> bool:
+    def _is_opaque(self, entry: DirectoryEntry) -> bool:
         """Return whether a directory hides those of the layers below. Raises `SandboxError` for a redirect."""
         attributes = self.layer.attributes(entry.name)
         if any(name in attributes for name in _ELSEWHERE):
@@ -241,7 +241,7 @@ class _Reader:
             )
         return any(attributes.get(name) == b"y" for name in OPAQUE)
 
-    def _state(self, entry: Entry) -> FileState:
+    def _state(self, entry: DirectoryEntry) -> FileState:
         """Return the state of an entry, with a digest if the file may equal an earlier state."""
         if not entry.is_file:
             return state_of(entry.status, target=lambda: self.layer.read_link(entry.name))

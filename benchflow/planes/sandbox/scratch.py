@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.host_records import file_lock
 
 
 @asynccontextmanager

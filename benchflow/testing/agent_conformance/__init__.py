@@ -7,7 +7,7 @@ installed):
     from benchflow.testing.agent_conformance import AgentConformance
 
     class TestMyAgent(AgentConformance):
-        provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
+        provider_path = "benchflow.planes.sandbox.local.local_driver:LocalDriver"
         agent = "my_package.agent:MyAgent"
         talks = "Say hello."
         lasts = "Say hello, then wait for an hour."
@@ -19,7 +19,7 @@ that calls a model needs one that follows them, such as `benchflow.testing.scrip
 `route`. Without `asks` and `remembers` their tests are skipped. Override `furnish` to put files into the sandbox before
 the agent starts. A test gives each process an agent object of its own, since all state must survive the process.
 
-Each theme is a class of its own (`Opening`, `Turns`, ...), so that an unfinished agent can begin with one of them.
+Each theme is a class of its own (`SessionOpeningTests`, `TurnTests`, ...): an unfinished agent can begin with one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,20 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in ("fixtures", "sessions", "turns", "endings")))
 
 # After the call above, so that a failing assertion of the suite shows its values.
-from benchflow.testing.agent_conformance.endings import Endings  # noqa: E402
-from benchflow.testing.agent_conformance.sessions import Opening, Questions, Restoring  # noqa: E402
-from benchflow.testing.agent_conformance.turns import Turns  # noqa: E402
+from benchflow.testing.agent_conformance.agent_ending_tests import AgentEndingTests  # noqa: E402
+from benchflow.testing.agent_conformance.session_tests import QuestionTests, SessionOpeningTests, SessionRestoreTests  # noqa: E402
+from benchflow.testing.agent_conformance.turn_tests import TurnTests  # noqa: E402
 
-__all__ = ["AgentConformance", "Endings", "Opening", "Questions", "Restoring", "Turns"]
+__all__ = [
+    "AgentConformance",
+    "AgentEndingTests",
+    "QuestionTests",
+    "SessionOpeningTests",
+    "SessionRestoreTests",
+    "TurnTests",
+]
 
 
 @pytest.mark.asyncio
-class AgentConformance(Opening, Turns, Endings, Questions, Restoring):
+class AgentConformance(SessionOpeningTests, TurnTests, AgentEndingTests, QuestionTests, SessionRestoreTests):
     """The whole suite. Subclass it under a name that pytest collects, and set `agent` and the prompts."""

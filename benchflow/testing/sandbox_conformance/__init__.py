@@ -21,8 +21,8 @@ cannot enforce must be a warning of the `SandboxRef` that names it (`memory_mb`,
 tests concerned. BENCHFLOW_TEST_OUTSIDE names a host that serves HTTPS, for the test that a public sandbox reaches the
 Internet; it is skipped where the machine that runs the tests does not reach that host itself.
 
-The suite takes some minutes, mostly to start sandboxes and build images. Each theme is a class of its own (`Commands`,
-`ExactlyOnce`, `Forks`, ...), so that an unfinished provider can begin with one of them.
+The suite takes some minutes, mostly to start sandboxes and build images. Each theme is a class of its own
+(`CommandTests`, `ExactlyOnceTests`, `ForkTests`, ...), so that an unfinished provider can begin with one of them.
 """
 
 from __future__ import annotations
@@ -36,68 +36,84 @@ THEMES = (
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in THEMES))
 
 # After the call above, so that a failing assertion of the suite shows its values.
-from benchflow.testing.sandbox_conformance.borders import Limits, Privacy  # noqa: E402
-from benchflow.testing.sandbox_conformance.builds import Builds  # noqa: E402
-from benchflow.testing.sandbox_conformance.commands import Commands, Control, Streams  # noqa: E402
-from benchflow.testing.sandbox_conformance.endings import Endings  # noqa: E402
-from benchflow.testing.sandbox_conformance.files import Files  # noqa: E402
-from benchflow.testing.sandbox_conformance.lifecycle import Ending, Finding, Freezing, Starting  # noqa: E402
-from benchflow.testing.sandbox_conformance.lockdown import Lockdown  # noqa: E402
-from benchflow.testing.sandbox_conformance.networks import Networks  # noqa: E402
-from benchflow.testing.sandbox_conformance.once import ExactlyOnce  # noqa: E402
-from benchflow.testing.sandbox_conformance.packs import Packs  # noqa: E402
-from benchflow.testing.sandbox_conformance.processes import Processes  # noqa: E402
-from benchflow.testing.sandbox_conformance.snapshots import Forks, Refusing, Snapshots  # noqa: E402
-from benchflow.testing.sandbox_conformance.transfers import Downloads, Uploads  # noqa: E402
-from benchflow.testing.sandbox_conformance.worlds import Bases, Episodes, Ports, Worlds  # noqa: E402
+from benchflow.testing.sandbox_conformance.border_tests import LimitTests, PrivacyTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.build_tests import BuildTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.command_tests import CommandTests, ControlTests, StreamTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.exactly_once_tests import ExactlyOnceTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.file_tests import FileTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.lifecycle_tests import AttachTests, FreezeTests, RemovalTests, StartTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.lockdown_tests import LockdownTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.network_tests import NetworkTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.pack_tests import PackTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.process_tests import ProcessTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.snapshot_tests import ForkTests, RefusalTests, SnapshotTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.timeout_tests import TimeoutTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.transfer_tests import DownloadTests, UploadTests  # noqa: E402
+from benchflow.testing.sandbox_conformance.world_tests import (  # noqa: E402
+    BaseImageTests,
+    EntrypointTests,
+    PortTests,
+    SharedNetworkTests,
+)
 
 __all__ = [
-    *("Bases", "Builds", "Commands", "Control", "Downloads", "Ending", "Endings", "Episodes", "ExactlyOnce", "Files"),
     *(
-        "Finding",
-        "Forks",
-        "Limits",
-        "Lockdown",
-        "Networks",
-        "Packs",
-        "Ports",
-        "Privacy",
-        "Processes",
-        "Refusing",
+        "BaseImageTests",
+        "BuildTests",
+        "CommandTests",
+        "ControlTests",
+        "DownloadTests",
+        "RemovalTests",
+        "TimeoutTests",
+        "SharedNetworkTests",
+        "ExactlyOnceTests",
+        "FileTests",
+    ),
+    *(
+        "AttachTests",
+        "ForkTests",
+        "LimitTests",
+        "LockdownTests",
+        "NetworkTests",
+        "PackTests",
+        "PortTests",
+        "PrivacyTests",
+        "ProcessTests",
+        "RefusalTests",
         "SandboxConformance",
     ),
-    "Freezing",
-    *("Snapshots", "Starting", "Streams", "Uploads", "Worlds"),
+    "FreezeTests",
+    *("SnapshotTests", "StartTests", "StreamTests", "UploadTests", "EntrypointTests"),
 ]
 
 
 @pytest.mark.asyncio
 class SandboxConformance(
-    Commands,
-    Control,
-    Streams,
-    Endings,
-    ExactlyOnce,
-    Files,
-    Uploads,
-    Downloads,
-    Processes,
-    Networks,
-    Limits,
-    Privacy,
-    Lockdown,
-    Builds,
-    Starting,
-    Finding,
-    Ending,
-    Freezing,
-    Refusing,
-    Snapshots,
-    Forks,
-    Packs,
-    Bases,
-    Worlds,
-    Episodes,
-    Ports,
+    CommandTests,
+    ControlTests,
+    StreamTests,
+    TimeoutTests,
+    ExactlyOnceTests,
+    FileTests,
+    UploadTests,
+    DownloadTests,
+    ProcessTests,
+    NetworkTests,
+    LimitTests,
+    PrivacyTests,
+    LockdownTests,
+    BuildTests,
+    StartTests,
+    AttachTests,
+    RemovalTests,
+    FreezeTests,
+    RefusalTests,
+    SnapshotTests,
+    ForkTests,
+    PackTests,
+    BaseImageTests,
+    EntrypointTests,
+    SharedNetworkTests,
+    PortTests,
 ):
     """The whole suite. Subclass it under a name that pytest collects, and set `provider_path`."""

@@ -9,34 +9,34 @@ own, `dialects` the wire formats (OpenAI chat completions and responses, Anthrop
 shows how to point an agent at it.
 """
 
-from benchflow.testing.scripted_model.choice import Program
+from benchflow.testing.scripted_model.call_log import ReceivedCall
 from benchflow.testing.scripted_model.conversation import ModelRequest, OfferedTool, ToolResult
-from benchflow.testing.scripted_model.record import Call
-from benchflow.testing.scripted_model.script import (
+from benchflow.testing.scripted_model.model_script import (
     Fault,
     HTTPError,
     Reply,
     Script,
     SideCalls,
+    TokenCounts,
     ToolUse,
-    Usage,
     When,
 )
-from benchflow.testing.scripted_model.server import ScriptedModel
+from benchflow.testing.scripted_model.model_server import ScriptedModel
+from benchflow.testing.scripted_model.reply_choice import Program
 
 __all__ = [
-    "Call",
     "Fault",
     "HTTPError",
     "ModelRequest",
     "OfferedTool",
     "Program",
+    "ReceivedCall",
     "Reply",
     "Script",
     "ScriptedModel",
     "SideCalls",
+    "TokenCounts",
     "ToolResult",
     "ToolUse",
-    "Usage",
     "When",
 ]

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from benchflow.errors import BenchFlowError
-from benchflow.testing.scripted_model.server import ScriptedModel
+from benchflow.testing.scripted_model.model_server import ScriptedModel
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit status: 2 for an unusable script or address, else 0.
     """
     parser = argparse.ArgumentParser(prog="python -m benchflow.testing.scripted_model", description=__doc__)
-    parser.add_argument("script", help="a YAML file; see benchflow.testing.scripted_model.script")
+    parser.add_argument("script", help="a YAML file; see benchflow.testing.scripted_model.model_script")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets containers in (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--record", metavar="FILE", help="append every request to FILE as a JSON line")

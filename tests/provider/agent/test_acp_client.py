@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.planes.agent.acp.client import (
+from benchflow.planes.agent.acp.agent_requests import (
     INVALID_PARAMS,
     MOST_OUTPUT,
     NOT_FOUND,
@@ -21,7 +21,7 @@ from benchflow.planes.agent.acp.client import (
 )
 from benchflow.planes.agent.acp.dialogue import METHOD_NOT_FOUND, RefusedError
 from benchflow.planes.agent.notes import Message
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, asleep, awake, nap
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, asleep, awake, nap
 
 USER = "nobody"
 
@@ -42,7 +42,7 @@ async def run(client: Client, command: str, **params: Any) -> Message:
     return {"terminalId": created["terminalId"]}
 
 
-class Served(Fixtures):
+class Served(SandboxFixtures):
     """What holds in the sandboxes of every provider."""
 
     @pytest_asyncio.fixture
@@ -224,7 +224,7 @@ class Served(Fixtures):
 
 @pytest.mark.local
 class TestLocally(Served):
-    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
+    provider_path = "benchflow.planes.sandbox.local.local_driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -24,14 +24,14 @@ from support.acp_room import (
     room_in,
 )
 
-from benchflow.contracts.session import Limits
+from benchflow.contracts.agent import TurnLimits
 from benchflow.errors import AgentExitError, DaemonUnavailableError, StoreError
-from benchflow.planes.agent.acp.client import Client
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY
-from benchflow.planes.agent.limits import Patience
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.agent_requests import Client
 from benchflow.planes.agent.notes import Message
 from benchflow.planes.agent.toolbox import Toolbox
-from benchflow.testing.sandbox_conformance.fixtures import awake, nap
+from benchflow.planes.agent.turn_limits import AgentTimeouts
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import awake, nap
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
 
@@ -171,7 +171,7 @@ async def test_an_agent_that_exits_says_how_wherever_it_is(room: Room) -> None:
     # So says whoever comes later, even when the time of the turn is over.
     again = DemoSession(room, room.session(), agent.id)
     with pytest.raises(AgentExitError, match="exit status 7"):
-        await again.prompt(Limits(wall=0.0))
+        await again.prompt(TurnLimits(wall=0.0))
     assert again.lines == agent.lines
 
 
@@ -186,7 +186,7 @@ async def test_an_agent_that_cannot_be_started_says_so(room: Room) -> None:
 @LOCALLY
 async def test_an_agent_that_hangs_is_asked_to_stop(room: Room) -> None:
     agent = await (await room.open({"say": "so far"}, {"hang": True})).begun()
-    turn = await agent.prompt(Limits(wall=0.0))
+    turn = await agent.prompt(TurnLimits(wall=0.0))
     assert (turn.stop_reason, turn.ended_by) == ("cancelled", "wall_clock")
     assert agent.texts() == ["so far"]
     assert [message.get("method") for message in await room.received()].count("session/cancel") == 1
@@ -200,8 +200,8 @@ async def test_an_agent_that_talks_without_end_and_does_not_stop_is_killed_with_
         {"daemon": f"exec sleep {length}"},
         {"flood": 10_000_000_000, "line": 100_000},
     )
-    agent = await agent.begun(Patience(cancel=0.3))
-    turn = await agent.prompt(Limits(wall=0.0))
+    agent = await agent.begun(AgentTimeouts(cancel=0.3))
+    turn = await agent.prompt(TurnLimits(wall=0.0))
     assert (turn.stop_reason, turn.ended_by) == ("timeout", "wall_clock")
     assert agent.lines
     await awake(room.sandbox, length)
@@ -270,7 +270,7 @@ async def test_a_turn_survives_those_who_drive_it(room: Room, kind: str, tmp_pat
     assert [{key: line[key] for key in line if key not in own} for line in written] == again.lines
 
 
-HASTY = Patience(last_log=0, cancel=0)
+HASTY = AgentTimeouts(last_log=0, cancel=0)
 
 
 class AwayOnce(Client):
@@ -292,7 +292,7 @@ async def test_an_agents_request_is_served_again_after_an_outage_and_its_command
     away = AwayOnce(room.sandbox, user=USER, cwd=CWD)
     agent = DemoSession(room, room.session(away, HASTY), opened.id)
     with pytest.raises(DaemonUnavailableError):
-        await agent.prompt(Limits(idle=5))
+        await agent.prompt(TurnLimits(idle=5))
     again = DemoSession(room, room.session(), agent.id)
     assert (await again.prompt()).stop_reason == "end_turn"
     assert (await room.recorded())[0]["exit"] == {"exitCode": 0, "signal": None}
@@ -317,7 +317,7 @@ async def test_an_answer_that_the_disk_does_not_take_is_sent_when_there_is_space
     resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, limits[1]))
     try:
         with pytest.raises(StoreError):
-            await DemoSession(room, room.session(reader, HASTY), opened.id).prompt(Limits(idle=2))
+            await DemoSession(room, room.session(reader, HASTY), opened.id).prompt(TurnLimits(idle=2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     again = DemoSession(room, room.session(reader), opened.id)

@@ -14,18 +14,18 @@ import pytest_asyncio
 from support.acp_room import CWD, KINDS, SELDOM_IN_DOCKER, USER
 from support.acpx_room import HOME, AcpxRoom, acpx_room_in, acpx_worker, small_record
 
-from benchflow.contracts.session import Limits
+from benchflow.contracts.agent import TurnLimits
 from benchflow.errors import ACPError, AgentExitError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.acp.dialogue import Turn
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.dialogue import EndedTurn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY
 from benchflow.planes.agent.acpx import Choices, choices_of
-from benchflow.planes.agent.acpx.session import AGENT_LOG
-from benchflow.planes.agent.limits import Patience
+from benchflow.planes.agent.acpx.acpx_session import AGENT_LOG
+from benchflow.planes.agent.agent_settings import settings_for
 from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
+from benchflow.planes.agent.turn_limits import AgentTimeouts
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
@@ -155,7 +155,7 @@ async def test_silence_ends_a_turn_and_an_agent_that_lost_its_session_does_not_g
         otherwise=[{"say": "who are you?"}],
         capabilities={"loadSession": False},
     )
-    turn = await silent_turn(room, Patience(cancel=300))
+    turn = await silent_turn(room, AgentTimeouts(cancel=300))
     assert (turn.stop_reason, turn.ended_by) == ("cancelled", "idle")
 
     await (await room.session()).end()
@@ -165,7 +165,7 @@ async def test_silence_ends_a_turn_and_an_agent_that_lost_its_session_does_not_g
     assert await room.running("[d]emo_agent") == 0
 
 
-async def silent_turn(room: AcpxRoom, patience: Patience) -> Turn:
+async def silent_turn(room: AcpxRoom, patience: AgentTimeouts) -> EndedTurn:
     """The first turn, which says `so far` and no more, as an heir ends it for its silence, and as others hear of it."""
     # The silence of its start is not meant.
     begun = asyncio.ensure_future(room.turn(prompt="be silent"))
@@ -173,11 +173,11 @@ async def silent_turn(room: AcpxRoom, patience: Patience) -> Turn:
     begun.cancel()
     await asyncio.gather(begun, return_exceptions=True)
     room.lines.clear()
-    turn = await room.turn(prompt="be silent", limits=Limits(idle=0.5), patience=patience)
+    turn = await room.turn(prompt="be silent", limits=TurnLimits(idle=0.5), patience=patience)
     assert room.texts() == ["so far"]
     lines = list(room.lines)
     room.lines.clear()
-    again = await room.turn(limits=Limits(idle=60))
+    again = await room.turn(limits=TurnLimits(idle=60))
     assert (again.stop_reason, again.ended_by) == (turn.stop_reason, turn.ended_by)
     assert room.lines == lines
     return turn
@@ -186,7 +186,7 @@ async def silent_turn(room: AcpxRoom, patience: Patience) -> Turn:
 @LOCALLY
 async def test_an_agent_that_is_deaf_is_killed(room: AcpxRoom) -> None:
     await room.play([{"say": "so far"}, {"hang": "stopped"}])
-    turn = await silent_turn(room, Patience(cancel=4))
+    turn = await silent_turn(room, AgentTimeouts(cancel=4))
     assert (turn.stop_reason, turn.ended_by) == ("timeout", "idle")
 
 

@@ -10,9 +10,9 @@ from support.small_agents import agent
 
 from benchflow.errors import ACPError, AgentExitError, AgentTimeoutError, ConfigError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.check import check_agent
+from benchflow.planes.agent.agent_check import check_agent
 from benchflow.planes.agent.registry import find_agent
-from benchflow.testing.sandbox_conformance.fixtures import nap
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import nap
 from benchflow.testing.waiting import until
 
 LOADS = {"session": {"rung": "load"}}

@@ -20,14 +20,14 @@ from support.local_sandboxes import Economical
 from support.python_agents import MANY
 
 from benchflow import AgentTurn
-from benchflow.contracts.rollout import AgentSession
-from benchflow.contracts.session import AgentPlace, Limits
+from benchflow.contracts.agent import AgentPlace, TurnLimits
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.errors import AgentDivergedError, AgentError, AgentExitError, AgentOutputError
 from benchflow.planes.agent import agent_in
-from benchflow.planes.agent.answers import answering
-from benchflow.planes.agent.function.agent import MAX_MEMORY, FunctionAgent
-from benchflow.testing.agent_conformance.fixtures import Fixtures, Taking
-from benchflow.testing.sandbox_conformance.fixtures import awake, nap
+from benchflow.planes.agent.function.function_agent import MAX_MEMORY, FunctionAgent
+from benchflow.planes.agent.question_answers import answering
+from benchflow.testing.agent_conformance.agent_fixtures import AgentFixtures, Taking
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import awake, nap
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
 
@@ -37,7 +37,7 @@ Act = Callable[[AgentTurn], Awaitable[Any]]
 Given = Callable[..., Taking]
 
 
-class Functions(Fixtures):
+class Functions(AgentFixtures):
     provider_path = PROVIDERS["local"]
     agent = "support.python_agents:many_steps"
     talks = lasts = "go"
@@ -390,7 +390,7 @@ class TestEnds(Economical, Functions):
                 await turn.exec("sleep 0.2")
 
         began = time.monotonic()
-        stop = await given(act, limits=Limits(wall=1.0, idle=1000)).take()
+        stop = await given(act, limits=TurnLimits(wall=1.0, idle=1000)).take()
         assert (stop.ended_by, time.monotonic() - began > 1.0) == ("wall_clock", True)
 
     async def test_an_agent_that_was_ended_takes_no_turn(self, given: Given) -> None:

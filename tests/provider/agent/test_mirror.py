@@ -24,15 +24,15 @@ from support.acp_room import CWD, PATIENT, USER, Room, take_turn
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import SandboxLostError
-from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.agent_requests import Client
 from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.mirror import Mirror
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, image_with_toolboxes
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.testing.waiting import until
 
 docker_only = pytest.mark.docker

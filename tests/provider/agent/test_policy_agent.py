@@ -25,7 +25,7 @@ from support.policy_process import (
 )
 
 from benchflow.planes.agent.toolbox import Toolbox
-from benchflow.testing.sandbox_conformance.fixtures import nap
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import nap
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 

@@ -18,11 +18,11 @@ from support.policy_process import GOAL, PATIENCE, Message, RefusedError, Start,
 
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
+from benchflow.planes.agent.agent_settings import settings_for
 from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.settings import settings_for
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_toolbox
-from benchflow.testing.sandbox_conformance.fixtures import nap
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import nap
 from benchflow.testing.scripted_model import ScriptedModel
 from benchflow.testing.waiting import until
 

@@ -16,11 +16,11 @@ import pytest
 from pydantic import ValidationError
 from support.small_agents import agent, node_agent, python_agent
 
-from benchflow.contracts.agent import NODE_VERSION, AgentRecord
+from benchflow.contracts.agent_record import NODE_VERSION, AgentRecord
 from benchflow.errors import AgentDownloadError, AgentInstallError, ConfigError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox
-from benchflow.planes.agent.toolbox.manifest import read_manifest
+from benchflow.planes.agent.toolbox.toolbox_manifest import read_manifest
 from benchflow.testing.waiting import until
 
 

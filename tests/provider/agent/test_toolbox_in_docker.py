@@ -21,7 +21,7 @@ from benchflow.planes.agent.account import AGENT_UID
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox, require_runs_in
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 pytestmark = pytest.mark.docker
 

@@ -13,21 +13,21 @@ from support.acp_room import CWD, PATIENT, USER, Room
 from support.musl_image import musl_image
 from support.small_agents import node_agent, python_agent
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import AgentInstallError, SandboxStartError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.process import run_mount
+from benchflow.planes.agent.acp.agent_process import run_mount
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox, libc_of, require_runs_in
 from benchflow.planes.agent.toolbox.musl import MUSL_NODE_VERSION
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import LocalDriver
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import LocalDriver
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
 

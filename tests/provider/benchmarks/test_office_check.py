@@ -12,8 +12,8 @@ import pytest
 from support.office_house import SERVICES, Running, run, serving
 
 from benchflow.contracts.environment import StateFile, StateSnapshot
-from benchflow.planes.environment.difference import diff_snapshots
 from benchflow.planes.environment.rows import read_state
+from benchflow.planes.environment.state_difference import diff_snapshots
 
 pytestmark = pytest.mark.usefixtures("office_packages")
 Start = Callable[..., Running]

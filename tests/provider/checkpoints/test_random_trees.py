@@ -16,9 +16,9 @@ from support.small_worlds import Fresh, MakeWorld, OnDocker, OnLocal, Worlds, no
 from benchflow.checkpoints import capture, prove
 from benchflow.contracts.environment import StateTable
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.testing.sandbox_conformance.fixtures import Keep, Start
+from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Keep, Start
 
 DEPTH = 4
 MOST = 4

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from benchflow.checkpoints.capture import FENCE
 from support.captured import checkpoint_of
 from support.small_worlds import DATABASE, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes
 
 from benchflow.checkpoints import capture, prove
-from benchflow.checkpoints.capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.environment import StateTable
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import TornCheckpointError
-from benchflow.planes.environment.environment import ManifestEnvironment
-from benchflow.testing.sandbox_conformance.fixtures import leave, nap
+from benchflow.planes.environment.manifest_environment import ManifestEnvironment
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import leave, nap
 from benchflow.testing.waiting import until
 
 STATE = StateTable(paths=(DATABASE,))

@@ -18,10 +18,10 @@ from support.small_worlds import (
 )
 
 from benchflow.contracts.environment import Service, StateTable, TaskSelection
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import StatelessError
-from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 
 STATE = StateTable(paths=(DATABASE, "/data/more.db", "/data/never.db"))
 

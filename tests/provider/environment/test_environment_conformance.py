@@ -12,7 +12,7 @@ from benchflow.contracts.environment import Manifest, StateTable
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.world import EnvironmentContext
 from benchflow.errors import StateError
-from benchflow.planes.environment.environment import ManifestEnvironment
+from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.sandbox import get_provider
 from benchflow.testing.environment_conformance import EnvironmentConformance, Open
 

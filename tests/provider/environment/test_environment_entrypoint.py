@@ -25,12 +25,12 @@ from support.small_worlds import (
 
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import EntrypointState, SandboxProvider
 from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.contracts.sandbox_provider import EntrypointState, SandboxProvider
 from benchflow.errors import ReadinessError, SandboxError, ServiceDiedError, StatelessError, UnsupportedFeatureError
 from benchflow.planes.environment import WorldContext
-from benchflow.planes.environment.environment import ENTRYPOINT, ManifestEnvironment, Place
-from benchflow.testing.sandbox_conformance.fixtures import elsewhere, make_provider
+from benchflow.planes.environment.manifest_environment import ENTRYPOINT, ManifestEnvironment, WorldPlace
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import elsewhere, make_provider
 from benchflow.testing.waiting import until
 
 Build = Callable[..., Awaitable[ImageRef]]
@@ -87,14 +87,14 @@ class BegunByAnEntrypoint(Worlds):
             wanted = spec.model_copy(update={"image": await build(command), "entrypoint": form})
             declared = Manifest.model_validate({"name": "world", "image": "image", "readiness": HEALTHY} | fields)
 
-            async def begin() -> Place:
+            async def begin() -> WorldPlace:
                 env = declared.task_env("task-1", "entrypoint")
                 sandbox = await provider.start(
                     wanted.model_copy(update={"env": env}), host_id="host", queue="queue", secrets={"KEY": "value"}
                 )
-                return Place(sandbox, keeper_of(sandbox))
+                return WorldPlace(sandbox, keeper_of(sandbox))
 
-            async def again() -> Place:
+            async def again() -> WorldPlace:
                 await provider.remove(wanted.name)
                 return await begin()
 

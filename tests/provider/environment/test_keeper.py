@@ -15,12 +15,12 @@ from support.state_room import PROVIDERS, Room, by_both, by_python
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.interpreter import interpreter_of, program_of
+from benchflow.planes.environment.helper_interpreter import interpreter_of, program_of
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.observing import observe
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 
 _SERVE = r"""
 import socket, sys, threading, time

@@ -12,8 +12,8 @@ import pytest
 from support.small_worlds import PORT, MakeServices, OnDocker, OnLocal, Worlds, ask, notes, running
 
 from benchflow.contracts.environment import Service, ServiceStatus
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import NoServiceError, PortInUseError, ServiceDiedError
 from benchflow.planes.environment import services as product
 from benchflow.planes.environment.incarnation import WORLD

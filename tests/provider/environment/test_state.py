@@ -10,7 +10,7 @@ import pytest
 from support.state_room import Ledger, Room, by_both, by_python, by_python_locally, untorn
 
 from benchflow.errors import StateBusyError, StateError
-from benchflow.planes.environment.state import FENCE_TABLE, SNAPSHOTS, diff_snapshots, read_state
+from benchflow.planes.environment.world_state import FENCE_TABLE, SNAPSHOTS, diff_snapshots, read_state
 from benchflow.testing.waiting import until
 
 MAIL = "CREATE TABLE mail (id INTEGER PRIMARY KEY, subject TEXT);"

@@ -12,7 +12,7 @@ from support.state_room import Ledger, Room, by_both, by_python, by_python_local
 
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import BenchFlowError
-from benchflow.planes.environment.state import SNAPSHOTS
+from benchflow.planes.environment.world_state import SNAPSHOTS
 
 PATHS = ["/data/a.db", "/data/b.db"]
 _FILL = """

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from support.gateway_house import House, house_in
 
-from benchflow.gateway.process import is_running
+from benchflow.gateway.gateway_process import is_running
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
 

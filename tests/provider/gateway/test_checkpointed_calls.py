@@ -10,7 +10,7 @@ from support.gateway_model import model_of
 from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
 from benchflow.contracts.gateway import RetryPolicy
-from benchflow.contracts.options import WorkerOptions
+from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.errors import BenchFlowError
 from benchflow.hosting import model as models
 from benchflow.testing.waiting import until

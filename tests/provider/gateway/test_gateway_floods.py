@@ -20,10 +20,10 @@ from support.gateway_house import House, ask, house_in, key_header
 from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
 from benchflow.gateway import connections, request_body
-from benchflow.gateway.app import Gateway
 from benchflow.gateway.budget import MAX_REFUSED_BODIES
-from benchflow.gateway.client import GatewayClient
-from benchflow.gateway.values import MAX_VALUES
+from benchflow.gateway.gateway_client import GatewayClient
+from benchflow.gateway.sockets import Gateway
+from benchflow.gateway.value_counts import MAX_VALUES
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
 

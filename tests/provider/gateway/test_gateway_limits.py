@@ -12,10 +12,10 @@ from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, chunk, event, ra
 from benchflow.contracts.gateway import Api, ModelLimits
 from benchflow.errors import ConfigError
 from benchflow.gateway.rollouts import MAX_AT_ONCE
-from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
+from benchflow.testing.scripted_model import Reply, ScriptedModel, TokenCounts
 from benchflow.testing.waiting import until
 
-HI = Reply(text="Hi", usage=Usage(input=100, output=20, cached=60), times="always")
+HI = Reply(text="Hi", usage=TokenCounts(input=100, output=20, cached=60), times="always")
 
 
 def base_url(model: ScriptedModel, api: Api) -> str:

@@ -14,13 +14,13 @@ from yarl import URL
 
 from benchflow import secrets
 from benchflow.contracts.gateway import Api
-from benchflow.testing.scripted_model import Reply, ScriptedModel, ToolUse, Usage
+from benchflow.testing.scripted_model import Reply, ScriptedModel, TokenCounts, ToolUse
 
 REPLY = Reply(
     text="Grüße 👋, and a long enough text to be sent in many pieces.",
     thinking="The user wants a greeting.",
     tools=(ToolUse(name="run", arguments={"command": "ls"}, id="call_1"),),
-    usage=Usage(input=900, output=12, cached=800, reasoning=4),
+    usage=TokenCounts(input=900, output=12, cached=800, reasoning=4),
     times="always",
 )
 HI = Reply(text="Hi", times="always")

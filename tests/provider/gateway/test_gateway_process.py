@@ -18,13 +18,13 @@ from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import Attribution
 from benchflow.errors import GatewayUnavailableError, OutdatedGatewayError
-from benchflow.gateway.client import GatewayClient
-from benchflow.gateway.process import ensure_gateway, is_running, start_gateway, stop_gateway
+from benchflow.gateway.gateway_client import GatewayClient
+from benchflow.gateway.gateway_process import ensure_gateway, is_running, start_gateway, stop_gateway
 from benchflow.paths import StatePaths
-from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
+from benchflow.testing.scripted_model import Reply, ScriptedModel, TokenCounts
 from benchflow.testing.waiting import until
 
-HI = Reply(text="Hi", usage=Usage(input=100, output=20), times="always")
+HI = Reply(text="Hi", usage=TokenCounts(input=100, output=20), times="always")
 
 
 @asynccontextmanager

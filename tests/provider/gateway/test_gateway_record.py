@@ -12,10 +12,10 @@ from support.raw_upstream import DONE, JSON_HEAD, Visit, answer, raw_upstream
 
 from benchflow import secrets
 from benchflow.contracts.gateway import Api, RequestLine, ResponseLine
-from benchflow.testing.scripted_model import Reply, ScriptedModel, Usage
+from benchflow.testing.scripted_model import Reply, ScriptedModel, TokenCounts
 from benchflow.testing.waiting import until
 
-HI = Reply(text="Hi", usage=Usage(input=900, output=12, cached=800), times="always")
+HI = Reply(text="Hi", usage=TokenCounts(input=900, output=12, cached=800), times="always")
 
 
 def base_url(model: ScriptedModel, api: Api) -> str:

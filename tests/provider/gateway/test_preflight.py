@@ -11,7 +11,7 @@ from support.gateway_house import APIS
 from support.raw_upstream import Visit, answer, raw_upstream
 
 from benchflow.contracts.gateway import Api
-from benchflow.gateway import preflight
+from benchflow.gateway import model_probe
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_error
 from benchflow.paths import StatePaths
 from benchflow.testing.scripted_model import Reply, ScriptedModel
@@ -35,11 +35,11 @@ REFUSALS = {
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_NAME, KEY)
     # Three attempts take seconds otherwise.
-    monkeypatch.setattr(preflight, "FIRST_WAIT_SEC", 0.01)
+    monkeypatch.setattr(model_probe, "FIRST_WAIT_SEC", 0.01)
 
 
 async def ask(tmp_path: Path, api: Api, base_url: str) -> CallProblem | None:
-    return await preflight.probe(StatePaths(tmp_path), "job/x", api, base_url, (KEY_NAME,), MODEL)
+    return await model_probe.probe(StatePaths(tmp_path), "job/x", api, base_url, (KEY_NAME,), MODEL)
 
 
 def address(model: ScriptedModel, api: Api) -> str:
@@ -56,7 +56,7 @@ async def test_a_model_that_answers_is_asked_for_one_token_with_the_key(tmp_path
     assert call.dialect is not None
     # `max_tokens`, `max_output_tokens`, `maxOutputTokens`.
     caps = re.findall(r"'max\w*okens': (\d+)", str(call.body))
-    assert caps == [str(preflight.MAX_TOKENS[api])]
+    assert caps == [str(model_probe.MAX_TOKENS[api])]
 
 
 async def test_a_redirect_is_told_with_its_target_and_without_the_key_in_its_query(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_question_that_an_endpoint_does_not_like_says_nothing_of_the_mod
 async def test_an_endpoint_that_says_nothing_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "ANSWER_SEC", 0.5)
+    monkeypatch.setattr(model_probe, "ANSWER_SEC", 0.5)
 
     async def hang(visit: Visit) -> None:
         await visit.gone.wait()

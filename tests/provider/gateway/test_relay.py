@@ -25,8 +25,8 @@ from benchflow.contracts.gateway import RELAY_MOUNT, RELAY_PORT, SOCKET_NAME, ag
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Mount, Sandbox, SandboxSpec
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
-from benchflow.planes.agent.toolbox.manifest import absolute
-from benchflow.testing.sandbox_conformance.fixtures import make_provider
+from benchflow.planes.agent.toolbox.toolbox_manifest import absolute
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 from benchflow.testing.scripted_model import Reply, ScriptedModel
 from benchflow.testing.waiting import until
 
@@ -36,7 +36,7 @@ KINDS = [
     pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]),
 ]
 PROVIDERS = {
-    "local": "benchflow.planes.sandbox.local.driver:LocalDriver",
+    "local": "benchflow.planes.sandbox.local.local_driver:LocalDriver",
     "docker": "benchflow.planes.sandbox.docker:DockerDriver",
 }
 CALL = """

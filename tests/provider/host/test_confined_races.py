@@ -18,7 +18,7 @@ from benchflow.confined import ConfinedDirectory, ConfinedPath, Opener, open_by_
 from benchflow.errors import StoreError, TaskError, UnsafePathError
 from benchflow.hosting.portable import _pack_record
 from benchflow.paths import RolloutPaths
-from benchflow.planes.reward.capture import _size
+from benchflow.planes.reward.evidence import _size
 from benchflow.planes.reward.judge import documents_below
 from benchflow.planes.reward.judge.documents import shown
 from benchflow.secrets import Redactor

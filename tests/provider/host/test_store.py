@@ -13,7 +13,7 @@ import pytest
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, MissingArtifactError, StoreError
-from benchflow.host import Slots, host_id
+from benchflow.host import HostSlots, host_id
 from benchflow.paths import StatePaths
 from benchflow.store import DirectoryBackend, FsspecBackend, Store, check_reach, write_atomic
 
@@ -222,7 +222,7 @@ async def test_a_disk_that_is_full_where_slots_are_noted(full_disk: Path) -> Non
         while file.write(bytes(4096)):
             pass
     with pytest.raises(DiskFullError):
-        await Slots(full_disk / "slots", 1, 0.05).wait("a")
+        await HostSlots(full_disk / "slots", 1, 0.05).wait("a")
     with pytest.raises(DiskFullError):
         host_id(StatePaths(full_disk))
 

@@ -20,9 +20,9 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, Task
 from benchflow.contracts.verifier import JudgeConfig, VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.capture import inputs_of, keep_artifacts, keep_inputs, keep_workspace
+from benchflow.planes.reward.evidence import inputs_of, keep_artifacts, keep_inputs, keep_workspace
 from benchflow.planes.reward.placement import put_work, put_workspace
-from benchflow.testing.sandbox_conformance.fixtures import Start
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start
 from benchflow.testing.waiting import until
 
 MIB = 1024 * 1024

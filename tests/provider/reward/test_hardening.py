@@ -12,10 +12,10 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig, VerifierConfig
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline, verifier_env
+from benchflow.planes.reward.hardening.hardening_record import HardeningRecord
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN
-from benchflow.planes.reward.hardening.record import HardeningRecord
 from benchflow.planes.reward.hardening.survey import take_survey
-from benchflow.testing.sandbox_conformance.fixtures import Start, leave, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start, leave, nap, napping
 
 NOTHING = HardeningConfig.model_validate(dict.fromkeys(HardeningConfig.model_fields, False))
 

@@ -13,7 +13,7 @@ from benchflow.contracts.verifier import HardeningConfig
 from benchflow.errors import VerifierMemoryError
 from benchflow.planes.reward.hardening import harden, take_baseline
 from benchflow.planes.reward.hardening.strangers import without_memory_kills
-from benchflow.testing.sandbox_conformance.fixtures import Start, asleep, leave, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start, asleep, leave, nap, napping
 from benchflow.testing.waiting import until
 
 # Starts the job again as soon as it is gone, as one that was due meanwhile.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.planes.reward.hardening import HardeningBaseline, misses_plugin, verifier_env
-from benchflow.planes.reward.hardening.environment import PLUGINS
-from benchflow.planes.reward.hardening.names import SHADOWED
 from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
+from benchflow.planes.reward.hardening.verifier_dependencies import SHADOWED
+from benchflow.planes.reward.hardening.verifier_environment import PLUGINS
 from benchflow.testing.waiting import until
 
 

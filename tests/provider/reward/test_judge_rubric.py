@@ -11,12 +11,12 @@ import pytest
 
 from benchflow.contracts.reward import Criterion, JudgeRubric, JudgeSettings, VerifyResult
 from benchflow.errors import JudgeError
-from benchflow.planes.reward.judge import Document, Material, ModelJudge, brief, judge_as_role, judge_rubric
+from benchflow.planes.reward.judge import JudgedDocument, Material, ModelJudge, brief, judge_as_role, judge_rubric
 from benchflow.planes.reward.judge.criteria import normalised
 from benchflow.testing.scripted_model import ScriptedModel
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-DOCUMENTS = [Document("report.md", "The report of the agent."), Document("data.csv", "1;2;3")]
+DOCUMENTS = [JudgedDocument("report.md", "The report of the agent."), JudgedDocument("data.csv", "1;2;3")]
 CRITERIA: list[dict[str, Any]] = [
     {"id": "complete", "description": "Everything is there.", "weight": 3, "files": ["report.md"]},
     {"id": "clear", "description": "It reads well.", "type": "likert", "points": 5},

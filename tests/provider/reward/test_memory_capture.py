@@ -12,9 +12,9 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardFuncError, VerifierError
 from benchflow.planes.reward.memory import MemoryCapture, capture_memory, keep_memory, read_memory
-from benchflow.planes.reward.memory.capture import LIST_LIMIT, TEXT_LIMIT, TEXTS_LIMIT
-from benchflow.planes.sandbox.local.images import BARE
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start
+from benchflow.planes.reward.memory.memory_capture import LIST_LIMIT, TEXT_LIMIT, TEXTS_LIMIT
+from benchflow.planes.sandbox.local.local_images import BARE
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, Start
 
 HOME = "/home/agent"
 
@@ -23,7 +23,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class Captures(Fixtures):
+class Captures(SandboxFixtures):
     """What holds in every sandbox."""
 
     async def test_files_are_told_with_their_hashes_sizes_and_texts(self, sandbox: Sandbox, room: str) -> None:
@@ -104,7 +104,7 @@ class Captures(Fixtures):
 
 @pytest.mark.local
 class TestOnThisMachine(Captures):
-    provider_path = "benchflow.planes.sandbox.local.driver:LocalDriver"
+    provider_path = "benchflow.planes.sandbox.local.local_driver:LocalDriver"
 
     @pytest.fixture(scope="class")
     @classmethod

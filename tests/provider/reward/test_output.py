@@ -21,18 +21,18 @@ from benchflow.contracts.reward import (
 )
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import JudgeError, RewardFuncError, VerifierError, VerifierTimeoutError
-from benchflow.planes.reward.capture import keep_inputs
+from benchflow.planes.reward.evidence import keep_inputs
 from benchflow.planes.reward.judge import ModelJudge
 from benchflow.planes.reward.judge.by_key import JudgeByKey
 from benchflow.planes.reward.output import (
     MOST_TEXT,
     CodeExecRewardFunc,
-    LLMJudgeRewardFunc,
+    ModelJudgeRewardFunc,
     StringMatchRewardFunc,
     TestRewardFunc,
 )
+from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.planes.reward.score import run_function
-from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.testing.scripted_model import ScriptedModel
 
 
@@ -247,7 +247,7 @@ def judge_of(model: ScriptedModel, directory: Path) -> ModelJudge:
 async def test_a_judge_scores_by_the_rubric(tmp_path: Path) -> None:
     async with ScriptedModel([says(1), says(0)]) as model:
         at = node("I wrote it.", directory=tmp_path, instruction="Write it.", judge=judge_of(model, tmp_path))
-        result = await LLMJudgeRewardFunc(RUBRIC, prompt="Be strict about commas.").score(at)
+        result = await ModelJudgeRewardFunc(RUBRIC, prompt="Be strict about commas.").score(at)
     assert isinstance(result, VerifyResult)
     assert (result.reward, sorted(result.items.values())) == (0.5, [0.0, 1.0])
     for call in model.calls:
@@ -265,7 +265,7 @@ async def test_a_judge_is_shown_what_is_named_or_all_that_was_kept(tmp_path: Pat
     async with ScriptedModel([says(1), says(1), says(1)]) as model:
         at = node(directory=tmp_path, evidence=tmp_path / "evidence", judge=judge_of(model, tmp_path))
         for inputs in ((), ("/app/b.md", "note.md"), ("/app",)):
-            await LLMJudgeRewardFunc(rubric, inputs=inputs, name=f"with {len(inputs)}").score(at)
+            await ModelJudgeRewardFunc(rubric, inputs=inputs, name=f"with {len(inputs)}").score(at)
     texts = ("text of a", "text of b", "a note")
     shown = [[text in json.dumps(call.body) for text in texts] for call in model.calls]
     assert shown == [[True, True, False], [False, True, True], [True, True, False]]
@@ -276,7 +276,7 @@ async def test_a_judge_of_its_own_is_asked_with_the_key_of_the_environment(
 ) -> None:
     monkeypatch.setenv("MY_JUDGE_KEY", "key-of-my-own")
     async with ScriptedModel([says(1)]) as model:
-        own = LLMJudgeRewardFunc(
+        own = ModelJudgeRewardFunc(
             ["It is clear."], model="openai/x", base_url=model.openai_base_url, credential="MY_JUDGE_KEY", name="style"
         )
         result = await own.score(node("Done.", directory=tmp_path, evidence=tmp_path / "steps/draft/evidence"))
@@ -293,7 +293,7 @@ async def test_a_judge_of_its_own_in_a_job_is_asked_with_what_was_left_for_the_j
     of_job = JudgeByKey(JudgeSettings(), {"OF_THE_JOB": "key-of-the-job"}.get, tmp_path)
     async with ScriptedModel([says(1)]) as model:
         for name in ("OF_THE_JOB", "OF_THE_WORKER"):
-            own = LLMJudgeRewardFunc(
+            own = ModelJudgeRewardFunc(
                 ["It is clear."], model="openai/x", base_url=model.openai_base_url, credential=name
             )
             await own.score(node("Done.", directory=tmp_path, judge=of_job))
@@ -306,20 +306,20 @@ async def test_a_judge_that_cannot_be_asked_is_an_error_and_no_zero(tmp_path: Pa
     async with ScriptedModel([{"error": {"status": 500}}]) as model:
         at = node("Done.", directory=tmp_path, judge=judge_of(model, tmp_path))
         with pytest.raises(JudgeError):
-            await LLMJudgeRewardFunc(["It is clear."]).score(at)
+            await ModelJudgeRewardFunc(["It is clear."]).score(at)
     with pytest.raises(JudgeError, match="no model is named"):
-        await LLMJudgeRewardFunc(["It is clear."]).score(node("Done.", directory=tmp_path))
+        await ModelJudgeRewardFunc(["It is clear."]).score(node("Done.", directory=tmp_path))
     with pytest.raises(RewardFuncError, match="nowhere to write"):
-        await LLMJudgeRewardFunc(["It is clear."], model="openai/x").score(node("Done."))
+        await ModelJudgeRewardFunc(["It is clear."], model="openai/x").score(node("Done."))
 
 
 async def test_nothing_to_judge_is_an_error(tmp_path: Path) -> None:
     async with ScriptedModel([]) as model:
         at = node(directory=tmp_path, evidence=tmp_path / "evidence", judge=judge_of(model, tmp_path))
         with pytest.raises(RewardFuncError, match="nothing to judge"):
-            await LLMJudgeRewardFunc(["It is clear."]).score(at)
+            await ModelJudgeRewardFunc(["It is clear."]).score(at)
         with pytest.raises(VerifierError, match=r"there is no /app/none\.md"):
-            await LLMJudgeRewardFunc(["It is clear."], inputs=("/app/none.md",)).score(
+            await ModelJudgeRewardFunc(["It is clear."], inputs=("/app/none.md",)).score(
                 replace(at, events=({"type": "agent_message", "text": "Done."},))
             )
     assert not model.calls

@@ -13,7 +13,7 @@ from support.verified_sandboxes import AGENT, InDocker, InLocal, sh, verifier, w
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardMissingError, VerifierTimeoutError
 from benchflow.planes.reward.verify import ScriptVerifier
-from benchflow.testing.sandbox_conformance.fixtures import leave, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import leave, nap, napping
 
 COUNT = """#!/bin/sh
 echo run >>/var/tmp/runs

@@ -17,8 +17,8 @@ from benchflow.contracts.verifier import VerifierConfig, VerifierDocument
 from benchflow.errors import JudgeError, RewardFileError, VerifierError
 from benchflow.planes.reward.inputs import find_inputs
 from benchflow.planes.reward.judge import ModelJudge
+from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.planes.reward.strategy import verify
-from benchflow.planes.reward.workbench import SandboxWorkbench
 from benchflow.testing.scripted_model import ScriptedModel
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

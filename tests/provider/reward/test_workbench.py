@@ -11,8 +11,8 @@ from support.verified_sandboxes import AGENT, InDocker, InLocal, sh, verifier, w
 
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardMissingError, SandboxStartError, VerifierError
-from benchflow.planes.reward.workbench import SandboxWorkbench
-from benchflow.testing.sandbox_conformance.fixtures import leave, nap, napping
+from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import leave, nap, napping
 
 COUNT = "#!/bin/sh\necho run >>/var/tmp/runs\nsleep 0.2\necho 1 >/logs/verifier/reward.txt\n"
 FAIL = "#!/bin/sh\necho run >>/var/tmp/runs\nexit 2\n"

@@ -15,8 +15,8 @@ from support.second_daemon import SecondDaemon, containerd_store_daemon
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
 
 Start = Callable[..., Awaitable[DrivenSandbox]]
 

@@ -8,11 +8,11 @@ import pytest
 from support.verified_sandboxes import InDocker, InLocal, sh
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.verifier import HardeningConfig
 from benchflow.planes.reward.hardening import harden, take_baseline
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures, Start, leave, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, Start, leave, nap, napping
 
 POKE = """
 import re, sys
@@ -66,7 +66,7 @@ async def altered(sandbox: Sandbox) -> list[str]:
     return ["".join(process.command.split()) for process in await sandbox.strangers() if process.is_altered]
 
 
-class AlteredCode(Fixtures):
+class AlteredCode(SandboxFixtures):
     async def test_a_service_that_code_was_put_into_ends(self, still: Sandbox) -> None:
         service, other = nap(), nap()
         await leave(still, service)

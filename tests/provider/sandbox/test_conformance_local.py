@@ -13,7 +13,7 @@ from support.world_readiness import WorldReadiness
 
 from benchflow.contracts.images import ImageConfig
 from benchflow.testing.sandbox_conformance import SandboxConformance
-from benchflow.testing.sandbox_conformance.fixtures import left_mounted
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import left_mounted
 
 
 @pytest.mark.local

@@ -6,19 +6,19 @@ import pytest
 from support.local_sandboxes import LOCAL, Economical
 
 from benchflow.testing.sandbox_conformance import (
-    Commands,
-    Downloads,
-    Endings,
-    ExactlyOnce,
-    Files,
-    Forks,
-    Limits,
-    Networks,
-    Packs,
-    Privacy,
-    Processes,
-    Snapshots,
-    Uploads,
+    CommandTests,
+    DownloadTests,
+    ExactlyOnceTests,
+    FileTests,
+    ForkTests,
+    LimitTests,
+    NetworkTests,
+    PackTests,
+    PrivacyTests,
+    ProcessTests,
+    SnapshotTests,
+    TimeoutTests,
+    UploadTests,
 )
 
 
@@ -28,19 +28,19 @@ from benchflow.testing.sandbox_conformance import (
 @pytest.mark.long
 class TestLocalOverAnImage(
     Economical,
-    Commands,
-    Downloads,
-    Endings,
-    ExactlyOnce,
-    Files,
-    Forks,
-    Limits,
-    Networks,
-    Packs,
-    Privacy,
-    Processes,
-    Snapshots,
-    Uploads,
+    CommandTests,
+    DownloadTests,
+    TimeoutTests,
+    ExactlyOnceTests,
+    FileTests,
+    ForkTests,
+    LimitTests,
+    NetworkTests,
+    PackTests,
+    PrivacyTests,
+    ProcessTests,
+    SnapshotTests,
+    UploadTests,
 ):
     """The themes that have to do with what lies below a sandbox's own files; the others are as over the host."""
 

@@ -20,10 +20,10 @@ from support.second_daemon import SecondDaemon
 
 from benchflow.planes.sandbox.docker import DockerDriver, captures, oci
 from benchflow.planes.sandbox.docker.descriptions import description_of
-from benchflow.planes.sandbox.docker.engine import RecordingClient
+from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
 from benchflow.planes.sandbox.docker.layers import member
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
 from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]

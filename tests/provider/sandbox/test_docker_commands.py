@@ -12,14 +12,14 @@ from support.relay import Relay
 
 from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError, SandboxSpaceError
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.docker import engine as engines
-from benchflow.planes.sandbox.docker.records import container_records
-from benchflow.planes.sandbox.driven.executions import Command
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.docker import docker_daemon as engines
+from benchflow.planes.sandbox.docker.container_records import container_records
+from benchflow.planes.sandbox.driven.command_executions import CommandRequest
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.driven.wrapped import COMMANDS, MARKER, CommandFiles
 from benchflow.planes.sandbox.outcome import OUTPUT_ON_DISK
-from benchflow.testing.sandbox_conformance import others
-from benchflow.testing.sandbox_conformance.fixtures import asleep, nap, napping
+from benchflow.testing.sandbox_conformance import other_processes
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import asleep, nap, napping
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.docker
@@ -82,7 +82,7 @@ async def test_what_was_recorded_but_not_started_is_started(sandbox, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(sandbox._driver._engine, "open_exec", die)
         with pytest.raises(KeyboardInterrupt):
-            await sandbox._connection.executions.begin("work", Command(tuple(COUNTED)))
+            await sandbox._connection.executions.begin("work", CommandRequest(tuple(COUNTED)))
     assert not await sandbox.was_started("work")
     assert (await sandbox.exec_once("work", COUNTED)).return_code == 7
     assert await count(sandbox) == 1
@@ -91,7 +91,7 @@ async def test_what_was_recorded_but_not_started_is_started(sandbox, monkeypatch
 @pytest.mark.parametrize("user", [pytest.param(None, marks=pytest.mark.long), "nobody"])
 async def test_an_execution_that_the_daemon_forgot_is_known_by_its_files(provider, sandbox, user):
     await sandbox.write_file("/count", "", mode=0o666)
-    caller = others.call(PROVIDER, sandbox.ref, "exec_once", "work", COUNTED, user=user, cwd="/")
+    caller = other_processes.call(PROVIDER, sandbox.ref, "exec_once", "work", COUNTED, user=user, cwd="/")
     await until(lambda: count(sandbox))
     await caller.kill()
     record = next(container_records(sandbox.ref.handle).glob("work-*.exec"))

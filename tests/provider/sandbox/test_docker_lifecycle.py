@@ -16,7 +16,7 @@ from docker.errors import APIError
 
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
-from benchflow.testing.sandbox_conformance.fixtures import PATIENCE
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import PATIENCE
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.docker

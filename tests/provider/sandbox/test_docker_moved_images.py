@@ -15,7 +15,7 @@ import pytest
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import ImagePullError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.image_facts import image_fact
 from benchflow.testing.waiting import until
 

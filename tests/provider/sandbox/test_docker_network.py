@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from benchflow.planes.sandbox.docker.networks import bridge_name
+from benchflow.planes.sandbox.docker.docker_networks import bridge_name
 
 pytestmark = pytest.mark.docker
 

@@ -23,9 +23,9 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxSpec
 from benchflow.errors import DaemonUnavailableError, SandboxError, SandboxLostError, SandboxSpaceError
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.docker import engine as engines
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
+from benchflow.planes.sandbox.docker import docker_daemon as engines
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
 from benchflow.testing.waiting import until
 
 NAME = "benchflow-test-outages"

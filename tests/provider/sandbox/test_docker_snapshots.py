@@ -11,9 +11,9 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Mount, SandboxSpec
 from benchflow.errors import SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerDriver, captures
-from benchflow.planes.sandbox.docker.engine import RecordingClient
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.testing.sandbox_conformance.networks import fetched
+from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.testing.sandbox_conformance.network_tests import fetched
 from benchflow.testing.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("image_store")]

@@ -21,7 +21,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker import DockerDriver, captures, uppers
 from benchflow.planes.sandbox.docker.layers import archived
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 pytestmark = pytest.mark.docker
 

@@ -11,10 +11,10 @@ from support.local_sandboxes import OverTheHost
 from benchflow.contracts.images import ImageConfig
 from benchflow.errors import SandboxLostError, SandboxMemoryError
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.local.machine import Machine
-from benchflow.testing.sandbox_conformance.borders import HOG
-from benchflow.testing.sandbox_conformance.fixtures import Start
+from benchflow.testing.sandbox_conformance.border_tests import HOG
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start
 from benchflow.testing.waiting import until
 
 

@@ -8,11 +8,11 @@ import pytest
 from support.freezes import FROZEN_SEC, freeze, notice_soon
 from support.verified_sandboxes import InDocker, InLocal
 
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.planes.sandbox.driven.sandbox import DrivenSandbox
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures
-from benchflow.testing.sandbox_conformance.once import Once
+from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
+from benchflow.testing.sandbox_conformance.exactly_once_tests import Once
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures
 
 LIMIT_SEC = 2.0
 LONG_SEC = LIMIT_SEC + FROZEN_SEC
@@ -23,7 +23,7 @@ def noticed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     notice_soon(monkeypatch)
 
 
-class Frozen(Fixtures):
+class Frozen(SandboxFixtures):
     async def test_who_attaches_after_a_freeze_does_not_count_it(
         self, sandbox: Sandbox, other: SandboxProvider, room: str
     ) -> None:

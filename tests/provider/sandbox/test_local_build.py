@@ -23,10 +23,10 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxSpec
 from benchflow.errors import ImageBuildError, SandboxLostError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.local.build.builder import Builder
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
-from benchflow.planes.sandbox.local.driver import LocalDriver
+from benchflow.planes.sandbox.local.local_driver import LocalDriver
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.testing.waiting import until
 

@@ -18,9 +18,9 @@ from support.local_sandboxes import NOT_ROOT
 from support.paths import ROOT
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.local.cgroups import Cgroup, Cgroups, Hierarchies, Limits, hierarchies, kill_frozen
-from benchflow.planes.sandbox.local.limits import settings_v1, settings_v2
-from benchflow.planes.sandbox.local.store.mounts import mounts, parse
+from benchflow.planes.sandbox.local.cgroup_limits import settings_v1, settings_v2
+from benchflow.planes.sandbox.local.cgroups import Cgroup, Cgroups, Hierarchies, SandboxLimits, hierarchies, kill_frozen
+from benchflow.planes.sandbox.local.store.mount_table import mounts, parse
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.local
@@ -52,7 +52,7 @@ def groups(tmp_path: Path, group: str) -> Iterator[Cgroups]:
 @pytest.fixture
 def one(groups: Cgroups) -> Cgroup:
     made = groups.sandbox("one")
-    assert made.make(Limits()) == ()
+    assert made.make(SandboxLimits()) == ()
     return made
 
 
@@ -117,7 +117,7 @@ def test_another_process_finds_the_same_group(tmp_path: Path, groups: Cgroups, o
 
 def test_a_process_limit_is_enforced(groups: Cgroups, run: Run) -> None:
     one = groups.sandbox("one")
-    assert one.make(Limits(pids=3)) == ()
+    assert one.make(SandboxLimits(pids=3)) == ()
     code = "import subprocess\nfor _ in range(5): subprocess.Popen(['sleep', '300'], stderr=-3)"
     process = run(one, *python(code), stderr=subprocess.PIPE)
     assert "Resource temporarily unavailable" in process.communicate()[1]
@@ -125,7 +125,7 @@ def test_a_process_limit_is_enforced(groups: Cgroups, run: Run) -> None:
 
 def test_a_memory_limit_kills_the_hog_and_nothing_else(groups: Cgroups, run: Run) -> None:
     one = groups.sandbox("one")
-    assert one.make(Limits(memory_mb=64)) == ()
+    assert one.make(SandboxLimits(memory_mb=64)) == ()
     init = run(one, "sleep", "300", leaf="init")
     hog = run(one, *python("x = bytearray(256 << 20)"), leaf="hog")
     assert hog.wait(60) == -signal.SIGKILL
@@ -134,7 +134,7 @@ def test_a_memory_limit_kills_the_hog_and_nothing_else(groups: Cgroups, run: Run
 
 def test_a_cpu_limit_is_enforced(groups: Cgroups, run: Run) -> None:
     one = groups.sandbox("one")
-    assert one.make(Limits(cpus=0.25)) == ()
+    assert one.make(SandboxLimits(cpus=0.25)) == ()
     code = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     process = run(one, *python(code), stdout=subprocess.PIPE)
     assert float(process.communicate()[0]) < 0.3
@@ -143,11 +143,11 @@ def test_a_cpu_limit_is_enforced(groups: Cgroups, run: Run) -> None:
 def test_limits_are_set_anew_up_and_down(groups: Cgroups) -> None:
     one = groups.sandbox("one")
     for size in (64, 64, 512, 32):
-        assert one.make(Limits(memory_mb=size)) == ()
+        assert one.make(SandboxLimits(memory_mb=size)) == ()
 
 
 def test_limits_as_each_version_wants_them() -> None:
-    limits = Limits(memory_mb=100, cpus=1.5, pids=7)
+    limits = SandboxLimits(memory_mb=100, cpus=1.5, pids=7)
     assert settings_v2(limits) == {
         "memory": [("memory.max", "104857600"), ("memory.swap.max", "0")],
         "cpu": [("cpu.weight", "100"), ("cpu.max", "150000 100000")],
@@ -157,13 +157,13 @@ def test_limits_as_each_version_wants_them() -> None:
 
 
 def test_without_limits_a_sandbox_still_has_its_own_share_of_the_processors() -> None:
-    assert settings_v2(Limits(pids=None)) == {"cpu": [("cpu.weight", "100")]}
-    assert settings_v1(Limits(pids=None)) == {"cpu": [("cpu.shares", "1024")]}
+    assert settings_v2(SandboxLimits(pids=None)) == {"cpu": [("cpu.weight", "100")]}
+    assert settings_v1(SandboxLimits(pids=None)) == {"cpu": [("cpu.shares", "1024")]}
 
 
 def test_a_version_2_controller_reaches_the_sandboxes_where_it_is_there(groups: Cgroups) -> None:
     one = groups.sandbox("one")
-    one.make(Limits())
+    one.make(SandboxLimits())
     there = (groups.v2.parents[1] / "cgroup.controllers").read_text().split()
     if not there:
         pytest.skip("all controllers are in older hierarchies here")
@@ -369,7 +369,7 @@ OWN_MOUNT = """
 import os
 from pathlib import Path
 from benchflow.planes.sandbox.local.cgroups import Cgroups, Limits
-from benchflow.planes.sandbox.local.store.mounts import mounts
+from benchflow.planes.sandbox.local.store.mount_table import mounts
 groups = Cgroups(Path(os.environ["HERE"]), os.environ["GROUP"])
 one = groups.sandbox("one")
 one.remove()

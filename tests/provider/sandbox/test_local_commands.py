@@ -13,7 +13,7 @@ from support.verified_sandboxes import InLocal
 
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import DiskFullError, SandboxError
-from benchflow.testing.sandbox_conformance.once import Once
+from benchflow.testing.sandbox_conformance.exactly_once_tests import Once
 
 
 @pytest.mark.local

@@ -11,10 +11,10 @@ import pytest
 from support.local_sandboxes import OverTheHost
 
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import SandboxLostError, SandboxStartError
-from benchflow.testing.sandbox_conformance.fixtures import Keep, Start, asleep, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Keep, Start, asleep, nap, napping
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.local

@@ -25,7 +25,7 @@ from support.local_probes import CONNECT, KEYRINGS, LOOK, WATCH, WORKER
 from support.local_sandboxes import AGENT, EVERYBODY, OverTheHost, tried
 
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
-from benchflow.testing.sandbox_conformance.fixtures import PATIENCE, Start, leave, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import PATIENCE, Start, leave, nap, napping
 
 pytestmark = pytest.mark.local
 

@@ -17,7 +17,7 @@ from support.local_sandboxes import AGENT, EVERYBODY, OverTheHost, tried
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.sandbox.local.helper.kernel import CAPABILITIES
 from benchflow.planes.sandbox.local.machine import Machine
-from benchflow.testing.sandbox_conformance.fixtures import Start, leave, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start, leave, nap, napping
 
 pytestmark = pytest.mark.local
 

@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Callable[..., str]:
         head = """
             import json, os, subprocess, sys
             from pathlib import Path
-            from benchflow.planes.sandbox.local.mask.plan import host_mask, run_mask
+            from benchflow.planes.sandbox.local.mask.mask_plan import host_mask, run_mask
             def mount(*args): subprocess.run(["mount", *map(str, args)], check=True)
             def overlay(root, *masks):
                 names = []

@@ -17,14 +17,14 @@ from support.musl_image import musl_image
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.images import ImageConfig, ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ForeignSnapshotError, ImageBuildError, ImagePullError
 from benchflow.planes.agent.toolbox.libc import libc_of
-from benchflow.planes.sandbox.local.images import BARE, PREFIX, require_image
+from benchflow.planes.sandbox.local.local_images import BARE, PREFIX, require_image
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.store import DirectoryBackend, Store
-from benchflow.testing.sandbox_conformance.fixtures import STACK_LABEL, make_provider, remove_all
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import STACK_LABEL, make_provider, remove_all
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.local]
 

@@ -20,8 +20,8 @@ from support.local_sandboxes import NOT_ROOT
 from support.paths import ROOT
 
 from benchflow.errors import BenchFlowError, DiskFullError, SandboxUnavailableError, StoreError
-from benchflow.planes.sandbox.local.store.mounts import mounts
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.mount_table import mounts
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.local
@@ -92,8 +92,8 @@ def place(kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def store(place: str, home: Path) -> Iterator[Store]:
-    made = Store(home)
+def store(place: str, home: Path) -> Iterator[VolumeStore]:
+    made = VolumeStore(home)
     made.open()
     assert made.kind == KINDS[place]
     yield made
@@ -101,10 +101,10 @@ def store(place: str, home: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def fresh(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def fresh(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VolumeStore]:
     """A store that makes its image itself."""
     monkeypatch.delenv("BENCHFLOW_LOCAL_STORE", raising=False)
-    made = Store(home)
+    made = VolumeStore(home)
     yield made
     close(made)
 
@@ -210,7 +210,7 @@ def tail(path: Path) -> bytes:
 
 
 @ON_EACH
-def test_a_clone_keeps_everything(store: Store) -> None:
+def test_a_clone_keeps_everything(store: VolumeStore) -> None:
     furnish(store.make("images/one"))
     before = describe(store.root / "images/one")
     store.clone("images/one", "sandboxes/one")
@@ -221,7 +221,7 @@ def test_a_clone_keeps_everything(store: Store) -> None:
     assert copied["u/third"][5] == (4, "u/etc/deep/first")
 
 
-def test_a_clone_of_a_clone_is_the_same(store: Store) -> None:
+def test_a_clone_of_a_clone_is_the_same(store: VolumeStore) -> None:
     furnish(store.make("chain/0"))
     for number in range(10):
         store.clone(f"chain/{number}", f"chain/{number + 1}")
@@ -230,14 +230,14 @@ def test_a_clone_of_a_clone_is_the_same(store: Store) -> None:
     assert describe(store.root / "chain/10") == describe(store.root / "chain/again")
 
 
-def test_a_clone_takes_no_space_for_holes(store: Store) -> None:
+def test_a_clone_takes_no_space_for_holes(store: VolumeStore) -> None:
     furnish(store.make("a"))
     store.clone("a", "b")
     assert (store.root / "b/u/sparse").stat().st_blocks * 512 < MIB
 
 
 @ON_EACH
-def test_clone_and_source_go_their_own_ways(store: Store) -> None:
+def test_clone_and_source_go_their_own_ways(store: VolumeStore) -> None:
     file = store.make("a") / "file"
     file.write_text("before")
     store.clone("a", "b")
@@ -251,7 +251,7 @@ def test_clone_and_source_go_their_own_ways(store: Store) -> None:
 
 
 @ON_EACH
-def test_an_overlay_looks_the_same_through_a_clone(store: Store, tmp_path: Path) -> None:
+def test_an_overlay_looks_the_same_through_a_clone(store: VolumeStore, tmp_path: Path) -> None:
     lower, merged = tmp_path / "lower", tmp_path / "merged"
     (lower / "dir").mkdir(parents=True)
     for name in ("dir/hidden", "gone", "changed", "kept"):
@@ -288,7 +288,7 @@ def overlay(lower: Path, volume: Path, merged: Path) -> Iterator[None]:
         subprocess.run(["umount", merged], check=True)
 
 
-def test_a_name_is_taken_once(store: Store) -> None:
+def test_a_name_is_taken_once(store: VolumeStore) -> None:
     store.make("sandboxes/a")
     store.make("sandboxes/b")
     with pytest.raises(FileExistsError):
@@ -301,7 +301,7 @@ def test_a_name_is_taken_once(store: Store) -> None:
     assert store.names("missing") == []
 
 
-def test_a_deleted_volume_is_gone_and_may_be_deleted_again(store: Store) -> None:
+def test_a_deleted_volume_is_gone_and_may_be_deleted_again(store: VolumeStore) -> None:
     furnish(store.make("sandboxes/a"))
     store.delete("sandboxes/a")
     store.delete("sandboxes/a")
@@ -310,7 +310,7 @@ def test_a_deleted_volume_is_gone_and_may_be_deleted_again(store: Store) -> None
     store.make("sandboxes/a")
 
 
-def test_a_tree_of_any_depth_can_be_deleted(store: Store) -> None:
+def test_a_tree_of_any_depth_can_be_deleted(store: VolumeStore) -> None:
     deep = os.open(store.make("a"), os.O_RDONLY)
     for _ in range(3000):
         os.mkdir("d", dir_fd=deep)
@@ -323,7 +323,7 @@ def test_a_tree_of_any_depth_can_be_deleted(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["btrfs"], indirect=True)
-def test_volumes_inside_volumes_are_deleted_too(store: Store) -> None:
+def test_volumes_inside_volumes_are_deleted_too(store: VolumeStore) -> None:
     store.make("a")
     store.make("a/b")
     (store.make("a/b/c") / "file").touch()
@@ -336,13 +336,13 @@ def test_volumes_inside_volumes_are_deleted_too(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tmpfs"], indirect=True)
-def test_a_name_cannot_leave_the_store(store: Store) -> None:
+def test_a_name_cannot_leave_the_store(store: VolumeStore) -> None:
     for name in ("", ".", "..", "a/../b", "/etc", ".partial/x", "a/.x"):
         with pytest.raises(StoreError, match="name of a volume"):
             store.make(name)
 
 
-def test_nobody_else_of_this_host_can_look_in(store: Store) -> None:
+def test_nobody_else_of_this_host_can_look_in(store: VolumeStore) -> None:
     (store.make("a") / "file").touch()
     denied = subprocess.run(
         ["setpriv", "--reuid=61000", "--clear-groups", "cat", store.root / "a" / "file"], capture_output=True
@@ -351,7 +351,7 @@ def test_nobody_else_of_this_host_can_look_in(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", *longer("btrfs", "xfs", "ext4")], indirect=True)
-def test_a_full_store_says_so_and_can_be_emptied(store: Store, home: Path) -> None:
+def test_a_full_store_says_so_and_can_be_emptied(store: VolumeStore, home: Path) -> None:
     big = store.make("sandboxes/big")
     (store.make("sandboxes/small") / "file").write_bytes(os.urandom(20 * MIB))
     noise = os.urandom(MIB)
@@ -364,7 +364,7 @@ def test_a_full_store_says_so_and_can_be_emptied(store: Store, home: Path) -> No
             store.clone("sandboxes/small", f"clones/{number}")
     for name in store.names("clones"):
         assert (store.root / "clones" / name / "file").stat().st_size == 20 * MIB
-    again = Store(home)
+    again = VolumeStore(home)
     again.open()
     for directory in ("clones", "sandboxes"):
         for name in again.names(directory):
@@ -382,7 +382,7 @@ def test_a_full_store_says_so_and_can_be_emptied(store: Store, home: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", *longer("xfs", "ext4")], indirect=True)
-def test_a_clone_that_does_not_fit_leaves_nothing(store: Store) -> None:
+def test_a_clone_that_does_not_fit_leaves_nothing(store: VolumeStore) -> None:
     volume = store.make("a")
     (volume / "file").write_bytes(bytes([1]) * 20 * MIB)
     for number in range(5000 if store.kind == "reflink" else 0):
@@ -405,7 +405,7 @@ def test_a_clone_that_does_not_fit_leaves_nothing(store: Store) -> None:
 # --- opening and closing -------------------------------------------------------------------------------
 
 
-def test_a_fresh_store_is_btrfs_where_this_machine_has_it(fresh: Store, home: Path) -> None:
+def test_a_fresh_store_is_btrfs_where_this_machine_has_it(fresh: VolumeStore, home: Path) -> None:
     fresh.open()
     assert fresh.kind == "snapshot"
     assert fresh.root == home / "store"
@@ -416,18 +416,18 @@ def test_a_fresh_store_is_btrfs_where_this_machine_has_it(fresh: Store, home: Pa
     fresh.open()
 
 
-def test_a_store_is_opened_by_its_first_use_and_stays_over_a_reboot(fresh: Store, home: Path) -> None:
+def test_a_store_is_opened_by_its_first_use_and_stays_over_a_reboot(fresh: VolumeStore, home: Path) -> None:
     (fresh.make("sandboxes/a") / "file").write_text("kept")
     close(fresh)
     assert not os.path.ismount(fresh.root)
-    again = Store(home)
+    again = VolumeStore(home)
     assert again.names("sandboxes") == ["a"]
     assert (again.root / "sandboxes/a/file").read_text() == "kept"
     close(again)
 
 
 @pytest.mark.parametrize("kind", ["btrfs", *longer("xfs", "ext4")], indirect=True)
-def test_what_was_synced_survives_a_power_cut(store: Store, home: Path, tmp_path: Path) -> None:
+def test_what_was_synced_survives_a_power_cut(store: VolumeStore, home: Path, tmp_path: Path) -> None:
     furnish(store.make("images/a"))
     before = describe(store.root / "images/a")
     store.clone("images/a", "images/b")
@@ -438,7 +438,7 @@ def test_what_was_synced_survives_a_power_cut(store: Store, home: Path, tmp_path
     # A copy of the image while it is in use: what a disk holds when the power goes.
     subprocess.run(["cp", "--sparse=always", home / "store.img", other / "store.img"], check=True)
     close(store)
-    rebooted = Store(other)
+    rebooted = VolumeStore(other)
     assert rebooted.names("images") == ["a", "b"]
     assert describe(rebooted.root / "images/a") == before
     assert describe(rebooted.root / "images/b") == before
@@ -447,14 +447,14 @@ def test_what_was_synced_survives_a_power_cut(store: Store, home: Path, tmp_path
     close(rebooted)
 
 
-def test_an_image_half_made_is_made_again(fresh: Store, home: Path) -> None:
+def test_an_image_half_made_is_made_again(fresh: VolumeStore, home: Path) -> None:
     home.mkdir(parents=True)
     (home / ".store.img").write_bytes(b"half a filesystem" * 1000)
     fresh.make("a")
     assert not (home / ".store.img").exists()
 
 
-def test_a_mount_that_vanished_comes_back(fresh: Store) -> None:
+def test_a_mount_that_vanished_comes_back(fresh: VolumeStore) -> None:
     (fresh.make("a") / "file").write_text("kept")
     subprocess.run(["umount", "-l", fresh.root], check=True)
     assert list(fresh.root.iterdir()) == []
@@ -463,9 +463,9 @@ def test_a_mount_that_vanished_comes_back(fresh: Store) -> None:
     assert os.path.ismount(fresh.root)
 
 
-def test_a_store_in_use_stays_mounted(fresh: Store, home: Path, tmp_path: Path) -> None:
+def test_a_store_in_use_stays_mounted(fresh: VolumeStore, home: Path, tmp_path: Path) -> None:
     volume = fresh.make("a")
-    other = Store(home)
+    other = VolumeStore(home)
     other.open()
     assert not fresh.close()
     assert os.path.ismount(fresh.root)
@@ -483,7 +483,7 @@ def test_a_store_in_use_stays_mounted(fresh: Store, home: Path, tmp_path: Path) 
     assert not os.path.ismount(fresh.root)
 
 
-def close(store: Store) -> None:
+def close(store: VolumeStore) -> None:
     """Close an unused store.
 
     A sandbox that starts beside it, or a killed process's child, has it briefly, and the kernel releases it later.
@@ -492,14 +492,14 @@ def close(store: Store) -> None:
 
 
 def test_a_store_that_nobody_opened_can_be_closed(home: Path) -> None:
-    close(Store(home))
+    close(VolumeStore(home))
     assert not home.exists()
 
 
 OPEN = """
 import os, sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import Store
 store = Store(Path(sys.argv[1]))
 store.make(f"sandboxes/{os.getpid()}").joinpath("file").write_text("x")
 print(store.kind, store.root, flush=True)
@@ -518,7 +518,7 @@ def python(code: str, *args: object, prefix: tuple[str, ...] = (), **variables: 
     )
 
 
-def test_processes_open_the_store_at_once(fresh: Store, home: Path) -> None:
+def test_processes_open_the_store_at_once(fresh: VolumeStore, home: Path) -> None:
     processes = [python(OPEN, home) for _ in range(3)]
     for process in processes:
         assert process.stdout is not None
@@ -539,7 +539,7 @@ def _at_any_moment(within: float) -> None:
 OPEN_AND_CLOSE = """
 import sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import Store
 while True:
     store = Store(Path(sys.argv[1]))
     store.make("sandboxes/a")
@@ -551,7 +551,7 @@ while True:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(15, marks=pytest.mark.long)])
-def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: Store, home: Path, kills: int) -> None:
+def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: VolumeStore, home: Path, kills: int) -> None:
     for _ in range(kills):
         process = python(OPEN_AND_CLOSE, home)
         assert process.stdout is not None
@@ -568,7 +568,7 @@ def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: Store, 
 CLONE = """
 import sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import Store
 store = Store(Path(sys.argv[1]))
 number = 0
 while True:
@@ -584,7 +584,7 @@ while True:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
-def test_a_killed_process_leaves_whole_volumes_only(store: Store, home: Path, kills: int) -> None:
+def test_a_killed_process_leaves_whole_volumes_only(store: VolumeStore, home: Path, kills: int) -> None:
     volume = store.make("images/one")
     furnish(volume)
     for number in range(60):
@@ -598,7 +598,7 @@ def test_a_killed_process_leaves_whole_volumes_only(store: Store, home: Path, ki
         _at_any_moment(0.1)
         process.kill()
         process.communicate()
-        after = Store(home)
+        after = VolumeStore(home)
         after.open()
         for name in after.names("sandboxes"):
             seen += 1
@@ -615,13 +615,13 @@ def test_a_killed_process_leaves_whole_volumes_only(store: Store, home: Path, ki
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ext4"], indirect=True)
-def test_opening_leaves_alone_what_a_living_process_makes(store: Store, home: Path) -> None:
+def test_opening_leaves_alone_what_a_living_process_makes(store: VolumeStore, home: Path) -> None:
     furnish(store.make("images/one"))
     process = python(CLONE, home)
     assert process.stdout is not None
     for _ in range(20):
         assert process.stdout.readline() == "\n"
-        again = Store(home)
+        again = VolumeStore(home)
         again.open()
         again.close()
     process.kill()
@@ -634,7 +634,7 @@ TRY = """
 import sys
 from pathlib import Path
 from benchflow.errors import BenchFlowError
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import Store
 try:
     store = Store(Path(sys.argv[1]))
     store.open()
@@ -705,7 +705,7 @@ def test_a_given_store_must_lie_on_another_filesystem(place: str, home: Path, mo
     given = {"state": str(home.parent), "missing": "/does/not/exist", "relative": "."}[place]
     monkeypatch.setenv("BENCHFLOW_LOCAL_STORE", given)
     with pytest.raises(SandboxUnavailableError) as refused:
-        Store(home).open()
+        VolumeStore(home).open()
     assert "remedy: unset BENCHFLOW_LOCAL_STORE" in str(refused.value)
 
 
@@ -726,7 +726,7 @@ def test_two_state_directories_share_a_given_store(tmp_path: Path, monkeypatch: 
     given.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", given], check=True)
     monkeypatch.setenv("BENCHFLOW_LOCAL_STORE", str(given))
-    one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
+    one, other = VolumeStore(tmp_path / "one"), VolumeStore(tmp_path / "other")
     one.make("sandboxes/a")
     assert other.names("sandboxes") == []
     other.make("sandboxes/a")
@@ -740,7 +740,7 @@ def test_a_damaged_image_is_told_with_its_remedy(content: bytes, home: Path) -> 
     home.mkdir(parents=True)
     (home / "store.img").write_bytes(content)
     with pytest.raises(SandboxUnavailableError) as refused:
-        Store(home).open()
+        VolumeStore(home).open()
     assert "remove it: it holds only sandboxes" in str(refused.value)
     asyncio.run(until(lambda: not [file for file in loops() if str(home) in file]))
 
@@ -754,7 +754,7 @@ def test_a_store_whose_disk_ran_full_works_again_once_there_is_space(tmp_path: P
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", disk], check=True)
     subprocess.run(["mount", "-o", "loop", disk, tmp_path / "disk"], check=True)
     try:
-        store = Store(home)
+        store = VolumeStore(home)
         store.make("sandboxes/a")
         ballast = tmp_path / "disk" / "ballast"
         with contextlib.suppress(OSError), ballast.open("wb") as file:

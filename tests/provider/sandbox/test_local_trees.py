@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from support.local_sandboxes import OverTheHost
 
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.local import fingerprint
 from benchflow.planes.sandbox.local.machine import Machine
-from benchflow.testing.sandbox_conformance.fixtures import Start, nap
-from benchflow.testing.sandbox_conformance.networks import PORT, fetched
-from benchflow.testing.sandbox_conformance.snapshots import begin, is_whole, logged, names, progress
+from benchflow.testing.sandbox_conformance.network_tests import PORT, fetched
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start, nap
+from benchflow.testing.sandbox_conformance.snapshot_tests import begin, is_whole, logged, names, progress
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.local

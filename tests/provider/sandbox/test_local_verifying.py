@@ -11,7 +11,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import RewardMissingError
 from benchflow.planes.reward.verify import ScriptVerifier
-from benchflow.testing.sandbox_conformance.fixtures import leave, nap, napping
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import leave, nap, napping
 
 pytestmark = pytest.mark.local
 

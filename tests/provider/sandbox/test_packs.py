@@ -23,9 +23,9 @@ from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT
 from benchflow.planes.sandbox.docker.layers import Layers, missing_layer
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
-from benchflow.planes.sandbox.local.driver import LocalDriver
-from benchflow.planes.sandbox.local.images import BARE
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
+from benchflow.planes.sandbox.local.local_driver import LocalDriver
+from benchflow.planes.sandbox.local.local_images import BARE
 from benchflow.store import DirectoryBackend, Store
 
 

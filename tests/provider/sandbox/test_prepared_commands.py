@@ -5,12 +5,12 @@ from __future__ import annotations
 from support.verified_sandboxes import InDocker, sh
 
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.planes.sandbox.driven.records import process_id_of
+from benchflow.planes.sandbox.driven.sandbox_records import process_id_of
 from benchflow.planes.sandbox.driven.wrapped import room_of
-from benchflow.testing.sandbox_conformance.fixtures import Fixtures
+from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures
 
 
-class TestInDocker(InDocker, Fixtures):
+class TestInDocker(InDocker, SandboxFixtures):
     async def test_links_in_a_commands_directory_are_not_written_through(self, still: Sandbox) -> None:
         room = room_of(process_id_of("verify-0"))
         await sh(still, f"mkdir -p {room} /kept; echo kept >/kept/file; ln -s /kept {room}/claim")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox.choice import choose, docker_problem
+from benchflow.planes.sandbox.sandbox_choice import choose, docker_problem
 
 
 class Daemon(socketserver.ThreadingUnixStreamServer):

@@ -245,7 +245,7 @@ def test_a_cancel_right_behind_a_prompt_ends_its_turn_however_late_that_begins(
         def start(self) -> None: ...
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    agent = demo_agent.Agent({"turns": [[{"wait": 60}]]})
+    agent = demo_agent.DemoAgent({"turns": [[{"wait": 60}]]})
     session = agent.new({"cwd": "/"})["sessionId"]
     prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]}
     messages = [

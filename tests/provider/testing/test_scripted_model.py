@@ -20,7 +20,7 @@ import pytest
 
 from benchflow.errors import ConfigError, UsageError
 from benchflow.testing.scripted_model import ModelRequest, OfferedTool, Reply, Script, ScriptedModel, SideCalls, ToolUse
-from benchflow.testing.scripted_model.tools import NoSuchToolError, concrete, known_tools
+from benchflow.testing.scripted_model.agent_tools import NoSuchToolError, concrete, known_tools
 
 SHELL = {"type": "function", "function": {"name": "bash", "parameters": {"properties": {"command": {}}}}}
 USER = {"role": "user", "content": "go"}

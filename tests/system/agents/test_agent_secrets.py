@@ -38,8 +38,8 @@ from support.agent_world import (
 from support.made_once import made_once
 
 from benchflow import stack
-from benchflow.contracts import names
-from benchflow.contracts.rollout import Answer, Question
+from benchflow.contracts import temporal_names
+from benchflow.contracts.rollout_records import Answer, Question
 from benchflow.errors import ConfigError, JobConflictError, MissingSecretError
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import StatePaths
@@ -229,7 +229,7 @@ async def question_of(job: Job, rollout: str, last: str | None) -> Question:
 
 
 async def answer(job: Job, rollout: str, given: Answer) -> None:
-    await job.engine.client.get_workflow_handle(rollout).signal(names.ANSWER, given)
+    await job.engine.client.get_workflow_handle(rollout).signal(temporal_names.ANSWER, given)
 
 
 def look_from_outside(job_name: str, stack_label: str, sandbox: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from support.agent_world import RECORD, SOLVE, Seen, write_step, write_task
 
 import benchflow as bf
-from benchflow.contracts.rollout import Answer
+from benchflow.contracts.rollout_records import Answer
 from benchflow.errors import AskUserError, ConfigError
 
 OPTIONS = [["sure", "allow_once"], ["not-now", "reject_once"]]

@@ -40,9 +40,9 @@ from support.agent_world import (
 from support.made_once import made_once
 from support.paths import SUPPORT
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.contracts.job import RolloutProgress
-from benchflow.contracts.rollout import Answer
+from benchflow.contracts.rollout_records import Answer
 from benchflow.jobs import Job
 from benchflow.paths import StatePaths
 from benchflow.temporal import stack_id
@@ -264,7 +264,7 @@ async def asking(job: Job, number: int, where: str = "/r/") -> dict[str, str]:
     async for execution in job.engine.client.list_workflows(query):
         if where in execution.id:
             handle = job.engine.client.get_workflow_handle(execution.id)
-            progress: RolloutProgress = await handle.query(names.PROGRESS, result_type=RolloutProgress)
+            progress: RolloutProgress = await handle.query(temporal_names.PROGRESS, result_type=RolloutProgress)
             if progress.question is not None:
                 found[execution.id] = progress.question.id
     return found if len(found) == number else {}
@@ -273,7 +273,7 @@ async def asking(job: Job, number: int, where: str = "/r/") -> dict[str, str]:
 async def answer(job: Job, questions: dict[str, str]) -> None:
     for rollout, question in questions.items():
         given = Answer(question=question, option="yes")
-        await job.engine.client.get_workflow_handle(rollout).signal(names.ANSWER, given)
+        await job.engine.client.get_workflow_handle(rollout).signal(temporal_names.ANSWER, given)
 
 
 def look_below(looks: Looks, kind: str, root: Path, *, without: tuple[Path, ...] = ()) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from support.agent_world import LOCAL, LONG_IN_DOCKER, SOLVE, TEST, Seen, finished, submit_tasks, write_step, write_task
 from support.made_once import made_once
 
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
 from benchflow.stack import ensure
 
 # Links under all names that a worker's notes have, or have while they are written, and in place of journals.

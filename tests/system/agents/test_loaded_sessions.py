@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from support.loaded_worlds import KEY, World, Worlds, end_gateway, worlds_of
 
-from benchflow.contracts.agent import AgentRecord, SessionTraits
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.agent_record import AgentRecord, SessionTraits
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.connect import STARTS, session_rung

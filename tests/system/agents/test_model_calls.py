@@ -45,17 +45,17 @@ from support.model_world import (
     write_model_task,
 )
 
-from benchflow.cli.report import show_rows
+from benchflow.cli.job_report import show_rows
 from benchflow.cli.resume import plan_again
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ConfigError
-from benchflow.gateway.client import GatewayClient
+from benchflow.gateway.gateway_client import GatewayClient
 from benchflow.jobs import Job
 from benchflow.jobs.agents import prepare_agent
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.results.summary import read_spec
-from benchflow.testing.scripted_model import Call, ModelRequest, ScriptedModel, SideCalls
+from benchflow.testing.scripted_model import ModelRequest, ReceivedCall, ScriptedModel, SideCalls
 from benchflow.testing.waiting import until
 
 KEY = f"k3y-of-this-module-{secrets.token_hex(8)}"
@@ -79,11 +79,11 @@ class Shown:
     """
 
     seen: Seen
-    model: list[Call]
+    model: list[ReceivedCall]
     histories: dict[str, str]
     job: JobPaths
     own: Seen
-    own_model: list[Call]
+    own_model: list[ReceivedCall]
     titled: Seen
     in_flight: tuple[str, int]
 

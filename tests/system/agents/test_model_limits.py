@@ -17,7 +17,7 @@ from benchflow.config_file import read_job_file
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import AgentSpec
 from benchflow.jobs import Job, plan_job, submit
-from benchflow.testing.scripted_model import Call, ModelRequest, ScriptedModel
+from benchflow.testing.scripted_model import ModelRequest, ReceivedCall, ScriptedModel
 
 pytestmark = pytest.mark.local
 
@@ -68,7 +68,7 @@ class Limited:
     """Rollouts by their task, and how often the model of each was asked."""
 
     seen: dict[str, Seen]
-    asked: dict[str, list[Call]]
+    asked: dict[str, list[ReceivedCall]]
 
 
 # A call has 1050 tokens and costs 0.0001520 USD; the one that reaches a limit is the last.

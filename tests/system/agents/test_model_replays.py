@@ -15,15 +15,15 @@ from support.made_once import made_once
 from support.model_world import Call, asked_of, calls_of, policy, runs, says, write_model_task
 from typer.testing import CliRunner
 
-from benchflow.cli.app import app
 from benchflow.cli.chosen import choose
+from benchflow.cli.command_line import app
 from benchflow.cli.resume import plan_replay
 from benchflow.contracts.gateway import ReplayStatus
 from benchflow.jobs import open_job, submit
 from benchflow.paths import JobPaths
 from benchflow.results.summary import read_results
-from benchflow.testing.scripted_model import Call as ModelCall
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
+from benchflow.testing.scripted_model import ReceivedCall as ModelCall
 
 pytestmark = pytest.mark.local
 

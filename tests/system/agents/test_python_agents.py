@@ -74,10 +74,10 @@ async def fails(turn: AgentTurn) -> None:
     raise LookupError("no more")
 '''
 BROKEN = """
-from benchflow.contracts.session import Agent
+from benchflow.contracts.agent import RolloutAgent
 
 
-class Broken(Agent):
+class Broken(RolloutAgent):
     async def open(self, index):
         raise KeyError("what is not there")
 

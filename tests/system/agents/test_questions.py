@@ -36,13 +36,13 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 
 from benchflow import stack
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 from benchflow.contracts.reward import VerifyResult
-from benchflow.contracts.rollout import Answer
+from benchflow.contracts.rollout_records import Answer
 from benchflow.errors import JobNotFoundError
 from benchflow.hosting.kept import read_kept
 from benchflow.jobs import Job, open_job
-from benchflow.jobs.rollback import put_back
+from benchflow.jobs.rollback_request import put_back
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
@@ -193,7 +193,7 @@ def asking(request: pytest.FixtureRequest, submitted: Submitted, tmp_path: Path)
 async def answer(job: Job, task: str, **given: Any) -> None:
     """Answer what a task's agent asks. given: fields of `Answer`."""
     handle = job.engine.client.get_workflow_handle(rollout_of(job, task))
-    await handle.signal(names.ANSWER, Answer.model_validate(given))
+    await handle.signal(temporal_names.ANSWER, Answer.model_validate(given))
 
 
 async def details(job: Job, task: str) -> str:
@@ -315,7 +315,7 @@ async def test_a_rollout_that_waits_can_be_cancelled(asking: Asking) -> None:
 
 async def look(job: Job, task: str) -> VerifyResult:
     handle = job.engine.client.get_workflow_handle(rollout_of(job, task))
-    said: VerifyResult = await handle.execute_update(names.SOFT_VERIFY, result_type=VerifyResult)
+    said: VerifyResult = await handle.execute_update(temporal_names.SOFT_VERIFY, result_type=VerifyResult)
     return said
 
 

@@ -33,12 +33,12 @@ from support.real_agents import (
 )
 
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.toolbox.manifest import read_manifest
-from benchflow.testing.scripted_model import Call, ScriptedModel
+from benchflow.planes.agent.toolbox.toolbox_manifest import read_manifest
+from benchflow.testing.scripted_model import ReceivedCall, ScriptedModel
 from benchflow.trajectories.journal import read_journal
 
 pytestmark = pytest.mark.agents
@@ -103,12 +103,12 @@ class Shown:
     """What a job of some agents left: their results by agent, and every call of the model."""
 
     results: dict[str, RolloutResult]
-    calls: list[Call]
+    calls: list[ReceivedCall]
 
     def of(self, asked: Asked) -> RolloutResult:
         return self.results[find_agent(asked.agent).name]
 
-    def calls_of(self, asked: Asked) -> list[Call]:
+    def calls_of(self, asked: Asked) -> list[ReceivedCall]:
         """Those of its turn, not those on the side."""
         return [call for call in self.calls if call.dialect and not call.side and call.model == asked.model]
 

@@ -21,7 +21,7 @@ from support.paths import ROOT
 from support.real_agents import DONE, Asked
 
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import plan_job, submit
 from benchflow.tasks import load_task
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel

@@ -23,8 +23,8 @@ from support.real_agents import Api, Asked, answer, write_task
 from benchflow.cli.chosen import choose
 from benchflow.cli.resume import plan_replay
 from benchflow.contracts.config import JobConfig
-from benchflow.gateway.difference import is_prefix
-from benchflow.gateway.normalise import Normaliser
+from benchflow.gateway.form_difference import is_prefix
+from benchflow.gateway.normal_form import Normaliser
 from benchflow.jobs import Job, JobPlan, plan_job, submit
 from benchflow.testing.scripted_model import ScriptedModel
 

@@ -14,7 +14,7 @@ from support.agent_world import BASE_IMAGE, Seen, run_tasks
 from support.model_world import calls_in, main_calls
 from support.real_agents import Asked
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 pytestmark = [pytest.mark.local, pytest.mark.agents, pytest.mark.long]

@@ -14,7 +14,7 @@ from support.agent_world import SOLVE, Seen, declare, finished, submit_tasks, wr
 from support.made_once import made_once
 from support.model_world import Json, calls_in, main_calls, policy, runs, says, write_model_task
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 from benchflow.trajectories.journal import read_journal
 

@@ -10,7 +10,7 @@ import pytest
 from support.office_agents import PACKAGE
 
 from benchflow.contracts.config import JobConfig
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 

@@ -17,7 +17,7 @@ from support.office_agents import CARELESS, HONEST, LEAKS, PACKAGE, copied
 from support.running import run_job
 
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 pytestmark = [pytest.mark.local, pytest.mark.long]

@@ -13,7 +13,7 @@ import pytest
 from support.command_line import Bench
 
 from benchflow import stack
-from benchflow.jobs.trial import NO_TASK
+from benchflow.jobs.trial_job import NO_TASK
 from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.temporal import connect, stack_id, stack_target
 from benchflow.testing.waiting import until

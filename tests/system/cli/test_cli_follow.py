@@ -12,7 +12,7 @@ from support.command_line import Bench
 from support.reading import Reader, reading
 from support.told_rollouts import Line, end, one_rollout, say
 
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout_records import Failure
 from benchflow.results.write import put_aside
 from benchflow.trajectories.journal import append_node
 

@@ -17,7 +17,7 @@ HEAVY = ("acp", "docker", "pydantic", "structlog", "temporalio", "yaml")
 
 
 def test_putting_the_command_line_together_imports_nothing_heavy() -> None:
-    code = f"import sys, benchflow.cli.app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = f"import sys, benchflow.cli.command_line; print([name for name in {HEAVY!r} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded == "[]\n"
 

@@ -11,7 +11,7 @@ from support.command_line import Bench
 from support.reading import reading
 from support.stored_jobs import Past, store_job, write_task
 
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout_records import Failure
 
 LOST = Failure(type="SandboxLostError", category="sandbox_lost", message="it is gone")
 REWRITTEN = "echo 1 > /logs/verifier/reward.txt\n"

@@ -14,13 +14,13 @@ from support.task_writer import BASE_IMAGE, write_step, write_task
 from support.world_package import GET, POST, manifest, write_package
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import VerifierError
 from benchflow.hosting.clean_room import keep_for_room, put_for_room
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import close_providers, get_provider
-from benchflow.rescoring import Request, rescore
+from benchflow.rescoring import RescoringRequest, rescore
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 DOCKERFILE = f"FROM {BASE_IMAGE}\nWORKDIR /app\nRUN echo of-the-image > made\n"
@@ -242,7 +242,7 @@ def test_a_job_may_have_every_task_verified_in_a_clean_room_and_again_when_it_is
         assert verified is not None and verified.metadata["verified_in"] == "separate"
     copy = module_jobs / "rooms"
     shutil.copytree(rooms_job, copy)
-    again = asyncio.run(rescore(copy, Request(include=["wherever", "arrives"])))
+    again = asyncio.run(rescore(copy, RescoringRequest(include=["wherever", "arrives"])))
     assert [(one.outcome, one.steps[0].verifier, one.warnings) for one in again.rollouts] == [
         ("unchanged", "ran", [])
     ] * 2

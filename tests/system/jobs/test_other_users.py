@@ -28,7 +28,7 @@ from support.paths import ROOT
 from benchflow import stack
 from benchflow.log_files import LIMIT_BYTES, kept_part
 from benchflow.paths import StatePaths
-from benchflow.processes import MAX_OPEN_FILES
+from benchflow.stack_processes import MAX_OPEN_FILES
 from benchflow.tasks import init_task
 from benchflow.temporal import connect, stack_target
 from benchflow.testing.waiting import until

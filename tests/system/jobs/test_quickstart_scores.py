@@ -8,7 +8,7 @@ import pytest
 from support.paths import BENCHMARKS
 from support.system_job import Results, SystemTasks
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 
 TASKS = sorted((BENCHMARKS / "quickstart" / "tasks").iterdir())
 NAMES = [path.name for path in TASKS]

@@ -11,8 +11,8 @@ import pytest
 from support.running import run_tasks
 from test_scored_jobs import write_task
 
-from benchflow.contracts.rollout import RolloutResult
-from benchflow.rescoring import Request, Rescoring, rescore
+from benchflow.contracts.rollout_records import RolloutResult
+from benchflow.rescoring import Rescoring, RescoringRequest, rescore
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 
 pytestmark = [pytest.mark.local, pytest.mark.long]
@@ -110,7 +110,7 @@ def test_scored_again_every_rollout_has_exactly_its_score(module_jobs: Path, tmp
         changed = tasks(other)
         rubric = changed[2] / "verifier" / "rubric.toml"
         rubric.write_text(RUBRIC.replace("The report is short.", "The report is brief."))
-        found = asyncio.run(rescore(job, Request(tasks=other, include=["plain", "judged"])))
+        found = asyncio.run(rescore(job, RescoringRequest(tasks=other, include=["plain", "judged"])))
         assert dict(court.asked) == asked | {"brief": repeats}
         before, after = rewards(live), now(found)
         assert {name: after[name] for name in after if name.startswith("plain")} == {

@@ -12,7 +12,7 @@ from support.container_events import Running, running_containers
 from support.running import run_job
 from support.task_writer import BASE_IMAGE, write_task
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 
 pytestmark = pytest.mark.docker
 

@@ -15,9 +15,9 @@ from support.made_once import made_once
 from support.running import run_tasks
 from support.task_writer import BASE_IMAGE, write_script
 
-from benchflow.contracts.rollout import Failure, RolloutResult
+from benchflow.contracts.rollout_records import Failure, RolloutResult
 from benchflow.paths import RolloutPaths
-from benchflow.rescoring import Request, Rescoring, rescore
+from benchflow.rescoring import Rescoring, RescoringRequest, rescore
 from benchflow.testing.scripted_model import ModelRequest, ScriptedModel
 from benchflow.trajectories.journal import read_journal
 
@@ -199,11 +199,11 @@ def scored(root: Path) -> Scored:
         results = run_tasks(tasks, root / "jobs", job_name=job.name, **options)
         asked = Counter(court.asked)
         shutil.copytree(job, copy)
-        same = asyncio.run(rescore(copy, Request(include=WAYS)))
+        same = asyncio.run(rescore(copy, RescoringRequest(include=WAYS)))
         again = court.asked - asked
         rubric = judged(root / "changed", "judged-badly") / "verifier" / "rubrics" / "verifier.toml"
         rubric.write_text(RUBRIC.replace("that it was not granted", "that it was not given"))
-        other = asyncio.run(rescore(copy, Request(tasks=root / "changed", include=["judged-badly"])))
+        other = asyncio.run(rescore(copy, RescoringRequest(tasks=root / "changed", include=["judged-badly"])))
         return Scored(job, results, asked, same, again, other, court.asked - asked - again)
 
 

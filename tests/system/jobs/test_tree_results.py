@@ -13,12 +13,12 @@ from support.task_writer import BASE_IMAGE, write_step, write_task
 
 import benchflow as bf
 from benchflow.contracts.reward import RolloutNode
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ConfigError, ResultFileError, UsageError, VerifierError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.owners import OF_A_PROCESS
-from benchflow.rescoring import Request, Rescoring, rescore
+from benchflow.rescoring import Rescoring, RescoringRequest, rescore
 from benchflow.results.summary import write_summary
 from benchflow.trajectories.nodes import last_of, load_rollout
 from benchflow.trajectories.stored import events_before, path_before
@@ -247,7 +247,7 @@ def test_a_tree_that_grows_is_read_as_far_as_anybody_has_written_it(job: Path, t
 
 async def scored_again(job: Path, **request: Any) -> Rescoring:
     try:
-        return await rescore(job, Request(include=["two"], **request))
+        return await rescore(job, RescoringRequest(include=["two"], **request))
     finally:
         await close_providers(OF_A_PROCESS)
 

@@ -9,7 +9,7 @@ import pytest
 from support.system_job import Results, SystemTasks
 from support.task_writer import BASE_IMAGE, write_step, write_task
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.paths import JobPaths
 from benchflow.results.summary import read_results, summarize
 

@@ -13,7 +13,7 @@ import pytest
 from support.system_job import Results, SystemTasks
 from support.task_writer import BASE_IMAGE, write_script, write_step, write_task
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 
 ON_BASE = f"FROM {BASE_IMAGE}\n"
 

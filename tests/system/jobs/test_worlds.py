@@ -12,7 +12,7 @@ from support.running import job_config, run_tasks
 from support.system_job import VARIABLES, Results, SystemJobs, SystemTasks
 from support.world_package import DOCKERFILE, GET, POST, manifest, write_package
 
-from benchflow.contracts.rollout import RolloutResult
+from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ManifestError
 from benchflow.jobs import plan_job
 from benchflow.paths import StatePaths

@@ -8,7 +8,7 @@ import pytest
 from support.stored_jobs import Past, answer, files_below, store_job, write_task
 
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.rescoring import Request, RescoredRollout, rescore
+from benchflow.rescoring import RescoredRollout, RescoringRequest, rescore
 
 NAME = "new"
 
@@ -24,7 +24,7 @@ def rollout_of(job: JobPaths) -> RolloutPaths:
 
 
 async def rescored(job: JobPaths) -> RescoredRollout:
-    [rollout] = (await rescore(job.root, Request(name=NAME))).rollouts
+    [rollout] = (await rescore(job.root, RescoringRequest(name=NAME))).rollouts
     return rollout
 
 

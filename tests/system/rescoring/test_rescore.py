@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from support.stored_jobs import SCORE_BY_ANSWER, Past, answer, files_below, store_job, write_task
 
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import ConfigError, JobConflictError, JobNotFoundError
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline
-from benchflow.rescoring import Request, RescoredRollout, Rescoring, rescore
+from benchflow.rescoring import RescoredRollout, Rescoring, RescoringRequest, rescore
 from benchflow.results.summary import read_spec
 
 KEPT = Past({None: 0.5}, workspace=answer)
@@ -54,7 +54,7 @@ async def test_what_a_verifier_meets_when_it_is_run_again_is_in_its_result(jobs:
     shutil.copytree(tmp_path / "tasks", changed)
     write_task(changed, "one", test=f"{HALF}echo '# more' >>/tests/test.sh\nexit\n")
 
-    [one] = (await rescore(job, Request(tasks=changed))).rollouts
+    [one] = (await rescore(job, RescoringRequest(tasks=changed))).rollouts
 
     verify = one.steps[0].verify
     assert verify is not None and verify.reward == 0.25
@@ -70,7 +70,7 @@ async def test_several_keys_are_scored_again_per_key(jobs: Path, tmp_path: Path)
     # It starts where it did at first: in the workspace.
     write_task(changed, "one", test='printf \'{"a": %s, "b": 1}\' "$(cat answer)" > /logs/verifier/reward.json\n')
 
-    found = await rescore(job, Request(tasks=changed))
+    found = await rescore(job, RescoringRequest(tasks=changed))
 
     [one] = found.rollouts
     assert (one.error, one.outcome, one.rewards, one.reward) == (None, "changed", {"a": 0.5, "b": 1.0}, None)
@@ -94,7 +94,7 @@ async def test_a_changed_verifier_changes_the_scores_of_its_own_task_alone(jobs:
     shutil.copytree(tmp_path / "tasks", changed)
     write_task(changed, "two", test=HALF)
 
-    found = by_task(await rescore(job, Request(tasks=changed)))
+    found = by_task(await rescore(job, RescoringRequest(tasks=changed)))
 
     assert (found["one"].outcome, found["one"].rewards) == ("unchanged", {"reward": 0.5})
     assert (found["two"].outcome, found["two"].rewards) == ("changed", {"reward": 0.25})
@@ -108,7 +108,7 @@ async def test_a_changed_verifier_has_no_score_without_the_workspace(jobs: Path,
     changed = tmp_path / "changed"
     write_task(changed, "one", test=HALF)
 
-    one = by_task(await rescore(job, Request(tasks=changed)))["one"]
+    one = by_task(await rescore(job, RescoringRequest(tasks=changed)))["one"]
 
     assert (one.outcome, one.rewards, one.before) == ("failed", None, {"reward": 0.25})
     assert one.error is not None and one.error.remedy is not None
@@ -123,7 +123,7 @@ async def test_a_reward_function_that_a_task_has_now_adds_its_metrics_alone(jobs
     shutil.copytree(tmp_path / "tasks", changed)
     write_task(changed, "two", config='[[reward.funcs]]\ntype = "string-match"\nexpected = "I want 0.5."\n')
 
-    found = by_task(await rescore(job, Request(tasks=changed)))
+    found = by_task(await rescore(job, RescoringRequest(tasks=changed)))
 
     assert found["one"].outcome == "unchanged"
     assert found["two"].rewards == {"reward": 0.5, "output": 0.75, "output.string-match": 1.0}
@@ -143,8 +143,8 @@ async def test_a_verifier_that_reads_more_than_the_workspace_is_not_believed_whe
     write_task(changed, "one", test=HALF)
 
     same = by_task(await rescore(job))["one"]
-    other = by_task(await rescore(job, Request(tasks=changed)))["one"]
-    trusted = by_task(await rescore(job, Request(tasks=changed, trust_workspace=True)))["one"]
+    other = by_task(await rescore(job, RescoringRequest(tasks=changed)))["one"]
+    trusted = by_task(await rescore(job, RescoringRequest(tasks=changed, trust_workspace=True)))["one"]
 
     assert (same.outcome, same.verifier, same.rewards) == ("unchanged", "stored", {"reward": 0.5})
     assert "what the verifier wrote at first counts" in same.warnings[-1]
@@ -231,10 +231,10 @@ async def test_what_is_complete_is_not_done_again_and_what_failed_is(jobs: Path,
     job = await store_job(tasks, jobs)
     spoilt = next(job.glob("two__*")) / "verifier" / "reward.txt"
     spoilt.unlink()
-    first = await rescore(job, Request(name="again"))
+    first = await rescore(job, RescoringRequest(name="again"))
     spoilt.write_text("1\n")
 
-    second = await rescore(job, Request(name="again"))
+    second = await rescore(job, RescoringRequest(name="again"))
 
     assert by_task(first)["two"].outcome == "failed"
     assert by_task(second)["two"].outcome == "unchanged"
@@ -247,7 +247,7 @@ async def test_the_default_name_says_what_scores(jobs: Path, tmp_path: Path) -> 
     changed = tmp_path / "changed"
     write_task(changed, "one", test=HALF)
 
-    same, again, other = await rescore(job), await rescore(job), await rescore(job, Request(tasks=changed))
+    same, again, other = await rescore(job), await rescore(job), await rescore(job, RescoringRequest(tasks=changed))
 
     assert same.name == again.name != other.name
     assert (job / "rescored" / f"{same.name}.json").is_file() and (job / "rescored" / f"{other.name}.json").is_file()
@@ -257,10 +257,10 @@ async def test_a_name_belongs_to_one_scoring(jobs: Path, tmp_path: Path) -> None
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs)
     changed = tmp_path / "changed"
     write_task(changed, "one", test=HALF)
-    await rescore(job, Request(name="mine"))
+    await rescore(job, RescoringRequest(name="mine"))
 
     with pytest.raises(JobConflictError, match="another scoring"):
-        await rescore(job, Request(name="mine", tasks=changed))
+        await rescore(job, RescoringRequest(name="mine", tasks=changed))
 
 
 @pytest.mark.parametrize("name", ["result", "../up"])
@@ -268,21 +268,21 @@ async def test_a_name_that_would_be_taken_for_something_else_is_refused(jobs: Pa
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs)
 
     with pytest.raises(ConfigError, match="--name"):
-        await rescore(job, Request(name=name))
+        await rescore(job, RescoringRequest(name=name))
 
 
 async def test_patterns_choose_rollouts_and_the_summary_keeps_the_others(jobs: Path, tmp_path: Path) -> None:
     tasks = [write_task(tmp_path / "tasks", name) for name in ("one", "two")]
     job = await store_job(tasks, jobs)
-    await rescore(job, Request(include=["o*"], name="mine"))
+    await rescore(job, RescoringRequest(include=["o*"], name="mine"))
 
-    second = await rescore(job, Request(include=["t*"], name="mine"))
+    second = await rescore(job, RescoringRequest(include=["t*"], name="mine"))
 
     assert list(by_task(second)) == ["two"]
     written = Rescoring.model_validate_json((job / "rescored" / "mine.json").read_bytes())
     assert list(by_task(written)) == ["one", "two"]
     with pytest.raises(ConfigError, match="no rollout"):
-        await rescore(job, Request(include=["three"]))
+        await rescore(job, RescoringRequest(include=["three"]))
 
 
 async def test_a_directory_that_is_no_job_is_said_to_be_none(tmp_path: Path, module_jobs: Path) -> None:
@@ -317,7 +317,7 @@ async def test_after_a_step_that_is_not_good_enough_now_none_counts(jobs: Path, 
     text = (strict / "task.toml").read_text()
     (strict / "task.toml").write_text(text.replace('name = "first"', 'name = "first"\nmin_reward = 0.5'))
 
-    long = by_task(await rescore(job, Request(tasks=changed)))["long"]
+    long = by_task(await rescore(job, RescoringRequest(tasks=changed)))["long"]
 
     assert long.rewards == {"reward": 0.4}
     assert [step.name for step in long.steps] == ["first"]

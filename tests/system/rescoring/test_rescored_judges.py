@@ -13,7 +13,7 @@ import pytest
 from support.stored_jobs import Past, store_job, write_task
 
 from benchflow.errors import ConfigError
-from benchflow.rescoring import Request, RescoredRollout, rescore
+from benchflow.rescoring import RescoredRollout, RescoringRequest, rescore
 from benchflow.testing.scripted_model import ScriptedModel
 
 RUBRIC = """
@@ -51,11 +51,11 @@ def model() -> Iterator[ScriptedModel]:
         yield scripted
 
 
-def judged_by(model: ScriptedModel, **options: Any) -> Request:
-    return Request(judge={"model": "openai/scripted", "base_url": model.openai_base_url}, **options)
+def judged_by(model: ScriptedModel, **options: Any) -> RescoringRequest:
+    return RescoringRequest(judge={"model": "openai/scripted", "base_url": model.openai_base_url}, **options)
 
 
-async def the_one(job: Path, request: Request) -> RescoredRollout:
+async def the_one(job: Path, request: RescoringRequest) -> RescoredRollout:
     [rollout] = (await rescore(job, request)).rollouts
     return rollout
 
@@ -147,7 +147,7 @@ async def test_a_rubric_object_scores_by_its_functions(
     monkeypatch.syspath_prepend(tmp_path)
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs)
 
-    one = await the_one(job, Request(rubric="loud_rewards:loud"))
+    one = await the_one(job, RescoringRequest(rubric="loud_rewards:loud"))
 
     assert one.rewards == {"reward": 0.11, "loudness": 0.11}
     sys.modules.pop("loud_rewards")
@@ -157,7 +157,7 @@ async def test_what_is_no_setting_of_a_judge_is_refused(jobs: Path, tmp_path: Pa
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs)
 
     with pytest.raises(ConfigError, match=r"judge\.concurrency"):
-        await rescore(job, Request(judge={"concurrency": 0}))
+        await rescore(job, RescoringRequest(judge={"concurrency": 0}))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_what_is_no_rubric_is_refused(jobs: Path, tmp_path: Path, given: s
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs)
 
     with pytest.raises(ConfigError, match=what):
-        await rescore(job, Request(rubric=given))
+        await rescore(job, RescoringRequest(rubric=given))
 
 
 async def test_a_tasks_own_rubric_is_judged_over_what_was_kept(
@@ -187,7 +187,7 @@ async def test_a_tasks_own_rubric_is_judged_over_what_was_kept(
     kept.mkdir(parents=True)
     (kept / "report.md").write_text("All is well.")
 
-    one = await the_one(job, Request())
+    one = await the_one(job, RescoringRequest())
 
     assert (one.rewards or {})["reward"] == 0.625
     assert one.verifier is None, "nothing had to be run for it"

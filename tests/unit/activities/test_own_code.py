@@ -12,7 +12,7 @@ from benchflow.activities.deciding import DecidingActivities, asked
 from benchflow.contracts.activities import AggregateInput, DecideInput
 from benchflow.contracts.branch import CustomPolicy
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.rollout import Node, RolloutTree
+from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import BenchFlowError, ConfigError, RewardFuncError
 
 TREE = RolloutTree(

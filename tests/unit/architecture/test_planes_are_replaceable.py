@@ -57,14 +57,14 @@ def test_no_concrete_plane_is_named(path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from benchflow.planes.environment.environment import ManifestEnvironment",
-        "import benchflow.planes.environment.state",
-        "from benchflow.planes.environment import state",
-        "from benchflow.planes.agent.acp.session import AcpSession",
+        "from benchflow.planes.environment.manifest_environment import ManifestEnvironment",
+        "import benchflow.planes.environment.world_state",
+        "from benchflow.planes.environment import world_state",
+        "from benchflow.planes.agent.acp.acp_session import AcpSession",
         "from benchflow.planes.agent import function",
         "from benchflow.planes.sandbox.docker import DockerDriver",
         "from benchflow.planes.reward import output",
-        "def late():\n    from benchflow.planes.environment.trial import try_world",
+        "def late():\n    from benchflow.planes.environment.environment_trial import try_world",
     ],
 )
 def test_what_lies_behind_a_door_is_found(line: str) -> None:

@@ -14,19 +14,19 @@ _PLAIN = {"timeout", "timeout_at", "wait_for"}
 
 ALLOWED: dict[str, str] = {
     "planes/sandbox/timeouts.py": "what the others are made from",
-    "planes/sandbox/docker/engine.py::_watch": "how long to wait between two looks",
-    "planes/sandbox/driven/outside.py::end_of": "how long to wait between two looks",
+    "planes/sandbox/docker/docker_daemon.py::_watch": "how long to wait between two looks",
+    "planes/sandbox/driven/processes_outside.py::end_of": "how long to wait between two looks",
 }
 """Functions that may use asyncio's own, each with the reason why a freeze does no harm."""
 
 
 WALL_CLOCK: dict[str, str] = {
-    "planes/environment/context.py::save_snapshot": "only notes the time",
+    "planes/environment/world_context.py::save_snapshot": "only notes the time",
     "planes/sandbox/docker/restores.py::_is_left_over": "the age of what is left: who lives holds a lock",
     "hosting/provisioning.py::sandbox_labels": "for the reaper of a later process, which watches what looks too old",
     "activities/reaper.py::_is_abandoned": "beside a clock that nobody sets",
     "activities/reaper.py::_is_over": "beside a clock that nobody sets",
-    "activities/job.py::host_status": "beside the time of the poll itself, which decides",
+    "activities/job_activities.py::host_status": "beside the time of the poll itself, which decides",
     "activities/job_secrets.py::_is_over": "the age of files",
     "activities/leftovers.py::remove": "the age of files",
     "activities/leftovers.py::oldest_begin": "the age of files",

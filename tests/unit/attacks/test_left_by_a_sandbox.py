@@ -20,7 +20,7 @@ from benchflow.planes.environment import rows
 from benchflow.planes.environment.rows import read_state
 from benchflow.planes.reward.hardening.survey import _read as read_survey
 from benchflow.planes.reward.placement import _retell
-from benchflow.planes.reward.script import parse_rewards
+from benchflow.planes.reward.script_reward import parse_rewards
 from benchflow.planes.reward.verifier_end import output_tail
 from benchflow.tasks import unpack
 

@@ -11,7 +11,7 @@ import pytest
 from support.office_house import PACKAGE, PACKAGES, WORLDS, write_worlds
 
 from benchflow.contracts.environment import Manifest
-from benchflow.planes.environment.manifest import read_manifest
+from benchflow.planes.environment.environment_manifest import read_manifest
 
 TASKS = sorted(path.stem for path in WORLDS.glob("*.toml"))
 

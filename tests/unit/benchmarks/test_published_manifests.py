@@ -11,7 +11,7 @@ import pytest
 from support.paths import BENCHMARKS
 
 from benchflow.contracts.environment import ForwardEnv, Manifest, Readiness, Service, TaskSelection
-from benchflow.planes.environment.manifest import read_manifest
+from benchflow.planes.environment.environment_manifest import read_manifest
 
 PUBLISHED = ["clawsbench", "chi-bench"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from benchflow.branching.checks import check
+from benchflow.branching.branch_checks import check
 from benchflow.contracts.activities import Connected
 from benchflow.contracts.branch import (
     AfterSteps,
@@ -22,7 +22,7 @@ from benchflow.contracts.branch import (
     Unbranched,
 )
 from benchflow.contracts.resuming import Rung
-from benchflow.contracts.rollout import Answer
+from benchflow.contracts.rollout_records import Answer
 from benchflow.errors import ConfigError
 
 STEPS = 5

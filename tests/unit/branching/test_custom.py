@@ -12,7 +12,7 @@ import pytest
 from benchflow.branching.custom import decide, load_aggregate, load_policy
 from benchflow.branching.policies import BranchPolicy
 from benchflow.contracts.branch import ChildSpec, CustomPolicy
-from benchflow.contracts.rollout import Node, RolloutTree
+from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ConfigError
 
 TREE = RolloutTree(rollout="r", root="n0", nodes=[Node(id="n0"), Node(id="n1", parent="n0", rewards={"reward": 0.2})])

@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.branching.policies import BuiltIn, Drawn, children_at, count_of, draw
 from benchflow.contracts.branch import AfterSteps, ChildSpec, EverySteps, Group, OnAskUser, TreeGrpo
-from benchflow.contracts.rollout import Answer, Node, Option, Question
+from benchflow.contracts.rollout_records import Answer, Node, Option, Question
 
 ASKED = Question(
     id="q1",

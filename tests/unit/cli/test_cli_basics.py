@@ -10,7 +10,7 @@ from support.command_line import Bench
 from typer.testing import CliRunner
 
 from benchflow import __version__
-from benchflow.cli.command import Command, Json
+from benchflow.cli.command import BenchCommand, Json
 from benchflow.errors import StoreError, TaskValueError
 
 
@@ -50,7 +50,7 @@ def failing(error: Exception) -> typer.Typer:
     """A command that raises `error`, as any other could."""
     app = typer.Typer()
 
-    @app.command(cls=Command)
+    @app.command(cls=BenchCommand)
     def fail(as_json: Json = False) -> None:
         raise error
 

@@ -12,7 +12,7 @@ from benchflow.contracts import ids
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.counts import Counts, RewardSums
 from benchflow.contracts.job import AgentSpec, JobProgress, JobSpec, RolloutProgress, TaskRef
-from benchflow.contracts.rollout import Failure, RolloutOutcome
+from benchflow.contracts.rollout_records import Failure, RolloutOutcome
 
 JOB = "job/j-12345678"
 PACK = ArtifactRef(uri="file:///x", sha256="0" * 64, size=0)

@@ -13,7 +13,7 @@ from support.command_line import Bench
 from support.stored_jobs import Past, store_job, write_task
 
 from benchflow.contracts.config import JobConfig
-from benchflow.jobs.plan import plan_job
+from benchflow.jobs.job_plan import plan_job
 from benchflow.paths import JobPaths
 
 TASKS = ("one", "two")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.command_line import Bench
 
-from benchflow.cli.request import job_config
+from benchflow.cli.submit_request import job_config
 from benchflow.config_file import rollout_config_from_yaml
 from benchflow.contracts.config import JobConfig
 

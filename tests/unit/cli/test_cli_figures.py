@@ -10,7 +10,7 @@ import pytest
 from support.command_line import Bench
 from support.stored_jobs import Past, store_job, write_task
 
-from benchflow.contracts.rollout import Failure, RolloutResult
+from benchflow.contracts.rollout_records import Failure, RolloutResult
 from benchflow.paths import JobPaths
 from benchflow.results.summary import read_results, read_spec, write_summary
 

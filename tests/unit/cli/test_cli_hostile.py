@@ -14,9 +14,9 @@ from support.told_rollouts import end, make_job, one_rollout, say
 from typer.testing import CliRunner
 
 from benchflow.cli.chosen import choose
-from benchflow.cli.command import Command, Json
+from benchflow.cli.command import BenchCommand, Json
 from benchflow.cli.terminal import Screen, Text, line
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import BenchFlowError, StoreError
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -93,7 +93,7 @@ def test_json_has_the_same_data_and_nothing_raw(bench: Bench, jobs: Path, comman
 def test_an_error_is_shown_without_anything_raw(error: Exception, options: list[str], bench: Bench) -> None:
     app = typer.Typer()
 
-    @app.command(cls=Command)
+    @app.command(cls=BenchCommand)
     def fail(as_json: Json = False) -> None:
         raise error
 

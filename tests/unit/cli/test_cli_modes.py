@@ -14,11 +14,11 @@ from benchflow.config_file import mode_config, read_job_file
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
-from benchflow.contracts.modes import GrpoMode, ValueMode
-from benchflow.contracts.rollout import Failure, Node, RolloutResult, RolloutTree
+from benchflow.contracts.job_modes import GrpoMode, ValueMode
+from benchflow.contracts.rollout_records import Failure, Node, RolloutResult, RolloutTree
 from benchflow.errors import ConfigError
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.results.modes import rows_of
+from benchflow.results.mode_rows import rows_of
 from benchflow.results.summary import read_results, read_spec, write_summary
 from benchflow.results.write import write_rollout
 from benchflow.tasks import init_task

@@ -10,12 +10,12 @@ import pytest
 from support.command_line import Bench
 from support.stored_jobs import store_job, write_task
 
-from benchflow.cli.request import job_config
+from benchflow.cli.submit_request import job_config
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.error_limit import ErrorLimit
-from benchflow.contracts.retries import RetryConfig
+from benchflow.contracts.job_retries import RetryConfig
 from benchflow.contracts.reward import StepFinding
-from benchflow.contracts.rollout import Failure, RolloutOutcome
+from benchflow.contracts.rollout_records import Failure, RolloutOutcome
 from benchflow.errors import ConfigError
 from benchflow.paths import JobPaths
 from benchflow.results.summary import read_results

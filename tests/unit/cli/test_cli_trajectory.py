@@ -14,7 +14,7 @@ from support.told_rollouts import Line, end, make_job, one_rollout, say
 from benchflow.cli.chosen import choose
 from benchflow.cli.plain import cut, plain, wrap
 from benchflow.cli.trajectory import Rendering
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import JobNotFoundError, UsageError
 
 STAMP = "2025-01-02T03:04:05.000Z"

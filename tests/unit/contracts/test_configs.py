@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
 from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
-from benchflow.contracts.retries import RetryConfig
+from benchflow.contracts.job_retries import RetryConfig
 from benchflow.errors import ConfigError, UnsupportedFeatureError
 
 TWO = [Role("a", "oracle"), Role("b", "nop")]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchflow.contracts.error_limit import ErrorLimit
-from benchflow.contracts.rollout import Failure, RolloutOutcome
+from benchflow.contracts.rollout_records import Failure, RolloutOutcome
 
 
 def outcomes(messages: Sequence[str]) -> list[RolloutOutcome]:

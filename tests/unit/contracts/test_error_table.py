@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 from benchflow import errors
 from benchflow.contracts.failures import failure_of, storage_error, typed_error
-from benchflow.contracts.retries import RetryConfig
+from benchflow.contracts.job_retries import RetryConfig
 
 KINDS = [
     kind

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from benchflow.contracts.branch import AfterSteps, Group
-from benchflow.contracts.modes import GrpoMode, JobMode, ValueMode
+from benchflow.contracts.job_modes import GrpoMode, JobMode, ValueMode
 
 MODE: TypeAdapter[JobMode] = TypeAdapter(JobMode)
 

@@ -6,7 +6,7 @@ import pytest
 from support.paths import ROOT
 
 from benchflow.contracts.job import JobSpec
-from benchflow.contracts.options import WorkerOptions, WorkflowOptions
+from benchflow.contracts.operator_options import WorkerOptions, WorkflowOptions
 from benchflow.errors import ConfigError
 from benchflow.jobs import spec_digest
 

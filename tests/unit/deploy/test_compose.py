@@ -9,12 +9,14 @@ import pytest
 import yaml
 from support.paths import ROOT
 
-from benchflow.contracts import names
+from benchflow.contracts import temporal_names
 
 TEXT = (ROOT / "docker-compose.temporal.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, Any] = COMPOSE["services"]
-ATTRIBUTES = dict.fromkeys(names.KEYWORD_ATTRIBUTES, "Keyword") | dict.fromkeys(names.DOUBLE_ATTRIBUTES, "Double")
+ATTRIBUTES = dict.fromkeys(temporal_names.KEYWORD_ATTRIBUTES, "Keyword") | dict.fromkeys(
+    temporal_names.DOUBLE_ATTRIBUTES, "Double"
+)
 
 
 def profile(name: str) -> dict[str, Any]:

@@ -8,13 +8,13 @@ import logging
 import pytest
 from structlog.testing import capture_logs
 
-from benchflow.gateway import values
+from benchflow.gateway import value_counts
 from benchflow.gateway.allowed_requests import is_allowed_header
 from benchflow.gateway.connections import MAX_PEER_CONNECTIONS, OncePerMinute, Tally, connection_limits
 from benchflow.gateway.dialects import documents
-from benchflow.gateway.memory import MemoryBudget
+from benchflow.gateway.memory_budget import MemoryBudget
 from benchflow.gateway.request_body import read_request
-from benchflow.gateway.values import MAX_VALUES, AnswerValues
+from benchflow.gateway.value_counts import MAX_VALUES, AnswerValues
 
 
 @pytest.mark.parametrize("files", [256, 1024, 4096, 20_000, 1_048_576, 2**30])
@@ -101,8 +101,8 @@ def test_a_body_that_two_parsers_could_read_in_two_ways_is_refused(body: bytes) 
 
 
 def test_each_event_of_a_stream_may_have_as_many_values_as_a_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MAX_VALUES", 10)
-    monkeypatch.setattr(values, "MAX_STREAM_VALUES", 80)
+    monkeypatch.setattr(value_counts, "MAX_VALUES", 10)
+    monkeypatch.setattr(value_counts, "MAX_STREAM_VALUES", 80)
 
     def is_read(data: bytes, content_type: str, piece: int) -> bool:
         counted = AnswerValues(content_type)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from support.replay_room import APIS, PATHS, Noise, SmallAgent, recorded_run
 
-from benchflow.gateway.normalise import Normaliser, Rule, call_form, canonical, digest
+from benchflow.gateway.normal_form import NormalFormRule, Normaliser, call_form, canonical, digest
 from benchflow.gateway.selectors import Selectors, parse_selector
 
 AGENTS = sorted(APIS)
@@ -274,4 +274,4 @@ def test_a_selector_means_what_it_says() -> None:
 )
 def test_a_rule_that_cannot_be_meant_is_refused(rule: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Rule.model_validate({"why": "it differs", **rule})
+        NormalFormRule.model_validate({"why": "it differs", **rule})

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.replay_room import APIS, recorded_run
 
-from benchflow.gateway.difference import MAX_LINES, MAX_WIDTH, is_prefix, short_diff
-from benchflow.gateway.normalise import Normaliser
+from benchflow.gateway.form_difference import MAX_LINES, MAX_WIDTH, is_prefix, short_diff
+from benchflow.gateway.normal_form import Normaliser
 from benchflow.gateway.prefix import prefix_divergence
 
 AGENTS = sorted(APIS)

@@ -174,7 +174,7 @@ async def test_the_gateway_makes_it_from_a_registration(desk: Desk, done: bool) 
     desk.record("Two.", says("2"), node="root/1")
     desk.record("Three.", says("3"), node="root/2")
     desk.ran("One.", says("1"))
-    settings = contract.Replay(record=str(desk.before.path), until="root/1", strict=True)
+    settings = contract.ReplaySettings(record=str(desk.before.path), until="root/1", strict=True)
     given = {"id": "r", "job_id": "j", "agent": "opencode", "api": "openai-chat", "base_url": "http://127.0.0.1:1/v1"}
     registration = contract.Registration.model_validate(
         {**given, "token": "bfg-" + "0" * 32, "record": str(desk.own.path), "replay": settings}

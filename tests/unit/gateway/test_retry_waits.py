@@ -6,7 +6,7 @@ import time
 from email.utils import formatdate
 
 from benchflow.contracts.gateway import RetryPolicy
-from benchflow.gateway.retries import next_wait, wanted_wait
+from benchflow.gateway.upstream_retries import next_wait, wanted_wait
 
 
 def test_waits_grow_to_a_limit_in_number_and_time() -> None:

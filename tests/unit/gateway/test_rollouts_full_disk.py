@@ -12,7 +12,7 @@ import pytest
 
 from benchflow.contracts.gateway import Attribution, ModelLimits, Registration
 from benchflow.errors import DiskFullError
-from benchflow.gateway.rollouts import Rollout, Rollouts
+from benchflow.gateway.rollouts import RolloutCalls, Rollouts
 from benchflow.paths import StatePaths
 
 ID = "job/r/task/a/0"
@@ -46,7 +46,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, name: str = "replace") -> Iterato
         yield
 
 
-def knowledge(rollout: Rollout | None) -> tuple[Registration, Attribution, bool, ModelLimits] | None:
+def knowledge(rollout: RolloutCalls | None) -> tuple[Registration, Attribution, bool, ModelLimits] | None:
     """Return all that a gateway was told of a rollout."""
     return rollout and (rollout.registration, rollout.attribution, rollout.held, rollout.meter.limits)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.rollout import Step
-from benchflow.contracts.session import AskUser, Session, Stop, StopReason, TurnCounts, TurnRequest
+from benchflow.contracts.agent import AskUser, Session, Stop, StopReason, TurnCounts, TurnRequest
+from benchflow.contracts.rollout_records import Step
 from benchflow.errors import TurnInterruptedError
 from benchflow.hosting.agent_turn import SessionTurn
 from benchflow.secrets import Redactor

@@ -9,9 +9,9 @@ from support.gateway_model import model_of
 
 from benchflow.contracts.gateway import Registration
 from benchflow.contracts.job import RunConfig
-from benchflow.contracts.rollout import Step
+from benchflow.contracts.rollout_records import Step
 from benchflow.errors import UnknownRolloutError
-from benchflow.gateway.client import GatewayClient
+from benchflow.gateway.gateway_client import GatewayClient
 from benchflow.paths import StatePaths
 
 

@@ -11,7 +11,7 @@ from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.memory_use import MemoryUse
-from benchflow.contracts.rollout import Step, TurnResult
+from benchflow.contracts.rollout_records import Step, TurnResult
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.contracts.task import Task
 from benchflow.errors import (

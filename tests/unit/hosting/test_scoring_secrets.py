@@ -10,7 +10,7 @@ import pytest
 from support.stored_jobs import store_job, write_task
 
 from benchflow.contracts.failures import failure_of
-from benchflow.contracts.scoring import Scoring
+from benchflow.contracts.rescoring_basis import Scoring
 from benchflow.errors import SandboxBusyError
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.scoring_basis import ScoringBasis

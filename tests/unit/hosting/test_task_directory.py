@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from benchflow.hosting.host import Host
+from benchflow.hosting.worker_host import Host
 from benchflow.paths import StatePaths
 from benchflow.store import Store
 from benchflow.tasks import write_pack

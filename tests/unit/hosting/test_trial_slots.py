@@ -9,12 +9,12 @@ import pytest
 
 from benchflow.contracts.job import Origin
 from benchflow.errors import SandboxBusyError
-from benchflow.host import Slots
-from benchflow.hosting.host import Host
+from benchflow.host import HostSlots
 from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.hosted_trial import HostedTrial
 from benchflow.hosting.interruption import answer_with
-from benchflow.hosting.trial import HostedTrial
-from benchflow.jobs.trial import freeze_trial, plan_trial
+from benchflow.hosting.worker_host import Host
+from benchflow.jobs.trial_job import freeze_trial, plan_trial
 from benchflow.paths import StatePaths
 from benchflow.store import Store
 from benchflow.testing.noop_sandbox import NoopDriver
@@ -47,7 +47,7 @@ async def test_a_trial_that_is_cut_short_frees_its_slot(
     answer_with(lambda: is_cancelled)
     manifest = tmp_path / "environment.toml"
     manifest.write_text(MANIFEST)
-    store, slots = Store.open(), Slots(tmp_path / "slots", 1, 1.0)
+    store, slots = Store.open(), HostSlots(tmp_path / "slots", 1, 1.0)
     spec = await freeze_trial(plan_trial(manifest, None, "noop", []), "trial", store)
     host = Host(paths=StatePaths.default(), store=store, host_id="h", queue="q", stack="s", slots=slots, options=None)  # type: ignore[arg-type]
     rollout = await Hosted.of(host, spec.rollout("job/trial", Origin(host_id="h", job_dir=str(tmp_path)), 0))

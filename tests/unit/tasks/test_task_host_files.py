@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.errors import TaskError, TaskValueError
 from benchflow.tasks import digest_tree, load_task, write_pack
-from benchflow.tasks.check import check
+from benchflow.tasks.task_check import check
 
 KEY = "-----BEGIN PRIVATE KEY-----"
 

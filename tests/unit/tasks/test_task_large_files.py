@@ -11,8 +11,8 @@ import pytest
 from benchflow.confined import MAX_TEXT
 from benchflow.contracts.images import ImageConfig
 from benchflow.errors import ImageBuildError, ManifestError, TaskError
-from benchflow.planes.environment.manifest import read_manifest
-from benchflow.planes.sandbox.context import read_context
+from benchflow.planes.environment.environment_manifest import read_manifest
+from benchflow.planes.sandbox.build_context import read_context
 from benchflow.tasks import check, digest_tree
 from benchflow.tasks.pack import MAX_BYTES
 from benchflow.tasks.text import read_text

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from benchflow.contracts.branch import ChildOutcome
-from benchflow.contracts.rollout import Failure, Node, RolloutTree
+from benchflow.contracts.rollout_records import Failure, Node, RolloutTree
 from benchflow.trajectories.drawing import draw
 from benchflow.trajectories.growth import child_chain, grow, merge, node_in, state_values
-from benchflow.trajectories.values import state_value
+from benchflow.trajectories.state_values import state_value
 
 GONE = "the sandbox that was running is gone: \x1b[31mno such container\n  at line 7"
 

@@ -12,11 +12,11 @@ import pytest
 
 from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.reward import Evidence
-from benchflow.contracts.rollout import Failure, Node, RolloutTree
+from benchflow.contracts.rollout_records import Failure, Node, RolloutTree
 from benchflow.errors import ResultFileError
 from benchflow.trajectories.growth import chain_of, child_chain, grow, merge, node_in, start_of, state_values
 from benchflow.trajectories.nodes import last_of, nodes_of
-from benchflow.trajectories.values import EPSILON, state_value
+from benchflow.trajectories.state_values import EPSILON, state_value
 
 LOST = Failure(type="SandboxLostError", category="sandbox_lost", message="the sandbox is gone")
 SEEDS = range(200)

@@ -10,7 +10,7 @@ from support.stored_rollouts import called, said, store_rollout
 
 from benchflow.contracts.environment import DatabaseState, StateDiff, WorldState
 from benchflow.contracts.reward import Evidence
-from benchflow.contracts.rollout import Node, RolloutTree
+from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ResultFileError, VerifierError
 from benchflow.trajectories.nodes import last_of, load_rollout, nodes_of
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import pytest
 
 from benchflow.contracts.branch import ChildOutcome, StateValue
-from benchflow.contracts.rollout import Failure
+from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import ConfigError, RewardFuncError, VerifierError
-from benchflow.trajectories.values import (
+from benchflow.trajectories.state_values import (
     EPSILON,
     advantages_of_nodes,
     grpo,

@@ -15,12 +15,12 @@ from benchflow.contracts.branch import BranchConfig, BranchOrigin, ChildOutcome,
 from benchflow.contracts.checkpoint import Checkpoint, FilesLayer
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec, RunConfig, TaskRef
-from benchflow.contracts.rollout import Node, Step, StepOutcome, TurnResult
+from benchflow.contracts.rollout_records import Node, Step, StepOutcome, TurnResult
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.workflows.branching import Branching
-from benchflow.workflows.checkpoints import Restores
 from benchflow.workflows.children import origin_of
-from benchflow.workflows.state import RolloutState
+from benchflow.workflows.rollout_checkpoints import RolloutRestores
+from benchflow.workflows.rollout_state import RolloutState
 
 OWN = CustomPolicy(policy="support.own_branching:WherePoor", options={"below": 0.5})
 STEPS = 4
@@ -157,11 +157,11 @@ def lost(*retained: Checkpoint, **config: Any) -> RolloutState:
     return state
 
 
-def restores_of(state: RolloutState) -> tuple[Restores, list[bool]]:
+def restores_of(state: RolloutState) -> tuple[RolloutRestores, list[bool]]:
     """Return what restores a rollout, and whether its sandboxes are discarded with their results kept."""
     kept: list[bool] = []
     sandbox: Any = SimpleNamespace(discard=lambda *, keeps_results: kept.append(keeps_results))
-    return Restores(state, sandbox), kept
+    return RolloutRestores(state, sandbox), kept
 
 
 def test_a_rollout_that_lost_its_host_starts_at_its_last_portable_checkpoint_without_what_came_after() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import JobInput, Origin
-from benchflow.contracts.rollout import RewardKind, RolloutOutcome
+from benchflow.contracts.rollout_records import RewardKind, RolloutOutcome
 from benchflow.workflows.job_details import job_details
 
 PACK = ArtifactRef(uri="file:///x", sha256="0" * 64, size=0)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from support.hostile_text import FORGED, RAW
 
-from benchflow.contracts.rollout import Failure, Option, Question
+from benchflow.contracts.rollout_records import Failure, Option, Question
 from benchflow.workflows.operator import rollout_details, rollout_summary
-from benchflow.workflows.state import RolloutState
+from benchflow.workflows.rollout_state import RolloutState
 
 EVIL = f"{FORGED}\n\n# Forged\n\n[click](https://evil.example) <img src=x> | ` **"
 

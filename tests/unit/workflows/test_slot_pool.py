@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchflow.contracts.job import OpenRollout
-from benchflow.contracts.slots import PooledAccount, SlotAccount
+from benchflow.contracts.slot_messages import PooledAccount, SlotAccount
 from benchflow.workflows.slot_pool import SlotPool
 
 

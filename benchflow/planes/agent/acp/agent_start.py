@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_config import McpServer
 from benchflow.errors import AgentExitError
-from benchflow.planes.agent.account import Account
-from benchflow.planes.agent.settings import AgentSettings
+from benchflow.planes.agent.account import SandboxAccount
+from benchflow.planes.agent.agent_settings import AgentSettings
 
 
 @dataclass(frozen=True)
-class Start:
+class AgentStart:
     """Everything that is needed to start an agent."""
 
     record: AgentRecord
@@ -29,7 +29,7 @@ class Start:
     argv: tuple[str, ...]
     """Command of the agent."""
 
-    account: Account
+    account: SandboxAccount
     """Account that it runs as."""
 
     cwd: str
@@ -63,7 +63,7 @@ while [ $# -gt 0 ]; do
 done"""
 
 
-async def prepare_home(sandbox: Sandbox, start: Start) -> None:
+async def prepare_home(sandbox: Sandbox, start: AgentStart) -> None:
     """Make the directories and files in the agent's home that it reads at its start.
 
     Raises:

@@ -14,20 +14,20 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent import TurnLimits
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.resuming import Rung, is_enough
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.contracts.session import Limits
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.agent_start import Start, prepare_home
-from benchflow.planes.agent.acp.client import Client
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY, AgentProcess
+from benchflow.planes.agent.acp.agent_requests import Client
+from benchflow.planes.agent.acp.agent_start import AgentStart, prepare_home
 from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.mirror import Mirror
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY, AgentProcess
 from benchflow.planes.agent.acp.wire import Wire
-from benchflow.planes.agent.limits import PATIENCE, Patience
 from benchflow.planes.agent.notes import SessionFiles
+from benchflow.planes.agent.turn_limits import PATIENCE, AgentTimeouts
 from benchflow.planes.sandbox.timeouts import awake_clock
 
 During = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
@@ -44,11 +44,11 @@ _OPENED = "opened"
 """Name of the note with the fields of the opened session."""
 
 
-class Connection:
+class AgentConnection:
     """Opens the sessions of a sandbox's agents, and reaches their processes."""
 
     def __init__(
-        self, sandbox: Sandbox, files: SessionFiles, *, mirrored: bool = False, patience: Patience = PATIENCE
+        self, sandbox: Sandbox, files: SessionFiles, *, mirrored: bool = False, patience: AgentTimeouts = PATIENCE
     ) -> None:
         """Make it.
 
@@ -82,7 +82,9 @@ class Connection:
         async with Mirror(self._sandbox, self.wire(name), f"{RUN_DIRECTORY}/{name}") as mirror:
             yield lambda work: mirror.during(process.during(work, catch_up=mirror.catch_up))
 
-    async def open(self, index: int, start: Start, within: float, *, load: AgentSession | None = None) -> AgentSession:
+    async def open(
+        self, index: int, start: AgentStart, within: float, *, load: AgentSession | None = None
+    ) -> AgentSession:
         """Open the rollout's session number `index`, or return it if it is open.
 
         Args:
@@ -124,13 +126,13 @@ class Connection:
         raise AssertionError("the last start raises or returns")
 
     async def _open(
-        self, name: str, index: int, start: Start, within: float, load: AgentSession | None
+        self, name: str, index: int, start: AgentStart, within: float, load: AgentSession | None
     ) -> AgentSession:
         wire, process = self.wire(name), self.process(name)
         opened = wire.notes.noted(_OPENED)
         if opened is None:
             # The protocol's types take long to import, and are not needed for a session that is open.
-            from benchflow.planes.agent.acp.opening import Opening
+            from benchflow.planes.agent.acp.opening import SessionOpening
 
             await prepare_home(self._sandbox, start)
             if self._mirrored and not await process.was_started():
@@ -140,7 +142,7 @@ class Connection:
             async with self.reach(name) as during, aclosing(client):
                 await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
                 session = Dialogue(wire, client, self.patience)
-                talk = Opening(session, start, Limits(wall=within, idle=None), load)
+                talk = SessionOpening(session, start, TurnLimits(wall=within, idle=None), load)
                 opened = wire.notes.note(_OPENED, await during(talk.run()))
         account = start.account
         return AgentSession(
@@ -171,7 +173,7 @@ def session_rung(record: AgentRecord, session: AgentSession, least: Rung = "fres
     return "fresh" if rung == "replay" and session.model_access == "direct" else rung
 
 
-def _require_loadable(start: Start, load: AgentSession) -> None:
+def _require_loadable(start: AgentStart, load: AgentSession) -> None:
     """Raise `UnsupportedFeatureError` or `SessionNotLoadedError` if a session is known not to be loadable."""
     record = start.record
     rung = session_rung(record, load)

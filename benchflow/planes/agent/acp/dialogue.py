@@ -17,15 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from benchflow.contracts.agent import Line, Stop, TurnLimits, Unanswered
 from benchflow.contracts.failures import typed_error
 from benchflow.contracts.ids import short_hash
-from benchflow.contracts.session import Limits, Line, Stop, Unanswered
 from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError, BenchFlowError
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
 from benchflow.planes.agent.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
-from benchflow.planes.agent.limits import PATIENCE, LimitClock, Patience, note_stop, noted_stop
 from benchflow.planes.agent.notes import Message
+from benchflow.planes.agent.turn_limits import PATIENCE, AgentTimeouts, LimitClock, note_stop, noted_stop
 from benchflow.planes.sandbox.timeouts import Attendance
 
 METHOD_NOT_FOUND = -32601
@@ -34,7 +34,7 @@ _MAX_NOTED_CALLS = 10_000
 """Maximum tool calls of a turn whose progress is noted: each note holds all of them."""
 
 
-class Host(Protocol):
+class AgentRequestHandler(Protocol):
     """Serves the agent's own requests."""
 
     async def ask(self, question: str, method: str, params: Message) -> Message:
@@ -59,7 +59,7 @@ class RefusedError(Exception):
 
 
 @dataclass
-class Turn:
+class EndedTurn:
     """A turn that has ended."""
 
     stop_reason: str
@@ -114,13 +114,15 @@ class _Exchange:
 class Dialogue:
     """The client's side of the communication with one agent process."""
 
-    def __init__(self, wire: Wire, host: Host, patience: Patience = PATIENCE) -> None:
+    def __init__(self, wire: Wire, host: AgentRequestHandler, patience: AgentTimeouts = PATIENCE) -> None:
         """Make it. host: serves the agent's requests; patience: timeouts besides those of turns."""
         self._wire = wire
         self._host = host
         self.patience = patience
 
-    async def call(self, request: str, method: str, params: Message, limits: Limits, *, quiet: float = 0.0) -> Message:
+    async def call(
+        self, request: str, method: str, params: Message, limits: TurnLimits, *, quiet: float = 0.0
+    ) -> Message:
         """Send a request, unless it was sent, and return its result. Output until then belongs to no turn.
 
         Output in the `quiet` seconds after the answer is consumed, too. Raise `ACPError` for a refusal,
@@ -140,12 +142,12 @@ class Dialogue:
         session: str,
         prompt: list[Message],
         sink: Callable[[list[Line]], None],
-        limits: Limits,
+        limits: TurnLimits,
         kill: Callable[[], Awaitable[None]],
         *,
         reading: Reading | None = None,
         skip: Callable[[int], bool] = lambda lines: False,
-    ) -> Turn:
+    ) -> EndedTurn:
         """Run a turn to its end, or resume it. At a limit the agent is asked to stop, then killed.
 
         Args:
@@ -182,10 +184,10 @@ class Dialogue:
         session: str,
         started: float,
         offset: int,
-        limits: Limits,
+        limits: TurnLimits,
         kill: Callable[[], Awaitable[None]],
         skip: Callable[[int], bool],
-    ) -> Turn:
+    ) -> EndedTurn:
         request = exchange.request
         progress = self._wire.notes.noted(f"progress-{request}")
         if progress is not None and skip(progress["lines"]):
@@ -194,10 +196,10 @@ class Dialogue:
         stop = await self._listen(exchange, offset, started, limits, quiet=self.patience.silence, session=session)
         if exchange.answer is None or (stop and "error" in exchange.answer):
             await kill()
-            return Turn("cancelled" if stop == "cancelled" else "timeout", exchange.reading, stop)
+            return EndedTurn("cancelled" if stop == "cancelled" else "timeout", exchange.reading, stop)
         result = self._result(exchange.answer, "session/prompt")
         exchange.reading.end(result)
-        return Turn(str(result.get("stopReason", "end_turn")), exchange.reading, stop)
+        return EndedTurn(str(result.get("stopReason", "end_turn")), exchange.reading, stop)
 
     def cancel(self, request: str) -> None:
         """Request the end of a turn: the process that runs it asks the agent to stop, then kills it."""
@@ -223,7 +225,7 @@ class Dialogue:
         exchange: _Exchange,
         offset: int,
         started: float,
-        limits: Limits,
+        limits: TurnLimits,
         *,
         quiet: float,
         session: str | None = None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
+from benchflow.contracts.agent import TurnCounts
 from benchflow.contracts.ids import short_hash
-from benchflow.contracts.rollout import Usage
-from benchflow.contracts.session import TurnCounts
+from benchflow.contracts.rollout_records import Usage
 
 _TEXT = {
     "agent_message_chunk": "agent_message",

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from benchflow.contracts.sandbox import ExecChunk, Sandbox
 from benchflow.errors import SandboxError, SandboxLostError
-from benchflow.planes.agent.acp.process import RUN_DIRECTORY
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
 from benchflow.planes.agent.acp.wire import Wire, pause
 
 T = TypeVar("T")

@@ -29,12 +29,12 @@ from acp.schema import (
 from pydantic import BaseModel, ValidationError
 
 from benchflow import __version__
-from benchflow.contracts.agent import AgentRecord, Choice, texts
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.agent import TurnLimits
+from benchflow.contracts.agent_record import AgentRecord, ChoiceChannel, texts
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox_config import McpServer
-from benchflow.contracts.session import Limits
 from benchflow.errors import ACPError, ConfigError, SessionNotLoadedError, UnsupportedFeatureError
-from benchflow.planes.agent.acp.agent_start import Start
+from benchflow.planes.agent.acp.agent_start import AgentStart
 from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.notes import Message
 
@@ -49,10 +49,12 @@ _LONGEST_NAME, _MOST_CAPABILITIES = 200, 10_000
 """Maximum characters of the agent's name and version, and of its capabilities: workflows carry them."""
 
 
-class Opening:
+class SessionOpening:
     """Opens one session over a dialogue."""
 
-    def __init__(self, session: Dialogue, start: Start, limits: Limits, load: AgentSession | None = None) -> None:
+    def __init__(
+        self, session: Dialogue, start: AgentStart, limits: TurnLimits, load: AgentSession | None = None
+    ) -> None:
         """Make it.
 
         Args:
@@ -139,7 +141,7 @@ class Opening:
         if self._start.effort is not None and record.effort is not None:
             await self._set(session, new, "effort", record.effort, self._start.effort)
 
-    async def _set(self, session: str, new: Message, what: str, choice: Choice, value: str) -> None:
+    async def _set(self, session: str, new: Message, what: str, choice: ChoiceChannel, value: str) -> None:
         """Set the model or effort (`what`) in the way of its record."""
         value = (choice.value or "{model}").replace("{model}", value).replace("{effort}", value)
         if choice.by == "mode":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchflow.contracts.agent import AgentRecord, Choice, NodeInstall
+from benchflow.contracts.agent_record import AgentRecord, ChoiceChannel, NodeInstall
 from benchflow.contracts.resuming import is_enough
 from benchflow.errors import UnsupportedFeatureError
 
@@ -54,7 +54,7 @@ def choices_of(record: AgentRecord, model: str | None, effort: str | None) -> Ch
     return Choices(told, mode, options)
 
 
-def _spelled(choice: Choice, value: str) -> str:
+def _spelled(choice: ChoiceChannel, value: str) -> str:
     """Return a model or effort in the form that the record's choice sends."""
     return (choice.value or value).replace("{model}", value).replace("{effort}", value)
 

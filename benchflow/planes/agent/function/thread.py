@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from benchflow.contracts.failures import MAX_TEXT
 from benchflow.errors import AgentExitError
-from benchflow.planes.agent.function.turn import AgentTurn
+from benchflow.planes.agent.function.function_turn import AgentTurn
 
 Act = Callable[[AgentTurn], Awaitable[str | None]]
 """A function that is an agent. It may return its stop reason, as ACP has it (`refusal`, `max_tokens`)."""

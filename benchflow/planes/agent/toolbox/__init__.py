@@ -14,16 +14,19 @@ import sys
 import time
 from pathlib import Path
 
-from benchflow.contracts.agent import NODE_VERSION, AgentRecord, NodeInstall, PythonInstall
+from benchflow.contracts.agent_record import NODE_VERSION, AgentRecord, NodeInstall, PythonInstall
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import AgentInstallError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import built_once, measure
-from benchflow.planes.agent.toolbox.fit import require_runs_in
-from benchflow.planes.agent.toolbox.interpreter import Interpreter, find_interpreter
-from benchflow.planes.agent.toolbox.layer import image_with_toolboxes
 from benchflow.planes.agent.toolbox.libc import libc_of
-from benchflow.planes.agent.toolbox.manifest import (
+from benchflow.planes.agent.toolbox.musl import musl_version
+from benchflow.planes.agent.toolbox.node import NPM_VERSION, install_node, node_arch
+from benchflow.planes.agent.toolbox.portable_python import Interpreter, find_interpreter
+from benchflow.planes.agent.toolbox.python import install_python
+from benchflow.planes.agent.toolbox.toolbox_fit import require_runs_in
+from benchflow.planes.agent.toolbox.toolbox_layer import image_with_toolboxes
+from benchflow.planes.agent.toolbox.toolbox_manifest import (
     Installed,
     Libc,
     Toolbox,
@@ -31,10 +34,7 @@ from benchflow.planes.agent.toolbox.manifest import (
     read_manifest,
     write_manifest,
 )
-from benchflow.planes.agent.toolbox.musl import musl_version
-from benchflow.planes.agent.toolbox.node import NPM_VERSION, install_node, node_arch
-from benchflow.planes.agent.toolbox.python import install_python
-from benchflow.planes.agent.toolbox.scripts import Scripts, read_scripts
+from benchflow.planes.agent.toolbox.toolbox_scripts import ToolboxScripts, read_scripts
 
 __all__ = [
     "PUMP",
@@ -136,7 +136,9 @@ def _manifest(record: AgentRecord, digest: str, installed: Installed, part: Path
     )
 
 
-def _digest(install: NodeInstall | PythonInstall, scripts: Scripts, interpreter: Interpreter | None, libc: Libc) -> str:
+def _digest(
+    install: NodeInstall | PythonInstall, scripts: ToolboxScripts, interpreter: Interpreter | None, libc: Libc
+) -> str:
     """Return the digest of all that decides the content of a toolbox."""
     built_by = [interpreter.key] if interpreter else [NPM_VERSION, libc]
     if libc == "musl" and isinstance(install, NodeInstall):

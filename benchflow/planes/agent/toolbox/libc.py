@@ -7,11 +7,11 @@ from functools import partial
 from typing import cast
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import SandboxExecResult
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import SandboxError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox.manifest import Libc
+from benchflow.planes.agent.toolbox.toolbox_manifest import Libc
 from benchflow.planes.sandbox.image_facts import image_fact
 
 # The loader of the shell decides; for a static shell, the loaders that exist do.

@@ -6,10 +6,10 @@ import os
 import zipfile
 from pathlib import Path
 
-from benchflow.contracts.agent import NODE_VERSION
+from benchflow.contracts.agent_record import NODE_VERSION
+from benchflow.planes.agent.toolbox.build_steps import run_step
 from benchflow.planes.agent.toolbox.directory import built_once, link_tree
-from benchflow.planes.agent.toolbox.interpreter import find_pip
-from benchflow.planes.agent.toolbox.steps import run_step
+from benchflow.planes.agent.toolbox.portable_python import find_pip
 
 MUSL_NODE_VERSION = "24.19.0"
 """Version in place of `NODE_VERSION`: the newest of its line that exists for musl."""

@@ -16,14 +16,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from benchflow.contracts.agent import NodeInstall
+from benchflow.contracts.agent_record import NodeInstall
 from benchflow.errors import AgentInstallError
+from benchflow.planes.agent.toolbox.build_steps import run_step
 from benchflow.planes.agent.toolbox.directory import built_once, link, remove_tree
-from benchflow.planes.agent.toolbox.manifest import Installed, Libc
 from benchflow.planes.agent.toolbox.musl import NATIVE, musl_version, place_musl_node
 from benchflow.planes.agent.toolbox.npm import NpmRegistry, npm_config
-from benchflow.planes.agent.toolbox.scripts import Scripts
-from benchflow.planes.agent.toolbox.steps import run_step
+from benchflow.planes.agent.toolbox.toolbox_manifest import Installed, Libc
+from benchflow.planes.agent.toolbox.toolbox_scripts import ToolboxScripts
 
 NPM_VERSION = "11.19.1"
 """Version of npm that installs packages."""
@@ -44,7 +44,9 @@ def node_arch() -> str:
     return _ARCHES[machine]
 
 
-async def install_node(install: NodeInstall, scripts: Scripts, root: Path, runtimes: Path, libc: Libc) -> Installed:
+async def install_node(
+    install: NodeInstall, scripts: ToolboxScripts, root: Path, runtimes: Path, libc: Libc
+) -> Installed:
     """Fill a toolbox with Node, packages and scripts, and return what was installed.
 
     Args:

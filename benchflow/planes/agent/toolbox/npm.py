@@ -25,7 +25,7 @@ from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 from benchflow.errors import AgentDownloadError, AgentInstallError
-from benchflow.planes.agent.toolbox.steps import failed
+from benchflow.planes.agent.toolbox.build_steps import failed
 
 _GLOBAL = ("/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc")
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")

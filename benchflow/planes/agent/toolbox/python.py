@@ -9,12 +9,12 @@ import re
 import shutil
 from pathlib import Path
 
-from benchflow.contracts.agent import PythonInstall
+from benchflow.contracts.agent_record import PythonInstall
 from benchflow.errors import AgentInstallError
+from benchflow.planes.agent.toolbox.build_steps import run_step
 from benchflow.planes.agent.toolbox.directory import built_once, link_tree
-from benchflow.planes.agent.toolbox.interpreter import Interpreter
-from benchflow.planes.agent.toolbox.manifest import Installed
-from benchflow.planes.agent.toolbox.steps import run_step
+from benchflow.planes.agent.toolbox.portable_python import Interpreter
+from benchflow.planes.agent.toolbox.toolbox_manifest import Installed
 
 _TIMEOUT = 1200.0
 _ENTRY = re.compile(r"^\s*([\w.-]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)")

@@ -7,7 +7,7 @@ files and requests their shell commands and code touch; `patterns` is the syntax
 from benchflow.planes.reward.action.asked import Asked
 from benchflow.planes.reward.action.hacking import NoRewardHacking
 from benchflow.planes.reward.action.tampering import Tampering
-from benchflow.planes.reward.action.tools import CallBudget, CallOrder, ForbiddenTools, KnownTools, RequiredCalls
+from benchflow.planes.reward.action.tool_rules import CallBudget, CallOrder, ForbiddenTools, KnownTools, RequiredCalls
 
 __all__ = [
     "Asked",

@@ -10,9 +10,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.reward import RolloutNode, Space, VerifyResult
-from benchflow.planes.reward.action.calls import ToolCall, calls_of
-from benchflow.planes.reward.action.findings import Finding, judged
+from benchflow.planes.reward.action.action_findings import ActionFinding, judged
 from benchflow.planes.reward.action.patterns import OPTIONS, any_tool
+from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
 
 _ACTS = frozenset({"execute", "read", "edit", "delete", "move", "search", "fetch", "switch_mode"})
 """Kinds of calls for which an agent requests permission; such a request is not a question."""
@@ -52,23 +52,23 @@ class Asked:
         meta = {"asked": bool(questions), "underspecified": self.underspecified}
         return judged(node, self.name, worth if questions else silent, questions, step_value=worth, meta=meta)
 
-    def _questions(self, node: RolloutNode) -> Iterator[Finding]:
+    def _questions(self, node: RolloutNode) -> Iterator[ActionFinding]:
         """Yield the agent's questions on the path to a node."""
         calls = calls_of(node)
         for call in calls:
             if any_tool(call.called, ("ask_user", *self.tools)):
-                yield Finding.of(call, f"tool {call.name}")
+                yield ActionFinding.of(call, f"tool {call.name}")
         for passed in node.path:
             known = {call.id: call for call in calls if call.node == passed.id}
             for place, event in enumerate(passed.events):
                 text = _question(event, known)
                 if text:
                     seq = event.get("seq")
-                    yield Finding(passed.id, seq if isinstance(seq, int) else place, "question", text)
+                    yield ActionFinding(passed.id, seq if isinstance(seq, int) else place, "question", text)
             last = _last_words(passed) if self.in_words else ""
             if last.endswith("?"):
                 seq = passed.events[-1].get("seq")
-                yield Finding(passed.id, seq if isinstance(seq, int) else 0, "in words", last[-200:])
+                yield ActionFinding(passed.id, seq if isinstance(seq, int) else 0, "in words", last[-200:])
 
 
 def _question(event: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:

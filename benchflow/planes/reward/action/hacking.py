@@ -15,10 +15,10 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.reward import RolloutNode, Space, VerifyResult
-from benchflow.planes.reward.action.calls import ToolCall, calls_of
-from benchflow.planes.reward.action.findings import Finding, judged
+from benchflow.planes.reward.action.action_findings import ActionFinding, judged
 from benchflow.planes.reward.action.patterns import OPTIONS, any_path
-from benchflow.planes.reward.action.shell import Command
+from benchflow.planes.reward.action.shell_reader import ShellCommand
+from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
 from benchflow.planes.reward.action.touched import Access
 
 Detector = Literal["secrets", "tests", "logs", "startup", "processes"]
@@ -90,17 +90,17 @@ class _Watch:
         # A protected directory that contains the workspace is the agent's to change.
         self._protected = [root for root in rules.protected if not _is_below(self._workspace, root)]
 
-    def call(self, call: ToolCall) -> Iterator[Finding]:
+    def call(self, call: ToolCall) -> Iterator[ActionFinding]:
         """Yield the findings in a call."""
         seen = set[tuple[str, str]]()
         for access in call.accesses:
             what = self._about(access)
             if what and (what, access.path) not in seen:
                 seen.add((what, access.path))
-                yield Finding.of(call, what, access.by or call.excerpt, access.path)
+                yield ActionFinding.of(call, what, access.by or call.excerpt, access.path)
             self._note(access)
         if "processes" in self._rules.detectors:
-            yield from (Finding.of(call, "process", one.text) for one in call.commands if _meddles(one))
+            yield from (ActionFinding.of(call, "process", one.text) for one in call.commands if _meddles(one))
 
     def _about(self, access: Access) -> str:
         """Return the finding about an access, in a few words; empty if there is none."""
@@ -167,7 +167,7 @@ def _may_mean(path: str, root: str) -> bool:
     return len(literal) >= 3 and literal != head and fnmatchcase(root, f"/{head}")
 
 
-def _meddles(command: Command) -> bool:
+def _meddles(command: ShellCommand) -> bool:
     """Return whether a command kills PID 1 or all processes, kills a verifier by name, or traces PID 1."""
     name, words = command.name, command.words[1:]
     if name == "kill":

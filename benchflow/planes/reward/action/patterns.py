@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
-from benchflow.planes.reward.action.calls import ToolCall
-from benchflow.planes.reward.action.names import ToolName
-from benchflow.planes.reward.action.touched import Access, AccessMode, Request
+from benchflow.planes.reward.action.tool_calls import ToolCall
+from benchflow.planes.reward.action.tool_names import ToolName
+from benchflow.planes.reward.action.touched import Access, AccessMode, TouchedRequest
 
 OPTIONS = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 """Configuration of all dataclasses that a task fills in."""
@@ -45,7 +45,7 @@ class RequestPattern:
     body: re.Pattern[str] | None = None
     """Regular expression, searched in the body; None for any request, with or without one."""
 
-    def matches(self, request: Request) -> bool:
+    def matches(self, request: TouchedRequest) -> bool:
         """Return whether a request matches method, URL and body."""
         if not fnmatchcase(request.method.upper(), self.method.upper()) or not self.url.search(request.url):
             return False

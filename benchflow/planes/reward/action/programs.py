@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from benchflow.planes.reward.action.code import read_python
-from benchflow.planes.reward.action.shell import Command, read_script, resolved, unwrapped
-from benchflow.planes.reward.action.touched import Access, AccessMode, Request, Touched, patched, whole_url
+from benchflow.planes.reward.action.python_code import read_python
+from benchflow.planes.reward.action.shell_reader import ShellCommand, read_script, resolved, unwrapped
+from benchflow.planes.reward.action.touched import Access, AccessMode, Touched, TouchedRequest, patched, whole_url
 
 _DEEPEST = 4
 
@@ -44,7 +44,7 @@ _CURL_PLAIN = frozenset(
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 
-def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list[Command], Touched]:
+def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list[ShellCommand], Touched]:
     """Return the simple commands of a shell script, those of the scripts that it runs included, and their effects.
 
     Args:
@@ -52,7 +52,7 @@ def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list
         cwd: Directory in which it runs.
         deep: Depth of nested scripts, at most 4.
     """
-    commands, touched = list[Command](), Touched()
+    commands, touched = list[ShellCommand](), Touched()
     for command in read_script(text, cwd):
         commands.append(command)
         done = touched_by(command)
@@ -65,7 +65,7 @@ def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list
     return commands, touched
 
 
-def touched_by(command: Command) -> Touched:
+def touched_by(command: ShellCommand) -> Touched:
     """Return the effects of one command; shell scripts that it runs are not read, but listed in `scripts`."""
     touched = Touched()
 
@@ -88,12 +88,12 @@ def touched_by(command: Command) -> Touched:
     return touched
 
 
-def _printed(command: Command) -> str | None:
+def _printed(command: ShellCommand) -> str | None:
     """Return the text that `echo` or `printf` prints; None for any other program."""
     return " ".join(command.words[1:]) if command.name in ("echo", "printf") else None
 
 
-def _files(command: Command) -> Iterator[tuple[AccessMode, list[str]]]:
+def _files(command: ShellCommand) -> Iterator[tuple[AccessMode, list[str]]]:
     """Yield (mode, paths) of the files that a program is given as arguments."""
     name, words = command.name, command.words[1:]
     if name in _READERS:
@@ -192,12 +192,12 @@ def _find(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
         if word in ("-exec", "-execdir"):
             acted = [one for one in words[at + 1 :] if one not in (";", "+")]
             for one in found:
-                inner = Command(tuple(unwrapped([one if part == "{}" else part for part in acted])), "/")
+                inner = ShellCommand(tuple(unwrapped([one if part == "{}" else part for part in acted])), "/")
                 if inner.name != "find":
                     yield from _files(inner)
 
 
-def _code(command: Command) -> Touched:
+def _code(command: ShellCommand) -> Touched:
     """Return the effects of the code that an interpreter is given, and the file that it runs."""
     name, words, touched = command.name, command.words, Touched()
     if name in _SHELLS or name == "su":
@@ -224,14 +224,14 @@ def _code(command: Command) -> Touched:
     return touched
 
 
-def _python(command: Command) -> Touched:
+def _python(command: ShellCommand) -> Touched:
     """Return the effects of a command of Python: of its code, or the file or tests that it runs."""
     words = command.words
     for at, word in enumerate(words[1:], 1):
         if re.match(r"-[a-zA-Z]*c$", word):
             return read_python(words[at + 1] if at + 1 < len(words) else "", command.cwd)
         if word == "-m":
-            inner = Command(words[at + 1 :], command.cwd)
+            inner = ShellCommand(words[at + 1 :], command.cwd)
             mode: AccessMode = "run"
             paths = [path for _, paths in _files(inner) for path in paths] if inner.name in _RUNNERS else []
             return Touched([Access(resolved(path, command.cwd), mode, command.text) for path in paths])
@@ -240,12 +240,12 @@ def _python(command: Command) -> Touched:
     return read_python(command.stdin or "", command.cwd)
 
 
-def _runs(paths: Sequence[str], command: Command) -> list[Access]:
+def _runs(paths: Sequence[str], command: ShellCommand) -> list[Access]:
     """Return accesses of the mode `run` to these files."""
     return [Access(resolved(path, command.cwd), "run", command.text) for path in paths]
 
 
-def _requests(command: Command) -> list[Request]:
+def _requests(command: ShellCommand) -> list[TouchedRequest]:
     """Return the HTTP requests of curl, wget or httpie."""
     if command.name == "curl":
         return _curl(command)
@@ -257,17 +257,22 @@ def _requests(command: Command) -> list[Request]:
             (one.partition("=")[2] for one in options if one.startswith(("--post-data=", "--body-data="))), None
         )
         return [
-            Request(method or ("GET" if body is None else "POST"), whole_url(url), body, command.text) for url in given
+            TouchedRequest(method or ("GET" if body is None else "POST"), whole_url(url), body, command.text)
+            for url in given
         ]
     if command.name in ("http", "https", "xh") and words:
         method = next((word for word in words[:-1] if word in _METHODS), "")
         rest = [word for word in words if word not in _METHODS and not word.startswith("-")]
         body = " ".join(rest[1:]) or None
-        return [Request(method or ("POST" if body else "GET"), whole_url(rest[0]), body, command.text)] if rest else []
+        return (
+            [TouchedRequest(method or ("POST" if body else "GET"), whole_url(rest[0]), body, command.text)]
+            if rest
+            else []
+        )
     return []
 
 
-def _curl(command: Command) -> list[Request]:
+def _curl(command: ShellCommand) -> list[TouchedRequest]:
     method, urls, bodies, gets = "", list[str](), list[str](), False
     for option, value in _curl_options(command.words[1:]):
         if option in ("X", "request"):
@@ -284,7 +289,7 @@ def _curl(command: Command) -> list[Request]:
             urls.append(whole_url(value))
     body = "&".join(bodies) if bodies else None
     method = method or ("GET" if gets or body is None else "POST")
-    return [Request(method, url, body, command.text) for url in urls]
+    return [TouchedRequest(method, url, body, command.text) for url in urls]
 
 
 def _curl_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Request:
+class TouchedRequest:
     """An HTTP request."""
 
     method: str
@@ -61,7 +61,7 @@ class Touched:
     """The effects of a command or of code, in order."""
 
     accesses: list[Access] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
+    requests: list[TouchedRequest] = field(default_factory=list)
     scripts: list[str] = field(default_factory=list)
     """Shell scripts that it ran, and that are not read yet."""
 

@@ -12,7 +12,7 @@ from benchflow.planes.reward.hardening.baseline import (
     skipped,
     take_baseline,
 )
-from benchflow.planes.reward.hardening.environment import (
+from benchflow.planes.reward.hardening.verifier_environment import (
     files_of,
     misses_plugin,
     note_doubts,

@@ -12,9 +12,9 @@ from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.reward.hardening.devices import list_devices
 from benchflow.planes.reward.hardening.git_state import overlooked_paths, replaced_histories, repositories_of
-from benchflow.planes.reward.hardening.names import SCHEDULERS, SHADOWED, STANDARD, VERIFIERS
 from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
-from benchflow.planes.reward.hardening.tools import ToolSet, take_tools
+from benchflow.planes.reward.hardening.verifier_dependencies import SCHEDULERS, SHADOWED, STANDARD, VERIFIERS
+from benchflow.planes.reward.hardening.verifier_tools import ToolSet, take_tools
 from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 

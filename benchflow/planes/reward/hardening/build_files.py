@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from benchflow.planes.reward.hardening.names import MAKE_BUILD
+from benchflow.planes.reward.hardening.verifier_dependencies import MAKE_BUILD
 
 _PHONY = re.compile(r"^\.PHONY\s*:(.*)$", re.MULTILINE)
 _RULE = re.compile(r"^(?P<targets>[\w -]+?)\s*:(?![=:])[^\n]*\n(?P<recipe>(?:\t[^\n]*(?:\n|\Z))*)", re.MULTILINE)

@@ -17,7 +17,7 @@ from benchflow.contracts.file_changes import FileChanges, FileState
 from benchflow.contracts.reward import HardeningFinding, Weight
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.hardening.names import (
+from benchflow.planes.reward.hardening.verifier_dependencies import (
     CODE,
     FIRST_SEARCHED,
     INTERPRETED,
@@ -32,7 +32,7 @@ from benchflow.planes.reward.hardening.names import (
     TEST_PACKAGES,
     TOOLS,
 )
-from benchflow.planes.reward.hardening.tools import ACCOUNTS, ToolSet
+from benchflow.planes.reward.hardening.verifier_tools import ACCOUNTS, ToolSet
 
 ITEM = "verify_tools"
 

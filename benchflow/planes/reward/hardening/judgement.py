@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from benchflow.contracts.reward import HardeningFinding, Weight
 from benchflow.contracts.verifier import HardeningConfig
 from benchflow.planes.reward.hardening.build_files import harmless_attributes, harmless_package, includes_by_variable
-from benchflow.planes.reward.hardening.names import (
+from benchflow.planes.reward.hardening.repositories import without_programs
+from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below, module_of
+from benchflow.planes.reward.hardening.verifier_dependencies import (
     DOTFILES,
     HOOKED,
     HOOKS,
@@ -27,8 +29,6 @@ from benchflow.planes.reward.hardening.names import (
     SITE,
     VERIFIERS,
 )
-from benchflow.planes.reward.hardening.repositories import without_programs
-from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below, module_of
 
 BUILD = "restore_build_files"
 CONFTESTS = "cleanup_conftests"

@@ -9,9 +9,9 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError, VerifierMemoryError
+from benchflow.planes.reward.hardening.hardening_record import MOST_NAMED
 from benchflow.planes.reward.hardening.judgement import PROCESSES
-from benchflow.planes.reward.hardening.names import SCHEDULERS
-from benchflow.planes.reward.hardening.record import MOST_NAMED
+from benchflow.planes.reward.hardening.verifier_dependencies import SCHEDULERS
 
 ALTERED = "code was put into a process of the world"
 """Text of a finding about a process whose code another process has changed."""

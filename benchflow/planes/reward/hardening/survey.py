@@ -17,10 +17,10 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
-from benchflow.planes.reward.hardening.archives import PATTERNS as ARCHIVES
 from benchflow.planes.reward.hardening.build_files import included, targets_without_files
 from benchflow.planes.reward.hardening.contents import FILES, LISTS, PASS, PASSES, READ
-from benchflow.planes.reward.hardening.names import (
+from benchflow.planes.reward.hardening.escaping_archives import PATTERNS as ARCHIVES
+from benchflow.planes.reward.hardening.verifier_dependencies import (
     BUILD_PATTERNS,
     DOTFILES,
     GIT_DIRECTORIES,

@@ -11,13 +11,14 @@ from benchflow.contracts.reward import HardeningFinding, HardeningReport, Weight
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig
 from benchflow.errors import SandboxError, UnsafePathError, VerifierError
-from benchflow.planes.reward.hardening.archives import MAX_ARCHIVES, MAX_BYTES, leads_out
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
 from benchflow.planes.reward.hardening.devices import list_devices, replaced_devices
+from benchflow.planes.reward.hardening.escaping_archives import MAX_ARCHIVES, MAX_BYTES, leads_out
 from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM, Repairs, compare_tools
 from benchflow.planes.reward.hardening.foundation import ITEM as TOOLS_ITEM
 from benchflow.planes.reward.hardening.git_state import ITEM as GIT_ITEM
 from benchflow.planes.reward.hardening.git_state import make_git_look, repositories_of
+from benchflow.planes.reward.hardening.hardening_record import MOST_NAMED, HardeningRecord, extend_report
 from benchflow.planes.reward.hardening.judgement import (
     BUILD,
     CONFTESTS,
@@ -32,8 +33,6 @@ from benchflow.planes.reward.hardening.judgement import (
     judge,
     weight_of,
 )
-from benchflow.planes.reward.hardening.names import CLEAR_AWAY, LOADER_CACHE, LOGS
-from benchflow.planes.reward.hardening.record import MOST_NAMED, HardeningRecord, extend_report
 from benchflow.planes.reward.hardening.strangers import (
     ALTERED,
     kill_strangers,
@@ -44,6 +43,7 @@ from benchflow.planes.reward.hardening.strangers import (
     without_memory_kills,
 )
 from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
+from benchflow.planes.reward.hardening.verifier_dependencies import CLEAR_AWAY, LOADER_CACHE, LOGS
 from benchflow.planes.reward.hardening.work_notes import note_work
 
 _ROUNDS = 4

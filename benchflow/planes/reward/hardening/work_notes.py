@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.planes.reward.hardening.git_state import repositories_of
+from benchflow.planes.reward.hardening.hardening_record import MOST_NAMED, note_paths
 from benchflow.planes.reward.hardening.judgement import BUILD, ENVIRONMENT, LINKS, PYTHON, resolve
-from benchflow.planes.reward.hardening.names import SITE
-from benchflow.planes.reward.hardening.record import MOST_NAMED, note_paths
 from benchflow.planes.reward.hardening.survey import Survey, encode, in_workspace, is_below
+from benchflow.planes.reward.hardening.verifier_dependencies import SITE
 
 _BROUGHT = ("node_modules", ".git", *SITE)
 """Directories in which installers, and git, create links."""

@@ -5,14 +5,14 @@
 """
 
 from benchflow.planes.reward.judge.criteria import SYSTEM, Material, brief, judge_rubric, judging
-from benchflow.planes.reward.judge.documents import Document, documents_below, question_text, select
+from benchflow.planes.reward.judge.documents import JudgedDocument, documents_below, question_text, select
 from benchflow.planes.reward.judge.model_judge import ModelJudge
 from benchflow.planes.reward.judge.models import credential_of, judge_model, require_library
 from benchflow.planes.reward.judge.role import judge_as_role
 
 __all__ = [
     "SYSTEM",
-    "Document",
+    "JudgedDocument",
     "Material",
     "ModelJudge",
     "brief",

@@ -21,7 +21,7 @@ from benchflow.contracts.reward import (
 )
 from benchflow.errors import JudgeError
 from benchflow.planes.reward.aggregate import aggregate_metrics
-from benchflow.planes.reward.judge.documents import Document, question_text
+from benchflow.planes.reward.judge.documents import JudgedDocument, question_text
 
 SYSTEM = """\
 You judge the work of an AI agent. You are shown what the agent was asked and documents: files that it left, or records
@@ -43,7 +43,7 @@ REASONING_LENGTH = 500
 class Material:
     """Material that a judge is shown."""
 
-    documents: Sequence[Document]
+    documents: Sequence[JudgedDocument]
     """Documents, of which criteria may select some."""
 
     task: str

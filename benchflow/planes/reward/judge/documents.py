@@ -32,7 +32,7 @@ _LEAST = 1024
 
 
 @dataclass(frozen=True)
-class Document:
+class JudgedDocument:
     """A text with a name."""
 
     name: str
@@ -40,7 +40,7 @@ class Document:
     """The text itself, or the file that contains it."""
 
 
-def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
+def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[JudgedDocument]:
     """Return the regular files at or below a path as documents, named relative to it; none if it does not exist.
 
     Links are left out. If there are more than `MAX_DOCUMENTS`, or the tree is too large or too deep, a last document
@@ -52,10 +52,10 @@ def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
     """
     status = place.status()
     if status is not None and stat.S_ISREG(status.st_mode):
-        return [Document(prefix or PurePosixPath(place.name).name, place)]
+        return [JudgedDocument(prefix or PurePosixPath(place.name).name, place)]
     if status is None or not stat.S_ISDIR(status.st_mode):
         return []
-    found: list[Document] = []
+    found: list[JudgedDocument] = []
     notes: list[str] = []
     more = 0
     try:
@@ -65,7 +65,7 @@ def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
             for name in names:
                 if len(found) < MAX_DOCUMENTS:
                     inner = PurePosixPath(name).relative_to(place.name).as_posix()
-                    found.append(Document(f"{prefix}{inner}", ConfinedPath(place.root, name)))
+                    found.append(JudgedDocument(f"{prefix}{inner}", ConfinedPath(place.root, name)))
                 else:
                     more += 1
     except UnsafePathError as error:
@@ -73,11 +73,11 @@ def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[Document]:
     if more:
         notes.append(f"[{more} more files are not shown]")
     if notes:
-        found.append(Document(f"{prefix}(more files)", "\n".join(notes)))
+        found.append(JudgedDocument(f"{prefix}(more files)", "\n".join(notes)))
     return found
 
 
-def select(documents: Sequence[Document], patterns: Sequence[str]) -> list[Document]:
+def select(documents: Sequence[JudgedDocument], patterns: Sequence[str]) -> list[JudgedDocument]:
     """Return the documents that a pattern selects; all of them if there is no pattern.
 
     Args:
@@ -98,7 +98,7 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def shown(document: Document, limit: int = MAX_DOCUMENT) -> str:
+def shown(document: JudgedDocument, limit: int = MAX_DOCUMENT) -> str:
     """Return the text of a document to show a judge.
 
     Args:
@@ -155,7 +155,7 @@ def sections(texts: Sequence[tuple[str, str]]) -> tuple[str, str]:
 
 
 def question_text(
-    *, task: str, instruction: str, documents: Sequence[Document], ask: str, wanted: Sequence[str] = ()
+    *, task: str, instruction: str, documents: Sequence[JudgedDocument], ask: str, wanted: Sequence[str] = ()
 ) -> str:
     """Return the prompt of a judge: the agent's instruction, the documents, and the question.
 
@@ -192,4 +192,4 @@ def _sendable(text: str) -> str:
 
 
 def _short(text: str, limit: int) -> str:
-    return shown(Document("", text), limit)
+    return shown(JudgedDocument("", text), limit)

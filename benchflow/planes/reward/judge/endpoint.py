@@ -38,8 +38,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
 from benchflow.contracts.reward import JudgeQuestion
-from benchflow.planes.reward.judge.answers import TOOL, AttemptFailedError, Said, task_of, tool_schema
 from benchflow.planes.reward.judge.models import JudgeModel
+from benchflow.planes.reward.judge.verdicts import TOOL, AttemptFailedError, JudgeResponse, task_of, tool_schema
 
 _AGAIN = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which a retry may help."""
@@ -75,7 +75,7 @@ class Conversation:
         """Return the messages to send next."""
         return [self._first, *self._last]
 
-    def object_to(self, said: Said, objection: str) -> None:
+    def object_to(self, said: JudgeResponse, objection: str) -> None:
         """Append an invalid answer and the objection to it. Only the last answer is sent again.
 
         Args:
@@ -94,7 +94,7 @@ class Conversation:
         self._last = [said.response, reply]
 
 
-class Endpoint:
+class JudgeEndpoint:
     """A model at its endpoint. Enter it around calls: they share connections, which close with the last exit."""
 
     def __init__(self, model: JudgeModel, key: str | None) -> None:
@@ -117,7 +117,7 @@ class Endpoint:
         """Close the connections after the last exit."""
         await self._model.__aexit__(kind, error, trace)
 
-    async def request(self, conversation: Conversation, timeout_sec: float) -> Said:
+    async def request(self, conversation: Conversation, timeout_sec: float) -> JudgeResponse:
         """Call the model once, and return its answer.
 
         Args:
@@ -161,13 +161,13 @@ def _connect(model: JudgeModel, key: str) -> Model:
     return AnthropicModel(model.name, provider=AnthropicProvider(base_url=model.base_url, api_key=key))
 
 
-def _said(response: ModelResponse) -> Said:
+def _said(response: ModelResponse) -> JudgeResponse:
     usage = response.usage
     try:
         cost: float | None = float(response.cost().total_price)
     except (AssertionError, LookupError, ValueError):
         cost = None
-    return Said(
+    return JudgeResponse(
         text="".join(part.content for part in response.parts if isinstance(part, TextPart)),
         calls=[(part.tool_name, _arguments(part)) for part in response.parts if isinstance(part, ToolCallPart)],
         is_cut=response.finish_reason == "length",

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from benchflow.contracts.reward import JudgeAnswer, JudgeQuestion, JudgeSettings, Verdict
 from benchflow.errors import JudgeError, JudgeUnavailableError
-from benchflow.planes.reward.judge.answers import AttemptFailedError, NotAVerdictError, Said, read_verdicts
 from benchflow.planes.reward.judge.models import JudgeModel, credential_of, judge_model, missing_library
 from benchflow.planes.reward.judge.transcripts import Transcripts, digest_of
+from benchflow.planes.reward.judge.verdicts import AttemptFailedError, JudgeResponse, NotAVerdictError, read_verdicts
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 if TYPE_CHECKING:
-    from benchflow.planes.reward.judge.endpoint import Conversation, Endpoint
+    from benchflow.planes.reward.judge.endpoint import Conversation, JudgeEndpoint
 
 _LONGEST_PAUSE = 20.0
 """Maximum seconds between two calls, if the endpoint names none."""
@@ -82,7 +82,7 @@ class ModelJudge:
         self._settings, self._key, self._pause = settings, key, pause
         self._transcripts = Transcripts(transcripts, earlier, key, redact)
         # A connection can be used only by the event loop that opened it.
-        self._endpoints: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Endpoint]]
+        self._endpoints: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, JudgeEndpoint]]
         self._endpoints, self._opening = weakref.WeakKeyDictionary(), threading.Lock()
 
     async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
@@ -113,7 +113,7 @@ class ModelJudge:
                 remedy=f"export {variable}=…, or name the variable that holds it: --judge-key",
             )
 
-    async def _endpoint(self, model: JudgeModel) -> Endpoint:
+    async def _endpoint(self, model: JudgeModel) -> JudgeEndpoint:
         """Return the endpoint of a model for the running event loop. Raises `JudgeError` if the library is missing."""
         # In a thread: the import of the library and its list of prices takes seconds.
         try:
@@ -121,14 +121,14 @@ class ModelJudge:
         except ImportError as error:
             raise missing_library() from error
 
-    def _open(self, loop: asyncio.AbstractEventLoop, model: JudgeModel) -> Endpoint:
+    def _open(self, loop: asyncio.AbstractEventLoop, model: JudgeModel) -> JudgeEndpoint:
         """Return the endpoint of a model for an event loop; it is made at the first use."""
-        from benchflow.planes.reward.judge.endpoint import Endpoint
+        from benchflow.planes.reward.judge.endpoint import JudgeEndpoint
 
         with self._opening:
             opened = self._endpoints.setdefault(loop, {})
             if str(model) not in opened:
-                opened[str(model)] = Endpoint(model, self._key)
+                opened[str(model)] = JudgeEndpoint(model, self._key)
             return opened[str(model)]
 
 
@@ -147,10 +147,10 @@ class _Asking:
         self.transcripts, self.pause = transcripts, pause
         self.room = _ROOMS.setdefault(asyncio.get_running_loop(), _Room())
         self.attempts: list[dict[str, Any]] = []
-        self.answers: list[Said] = []
+        self.answers: list[JudgeResponse] = []
         self.started, self.start = datetime.now(UTC), time.monotonic()
 
-    async def answer(self, endpoint: Endpoint, digest: str) -> JudgeAnswer:
+    async def answer(self, endpoint: JudgeEndpoint, digest: str) -> JudgeAnswer:
         """Ask until there is an answer or no retry is left, and write the transcript. Raises `JudgeError`."""
         from benchflow.planes.reward.judge.endpoint import Conversation
 
@@ -170,7 +170,7 @@ class _Asking:
                 answer = self._answer(verdicts)
                 return answer.model_copy(update={"transcript": await self._write(digest, answer, None)})
 
-    async def _attempt(self, endpoint: Endpoint, conversation: Conversation) -> dict[str, Verdict]:
+    async def _attempt(self, endpoint: JudgeEndpoint, conversation: Conversation) -> dict[str, Verdict]:
         """Call the model once and return its verdicts, or object to its answer. Raise `AttemptFailedError`."""
         limit, question = self.question.timeout_sec, self.question
         record: dict[str, Any] = {}

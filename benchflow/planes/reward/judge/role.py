@@ -8,7 +8,7 @@ from datetime import datetime
 
 from benchflow.contracts.reward import Judge, JudgeQuestion, JudgeScale, RewardEvent, VerifyResult
 from benchflow.planes.reward.judge.criteria import SYSTEM, brief, judging
-from benchflow.planes.reward.judge.documents import Document, question_text
+from benchflow.planes.reward.judge.documents import JudgedDocument, question_text
 
 _SCALE = JudgeScale(id="score", description="How good the agent's work is, in your role.")
 
@@ -17,7 +17,7 @@ async def judge_as_role(
     role_prompt: str,
     *,
     judge: Judge,
-    documents: Sequence[Document],
+    documents: Sequence[JudgedDocument],
     instruction: str,
     model: str | None = None,
     now: datetime,

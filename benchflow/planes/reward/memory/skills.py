@@ -15,11 +15,11 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.reward import RewardEvent, RolloutNode, Space, VerifyResult
 from benchflow.errors import RewardFuncError
-from benchflow.planes.reward.action.calls import ToolCall, calls_of
-from benchflow.planes.reward.memory.capture import MemoryCapture, read_memory
-from benchflow.planes.reward.memory.difference import MemoryChange, diff_memory
-from benchflow.planes.reward.memory.files import require_captured, shown_changes
-from benchflow.planes.reward.memory.places import Place, absolute, fixed_part, is_below, is_wild, matches
+from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
+from benchflow.planes.reward.memory.memory_capture import MemoryCapture, read_memory
+from benchflow.planes.reward.memory.memory_difference import MemoryChange, diff_memory
+from benchflow.planes.reward.memory.memory_files import require_captured, shown_changes
+from benchflow.planes.reward.memory.path_patterns import Place, absolute, fixed_part, is_below, is_wild, matches
 
 _FRONT = re.compile(r"---[ \t]*\n(.*?\n)---[ \t]*(?:\n|\Z)", re.DOTALL)
 _NAME = re.compile(r"^name:.{1,300}$", re.MULTILINE)

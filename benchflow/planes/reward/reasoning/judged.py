@@ -23,7 +23,7 @@ from benchflow.contracts.reward import (
     VerifyResult,
 )
 from benchflow.errors import JudgeError, RewardFuncError
-from benchflow.planes.reward.judge import SYSTEM, Document, brief, judging, question_text
+from benchflow.planes.reward.judge import SYSTEM, JudgedDocument, brief, judging, question_text
 from benchflow.planes.reward.reasoning.narrative import StepStory, seqs_of, stories_of
 
 _SCALE = "connected"
@@ -113,8 +113,8 @@ class ReasoningJudge:
             name: End of the question's id; with `whole`, the answer is shown, too.
             what: Scope of the question, in words for the judge.
         """
-        documents = [Document("the answer", node.answer)] if node.answer and name == "whole" else []
-        documents += [Document(_name(story), story.shown(_MOST_SHOWN // len(stories))) for story in stories]
+        documents = [JudgedDocument("the answer", node.answer)] if node.answer and name == "whole" else []
+        documents += [JudgedDocument(_name(story), story.shown(_MOST_SHOWN // len(stories))) for story in stories]
         prompt = await asyncio.to_thread(
             question_text,
             task=node.rollout.task,

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from benchflow.contracts.reward import RolloutNode
-from benchflow.planes.reward.action.calls import ToolCall, calls_of
+from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
 from benchflow.planes.reward.reasoning.outcomes import Outcome, outcomes_of
 
 Kind = Literal["plan", "thought", "message", "action", "prompt"]
@@ -26,7 +26,7 @@ _NO_ACTIONS = ("plan", "think")
 
 
 @dataclass
-class Entry:
+class StoryEntry:
     """A plan, thought, message, prompt or action of a step."""
 
     kind: Kind
@@ -55,10 +55,10 @@ class StepStory:
     node: RolloutNode
     """Node that the step led to."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[StoryEntry, ...]
 
     @cached_property
-    def actions(self) -> list[Entry]:
+    def actions(self) -> list[StoryEntry]:
         """Return the actions."""
         return [entry for entry in self.entries if entry.kind == "action"]
 
@@ -68,7 +68,7 @@ class StepStory:
         return bool(self.actions) or any(entry.is_statement for entry in self.entries)
 
     @property
-    def reasons(self) -> list[Entry]:
+    def reasons(self) -> list[StoryEntry]:
         """Return the statements beside the answer: plans, thoughts, and messages before the last action."""
         last = self.actions[-1].seq if self.actions else -1
         return [e for e in self.entries if e.is_statement and (e.kind != "message" or e.seq < last)]
@@ -96,7 +96,7 @@ def stories_of(node: RolloutNode) -> list[StepStory]:
 
 def _entries(
     node: RolloutNode, calls: Mapping[int, ToolCall], outcomes: Mapping[int, Outcome], places: Iterator[int]
-) -> list[Entry]:
+) -> list[StoryEntry]:
     """Return the entries of one step.
 
     Args:
@@ -105,7 +105,7 @@ def _entries(
         outcomes: Outcomes by sequence number.
         places: Yields the index of each line in the trajectory, for lines without a sequence number.
     """
-    found: list[Entry] = []
+    found: list[StoryEntry] = []
     for event in node.events:
         place = next(places)
         seq = event["seq"] if isinstance(event.get("seq"), int) else place
@@ -115,16 +115,16 @@ def _entries(
             if found and found[-1].kind == _SAID[kind]:
                 found[-1].text += str(event.get("text", ""))
             else:
-                found.append(Entry(_SAID[kind], seq, str(event.get("text", ""))))
+                found.append(StoryEntry(_SAID[kind], seq, str(event.get("text", ""))))
         elif kind == "plan":
-            found.append(Entry("plan", seq, "\n".join(_plan_lines(event.get("entries")))))
+            found.append(StoryEntry("plan", seq, "\n".join(_plan_lines(event.get("entries")))))
         elif kind in ("tool_call", "tool_call_update") and seq in calls:
             call = calls[seq]
             as_text = json.dumps(call.input, default=str, ensure_ascii=False)
             kind_of: Kind = "action"
             if call.name in _NO_ACTIONS:
                 kind_of = "plan" if call.name == "plan" else "thought"
-            found.append(Entry(kind_of, seq, as_text, call, outcomes.get(seq)))
+            found.append(StoryEntry(kind_of, seq, as_text, call, outcomes.get(seq)))
     return found
 
 
@@ -143,7 +143,7 @@ def _plan_lines(entries: Any) -> Iterator[str]:
 _LABELS: Mapping[Kind, str] = {"plan": "PLAN", "thought": "THOUGHT", "message": "SAID", "prompt": "WAS ASKED"}
 
 
-def _shown(entry: Entry) -> str:
+def _shown(entry: StoryEntry) -> str:
     if entry.kind != "action" or entry.call is None:
         return (
             f"[{entry.seq}] {_LABELS.get(entry.kind, '')}:\n{cut(entry.text, LONGEST_TEXT)}"
@@ -167,6 +167,6 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out here …]\n{text[-half:]}"
 
 
-def seqs_of(entries: Sequence[Entry], most: int = 20) -> list[int]:
+def seqs_of(entries: Sequence[StoryEntry], most: int = 20) -> list[int]:
     """Return the sequence numbers of the first `most` entries."""
     return [entry.seq for entry in entries[:most]]

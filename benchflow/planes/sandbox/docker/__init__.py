@@ -6,6 +6,6 @@ its errors), `stream` (output of an exec), `shell` (the persistent root shell), 
 For saved states: `captures` (a container's files as an image), `copies` (containers like another), `forks`, `restores`.
 """
 
-from benchflow.planes.sandbox.docker.driver import DockerDriver
+from benchflow.planes.sandbox.docker.docker_driver import DockerDriver
 
 __all__ = ["DockerDriver"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import IO
 
 from benchflow.errors import DaemonUnavailableError, ImageBuildError, SandboxError
-from benchflow.planes.sandbox.context import Context
+from benchflow.planes.sandbox.build_context import Context
 from benchflow.planes.sandbox.docker.translation import raise_if_full
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript

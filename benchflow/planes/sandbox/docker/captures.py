@@ -31,16 +31,16 @@ from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker import uppers
+from benchflow.planes.sandbox.docker.container_config import PROGRAMS
+from benchflow.planes.sandbox.docker.container_records import capturing
 from benchflow.planes.sandbox.docker.descriptions import describe
-from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.images import Images
-from benchflow.planes.sandbox.docker.launch import PROGRAMS
-from benchflow.planes.sandbox.docker.networks import STACK_LABEL
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
+from benchflow.planes.sandbox.docker.docker_images import Images
+from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.oci import describe_over
-from benchflow.planes.sandbox.docker.records import capturing
 from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError, space_error
-from benchflow.planes.sandbox.driven.scripts import ROOM
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.driven.engine_scripts import ROOM
+from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ PART_LABEL = "benchflow.part"
 class Captures:
     """The captures of one daemon."""
 
-    def __init__(self, engine: Engine, images: Images, info: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(self, engine: DockerDaemon, images: Images, info: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         """Make it.
 
         Args:

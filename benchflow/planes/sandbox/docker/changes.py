@@ -13,7 +13,7 @@ from benchflow.contracts.file_changes import FileChanges
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.cancellation import StoppedError
 from benchflow.planes.sandbox.docker import uppers
-from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.file_listing import list_archive
 from benchflow.planes.sandbox.overlays import Overlay
 
@@ -21,7 +21,7 @@ _CHUNK = 1024 * 1024
 
 
 async def overlay_of(
-    engine: Engine, info: Mapping[str, Any], container: str, base: str | None
+    engine: DockerDaemon, info: Mapping[str, Any], container: str, base: str | None
 ) -> tuple[str, Overlay] | None:
     """Return the id of a container's base image and the container's layers; None if this host can't read them.
 
@@ -57,7 +57,7 @@ async def overlay_of(
     return await engine.call(find)
 
 
-async def export_files(engine: Engine, container: str, skip: Sequence[str]) -> FileChanges:
+async def export_files(engine: DockerDaemon, container: str, skip: Sequence[str]) -> FileChanges:
     """Return all files of a container, from the daemon's export of it.
 
     Args:

@@ -10,13 +10,13 @@ from typing import Any
 
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError, SandboxStartError
-from benchflow.planes.sandbox.docker import entrypoint, freezer, launch
+from benchflow.planes.sandbox.docker import container_config, container_entrypoint, freezer
 from benchflow.planes.sandbox.docker.captures import Captures
-from benchflow.planes.sandbox.docker.copies import handle_of, room_of
-from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.networks import STACK_LABEL, Networks
-from benchflow.planes.sandbox.docker.records import forget_container
-from benchflow.planes.sandbox.docker.restores import Restores
+from benchflow.planes.sandbox.docker.container_copies import handle_of, room_of
+from benchflow.planes.sandbox.docker.container_records import forget_container
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
+from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL, DockerNetworks
+from benchflow.planes.sandbox.docker.restores import DockerRestores
 from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError
 
@@ -31,8 +31,8 @@ class Containers:
 
     def __init__(
         self,
-        engine: Engine,
-        networks: Networks,
+        engine: DockerDaemon,
+        networks: DockerNetworks,
         captures: Captures,
         starter: Starter,
         on_removal: Callable[[str], None],
@@ -51,7 +51,7 @@ class Containers:
         self._captures = captures
         self._starter = starter
         self._on_removal = on_removal
-        self.restores = Restores(engine, starter, self.discard)
+        self.restores = DockerRestores(engine, starter, self.discard)
 
     async def find_for(self, spec: SandboxSpec) -> dict[str, Any] | None:
         """Return the running container with the name of a spec, as `inspect` data; None if there is none.
@@ -100,19 +100,19 @@ class Containers:
             SandboxStartError: The container does not come up, or the name belongs to another stack.
             SandboxBusyError: It could not be created in time.
         """
-        first = await entrypoint.first_process(self._engine, spec, told)
+        first = await container_entrypoint.first_process(self._engine, spec, told)
         stack = spec.labels.get(STACK_LABEL, "")
         # Only below the image's ENTRYPOINT, which may leave orphans and ignore SIGTERM: the daemon's init handles both.
         init = "command" in first and "entrypoint" not in first
         pause = 0.01
-        async with self._networks.hold(stack), self._captures.using(stack), launch.creating(self._engine):
+        async with self._networks.hold(stack), self._captures.using(stack), container_config.creating(self._engine):
             image = await self._captures.without_volumes(spec.image.reference, stack)
             spec = spec.model_copy(update={"image": spec.image.model_copy(update={"reference": image})})
             while True:
                 public = spec.network_mode == "public"
                 network = await self._networks.ensure(stack) if public else "none"
                 try:
-                    container = await launch.create(self._engine, spec, network, info, init, first)
+                    container = await container_config.create(self._engine, spec, network, info, init, first)
                 except ConflictError:
                     # Another process was faster. A name is taken shortly before its container can be found.
                     if (found := await self.find_for(spec)) is not None:
@@ -124,11 +124,11 @@ class Containers:
                     await self._starter.start(container)
                     return container
                 except BenchFlowError as error:
-                    wrong = await launch.start_error(self._engine, container, error, spec.entrypoint)
+                    wrong = await container_config.start_error(self._engine, container, error, spec.entrypoint)
                     await self.remove(container)
-                    if init and launch.no_init(error):
+                    if init and container_config.no_init(error):
                         init = False
-                    elif not launch.no_network(error):
+                    elif not container_config.no_network(error):
                         raise wrong from error
 
     async def remove(self, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.archives import entry
-from benchflow.planes.sandbox.docker.engine import RecordingClient
+from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
 from benchflow.planes.sandbox.docker.translation import raise_if_full
 from benchflow.planes.sandbox.docker.uppers import EmptyLayer, comment, copied_numbers
 

@@ -10,20 +10,20 @@ from typing import Any
 from benchflow.errors import BenchFlowError, SandboxStartError
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.captures import Captures
-from benchflow.planes.sandbox.docker.copies import create_child
-from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.launch import ENTRYPOINT_LABEL, start_error
-from benchflow.planes.sandbox.docker.networks import STACK_LABEL
+from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, start_error
+from benchflow.planes.sandbox.docker.container_copies import create_child
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
+from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.docker.translation import ConflictError
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.host_records import file_lock
 
 
-class Forks:
+class DockerForks:
     """Forks of the containers of one daemon."""
 
     def __init__(
-        self, engine: Engine, starter: Starter, captures: Captures, remove: Callable[[str], Awaitable[None]]
+        self, engine: DockerDaemon, starter: Starter, captures: Captures, remove: Callable[[str], Awaitable[None]]
     ) -> None:
         """Make it.
 

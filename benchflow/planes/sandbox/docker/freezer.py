@@ -13,12 +13,12 @@ from typing import Any
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker.captures import pause
-from benchflow.planes.sandbox.docker.copies import handle_of
-from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.records import capturing, is_frozen, mark_frozen
+from benchflow.planes.sandbox.docker.container_copies import handle_of
+from benchflow.planes.sandbox.docker.container_records import capturing, is_frozen, mark_frozen
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 
 
-async def freeze(engine: Engine, container: str, handle: str) -> None:
+async def freeze(engine: DockerDaemon, container: str, handle: str) -> None:
     """Pause the container of a sandbox until `thaw`. One that is frozen already is success.
 
     Args:
@@ -38,7 +38,7 @@ async def freeze(engine: Engine, container: str, handle: str) -> None:
         await see_through(engine.about(container, lambda client: pause(client, container)))
 
 
-async def thaw(engine: Engine, container: str, handle: str) -> None:
+async def thaw(engine: DockerDaemon, container: str, handle: str) -> None:
     """Unpause the container of a sandbox and remove the mark. One that is not paused is success.
 
     Args:
@@ -54,7 +54,7 @@ async def thaw(engine: Engine, container: str, handle: str) -> None:
 
 
 @asynccontextmanager
-async def standing_still(engine: Engine, container: str) -> AsyncIterator[None]:
+async def standing_still(engine: DockerDaemon, container: str) -> AsyncIterator[None]:
     """Pause a container during the block."""
     async with capturing(container):
         try:
@@ -64,7 +64,7 @@ async def standing_still(engine: Engine, container: str) -> AsyncIterator[None]:
             await see_through(engine.about(container, lambda client: client.unpause(container)))
 
 
-async def go_on(engine: Engine, container: dict[str, Any]) -> None:
+async def go_on(engine: DockerDaemon, container: dict[str, Any]) -> None:
     """Unpause a container that a dead process has left paused.
 
     One that is being captured, or is frozen, is left alone.

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from benchflow.planes.sandbox.docker.launch import IDLE
+from benchflow.planes.sandbox.docker.container_config import IDLE
 from benchflow.planes.sandbox.host_code import idle_code, init_code, read_codes
 
 _RUNTIMES = ("runc", "crun", "youki", "nvidia")

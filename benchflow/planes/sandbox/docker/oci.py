@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.descriptions import description_of
-from benchflow.planes.sandbox.docker.engine import RecordingClient
+from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
 from benchflow.planes.sandbox.docker.layers import CHUNK, PieceReader, member
 from benchflow.planes.sandbox.docker.translation import raise_if_full
 

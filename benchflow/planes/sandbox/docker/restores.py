@@ -17,11 +17,11 @@ from typing import Any
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.docker.copies import HANDLE_LABEL, create_successor, handle_of
-from benchflow.planes.sandbox.docker.engine import Engine
-from benchflow.planes.sandbox.docker.launch import ENTRYPOINT_LABEL, start_error
+from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, start_error
+from benchflow.planes.sandbox.docker.container_copies import HANDLE_LABEL, create_successor, handle_of
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.starter import Starter
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.host_records import file_lock
 
 SUFFIX = ".next"
 """Suffix of a successor's name until it has replaced the old container."""
@@ -30,10 +30,12 @@ _LEFT_OVER_SEC = 60.0
 """Age in seconds beyond which a successor counts as an orphan while the old container runs."""
 
 
-class Restores:
+class DockerRestores:
     """The restores of one daemon's containers."""
 
-    def __init__(self, engine: Engine, starter: Starter, remove: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    def __init__(
+        self, engine: DockerDaemon, starter: Starter, remove: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
         """Make it.
 
         Args:

@@ -17,8 +17,8 @@ from typing import Any
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
 from benchflow.planes.sandbox.archives import entry
-from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
-from benchflow.planes.sandbox.docker.launch import IDLE, PROGRAMS
+from benchflow.planes.sandbox.docker.container_config import IDLE, PROGRAMS
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.idle_program import MACHINES, program
 
 _NAME = IDLE.removeprefix(f"{PROGRAMS}/")
@@ -28,7 +28,7 @@ _MODE = 0o555
 class Starter:
     """Starts the containers of one daemon."""
 
-    def __init__(self, engine: Engine, info: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(self, engine: DockerDaemon, info: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         """Make it.
 
         Args:

@@ -19,7 +19,7 @@ from benchflow.errors import (
     SandboxSpaceError,
     SandboxUnavailableError,
 )
-from benchflow.planes.sandbox.driven.scripts import could_not_fork, out_of_processes
+from benchflow.planes.sandbox.driven.engine_scripts import could_not_fork, out_of_processes
 
 GONE = (
     "no such container",

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchflow.planes.sandbox import trees
+from benchflow.planes.sandbox import directory_trees
 
 _COPIED = "copied:"
 """Prefix of a layer's index in an image's comment."""
@@ -112,7 +112,7 @@ def fill(layer: Path, container: Path) -> OSError | None:
         # the copy. This fails for such a process.
         os.setxattr(layer.parent, _DIGEST, b"")
         layer.rmdir()
-        trees.copy(container, layer, reflink=False)
+        directory_trees.copy(container, layer, reflink=False)
     except OSError as error:
         # Returned, not raised: the library's errors are `OSError` too, and the caller must tell them apart.
         return error

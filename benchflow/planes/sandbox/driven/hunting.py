@@ -11,10 +11,10 @@ from benchflow.contracts.accelerators import SeesCode, SeesProcesses
 from benchflow.contracts.driver import SandboxDriver
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.driven.records import Records
-from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
+from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
 from benchflow.planes.sandbox.driven.table import closure, list_script, main_processes, parse, stop_script
-from benchflow.planes.sandbox.driven.world import World
+from benchflow.planes.sandbox.driven.world_processes import WorldProcesses
 from benchflow.planes.sandbox.driven.wrapped import MARKER
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
@@ -104,8 +104,8 @@ class Hunter:
         self,
         driver: SandboxDriver,
         handle: str,
-        scripts: Scripts,
-        records: Records,
+        scripts: EngineScripts,
+        records: SandboxRecords,
         form: str,
         as_user: Callable[[str, str], Awaitable[bytes]],
         *,
@@ -117,7 +117,7 @@ class Hunter:
         self._driver = driver
         self._handle = handle
         self._scripts = scripts
-        self._world = World(records)
+        self._world = WorldProcesses(records)
         self._form = form
         self._as_user = as_user
         self._shells: set[tuple[int, int]] = set()
@@ -154,8 +154,8 @@ class Hunter:
         """Kill all processes but PID 1 and the main process, and return how many were killed.
 
         Args:
-            keep_services: Whether the world's processes are spared, as `World.services` has them. A program that they
-                restart after each of several kills is then left alone: to kill it is futile.
+            keep_services: Whether the world's processes are spared, as `WorldProcesses.services` has them. A program
+                that they restart after each of several kills is then left alone: to kill it is futile.
 
         Raises:
             SandboxError: Processes are left.

@@ -8,18 +8,18 @@ import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from benchflow.contracts.accelerators import ENTRYPOINT_KEY, Forks, Restores
+from benchflow.contracts.accelerators import ENTRYPOINT_KEY, ForkAccelerator, RestoreAccelerator
 from benchflow.contracts.driver import SandboxDriver, StartedSandbox
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.driven.files import Files
-from benchflow.planes.sandbox.driven.outputs import Outputs, clear_outputs
-from benchflow.planes.sandbox.driven.places import Place, Places
-from benchflow.planes.sandbox.driven.records import Records
-from benchflow.planes.sandbox.driven.scripts import Scripts
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
+from benchflow.planes.sandbox.driven.retained_outputs import RetainedOutputs, clear_outputs
+from benchflow.planes.sandbox.driven.sandbox_files import SandboxFiles
+from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
+from benchflow.planes.sandbox.driven.started_sandboxes import StartedSandboxes, StartedSandboxRecord
+from benchflow.planes.sandbox.host_records import file_lock
 
 PROBE = ".probe"
 """Suffix of the name of a probe: a sandbox that is started only to check that an image exists, or to read from it."""
@@ -28,7 +28,7 @@ PROBE = ".probe"
 class Lives:
     """Restores, forks and removes the sandboxes of one driver."""
 
-    def __init__(self, driver: SandboxDriver, places: Places) -> None:
+    def __init__(self, driver: SandboxDriver, places: StartedSandboxes) -> None:
         """Make it."""
         self._driver = driver
         self._places = places
@@ -39,7 +39,7 @@ class Lives:
 
     # --- restoring -----------------------------------------------------------------------------------
 
-    async def restore(self, place: Place, image: ImageRef) -> Place:
+    async def restore(self, place: StartedSandboxRecord, image: ImageRef) -> StartedSandboxRecord:
         """Restart a sandbox from an image, and return its new place.
 
         If it fails for another reason than an outage, the old place stays recorded.
@@ -50,7 +50,7 @@ class Lives:
         if not self._driver.capabilities().snapshot:
             raise self._driver.unsupported("restore", "its files cannot be captured")
         async with self.turn(place.spec.name):
-            if not isinstance(self._driver, Restores):
+            if not isinstance(self._driver, RestoreAccelerator):
                 # Errors of the image are found here, before the running sandbox is removed.
                 await self._driver.start(_probe_of(place.spec, image), {})
                 await self._driver.remove(place.spec.name + PROBE)
@@ -63,29 +63,29 @@ class Lives:
                     self._places.write(place)
                 raise
 
-    async def finish(self, place: Place) -> Place:
+    async def finish(self, place: StartedSandboxRecord) -> StartedSandboxRecord:
         """Complete a restore, also one whose process has died, and return the new place. The caller holds the lock."""
         if place.restoring is None:
             return place
         spec, handle = place.spec.model_copy(update={"image": place.restoring}), place.driver_handle
-        if isinstance(self._driver, Restores):
+        if isinstance(self._driver, RestoreAccelerator):
             await self._driver.restore(spec.name, handle, place.restoring)
         else:
-            outputs = Outputs(self._driver, Records(place.handle))
+            outputs = RetainedOutputs(self._driver, SandboxRecords(place.handle))
             found = await self._driver.find(spec.name)
             if found is not None and found.handle == handle:
                 await outputs.save(handle)
                 await self._driver.remove(spec.name)
             handle = (await self._driver.start(spec, {})).handle
             await outputs.put_back(handle)
-        Records(place.handle).end_commands(but=ENTRYPOINT_KEY)
+        SandboxRecords(place.handle).end_commands(but=ENTRYPOINT_KEY)
         place = place.model_copy(update={"spec": spec, "driver_handle": handle, "restoring": None})
         self._places.write(place)
         return place
 
     # --- forking -------------------------------------------------------------------------------------
 
-    async def fork(self, place: Place, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
+    async def fork(self, place: StartedSandboxRecord, ref: SandboxRef, names: Sequence[str]) -> list[SandboxRef]:
         """Start copies of a sandbox, all with its files as of one moment, and return their references.
 
         Args:
@@ -98,7 +98,7 @@ class Lives:
         """
         if not self._driver.capabilities().fork:
             raise self._driver.unsupported("fork", "its files cannot be captured")
-        if isinstance(self._driver, Forks):
+        if isinstance(self._driver, ForkAccelerator):
             started = await self._driver.fork(place.driver_handle, names)
             capture = None
         else:
@@ -107,11 +107,15 @@ class Lives:
         refs = []
         for name, child in zip(names, started, strict=True):
             spec = place.spec.model_copy(update={"name": name, "mounts": shared})
-            self._places.write(Place(spec=spec, handle=child.handle, driver_handle=child.handle, capture=capture))
+            self._places.write(
+                StartedSandboxRecord(spec=spec, handle=child.handle, driver_handle=child.handle, capture=capture)
+            )
             refs.append(ref.model_copy(update={"name": name, "handle": child.handle}))
         return refs
 
-    async def _fork(self, place: Place, names: Sequence[str]) -> tuple[list[StartedSandbox], ImageRef | None]:
+    async def _fork(
+        self, place: StartedSandboxRecord, names: Sequence[str]
+    ) -> tuple[list[StartedSandbox], ImageRef | None]:
         """Fork by a capture. Return the copies, and the capture to remove with the last of them."""
         digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:16]
         async with file_lock(state_dir() / "locks" / f"fork-{digest}.lock"):
@@ -129,7 +133,7 @@ class Lives:
             try:
                 started = await asyncio.gather(*(self._driver.start(spec, {}) for spec in specs))
                 # Outputs of commands belong to the parent's idempotency keys, which the copies have not used.
-                await asyncio.gather(*(clear_outputs(Scripts(self._driver, one.handle)) for one in started))
+                await asyncio.gather(*(clear_outputs(EngineScripts(self._driver, one.handle)) for one in started))
                 return list(started), capture
             except BaseException:
                 await asyncio.gather(*(self._driver.remove(name) for name in names), return_exceptions=True)
@@ -149,13 +153,13 @@ class Lives:
             handle = found.handle
         await self._driver.remove(name)
         if handle is not None:
-            Records(handle).forget()
+            SandboxRecords(handle).forget()
         self._places.forget(name)
         capture = place.capture if place is not None else None
         if capture is not None and all(other.capture != capture for other in self._places.all()):
             await self._driver.remove_image(capture)
 
-    async def read_original(self, place: Place, path: str) -> bytes | None:
+    async def read_original(self, place: StartedSandboxRecord, path: str) -> bytes | None:
         """Return the content of a file of a sandbox's image; None if it has none.
 
         It is read from a second sandbox of the image, which runs no commands.
@@ -164,7 +168,7 @@ class Lives:
         async with self.turn(probe.name):
             handle = (await self._driver.start(probe, {})).handle
             try:
-                return await Files(self._driver, handle, Scripts(self._driver, handle)).read_archived(path)
+                return await SandboxFiles(self._driver, handle, EngineScripts(self._driver, handle)).read_archived(path)
             except FileNotFoundError:
                 return None
             finally:

@@ -6,7 +6,7 @@ import shlex
 
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.driven.scripts import ROOM, Scripts, raise_if_full
+from benchflow.planes.sandbox.driven.engine_scripts import ROOM, EngineScripts, raise_if_full
 
 # The agent's and the artifacts' directories are writable for all, since the agent may be any user; the verifier's is
 # root's.
@@ -16,7 +16,7 @@ chmod 0755 /logs /logs/verifier; chmod 0777 /logs/agent /logs/artifacts; chmod 0
 """
 
 
-async def prepare_sandbox(scripts: Scripts, spec: SandboxSpec, *, is_new: bool = False) -> str:
+async def prepare_sandbox(scripts: EngineScripts, spec: SandboxSpec, *, is_new: bool = False) -> str:
     """Make the directories that every sandbox has, and its workspace, and return the workspace. Repeatable.
 
     Args:

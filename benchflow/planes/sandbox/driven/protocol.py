@@ -1,4 +1,4 @@
-"""The public `Sandbox`: the protocol of `contracts.sandbox`, with a method that makes a provider of a driver."""
+"""`benchflow.Sandbox`: the protocol of `contracts.sandbox`, with a method that makes a provider of a driver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from benchflow.contracts import sandbox as contract
 from benchflow.contracts.driver import SandboxDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 if TYPE_CHECKING:
     _Meta = type
@@ -22,7 +22,7 @@ class _Over(_Meta):
 
 
 @runtime_checkable
-class Sandbox(contract.Sandbox, Protocol, metaclass=_Over):
+class PublicSandbox(contract.Sandbox, Protocol, metaclass=_Over):
     """A started sandbox, as described by `benchflow.contracts.sandbox`.
 
     `Sandbox.over(driver)` returns a provider of sandboxes over a driver.

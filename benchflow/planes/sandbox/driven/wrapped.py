@@ -14,7 +14,7 @@ from typing import Literal
 from benchflow.contracts.accelerators import ProcessOutput
 from benchflow.contracts.driver import Process
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.driven.scripts import DISK_FULL, ROOM, Scripts, raise_if_full
+from benchflow.planes.sandbox.driven.engine_scripts import DISK_FULL, ROOM, EngineScripts, raise_if_full
 from benchflow.planes.sandbox.outcome import LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK
 
 COMMANDS = f"{ROOM}/exec"
@@ -102,7 +102,7 @@ class CommandFiles:
         on_disk: Maximum bytes of an output on the disk, while it grows.
     """
 
-    def __init__(self, scripts: Scripts, *, cap: int = OUTPUT_CAP, on_disk: int = OUTPUT_ON_DISK) -> None:
+    def __init__(self, scripts: EngineScripts, *, cap: int = OUTPUT_CAP, on_disk: int = OUTPUT_ON_DISK) -> None:
         """Make it."""
         self._scripts = scripts
         self._cap, self._on_disk = cap, on_disk

@@ -21,9 +21,9 @@ from pathlib import Path
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.errors import SandboxError, SandboxUnavailableError
 from benchflow.planes.sandbox.host_table import has_ended_first
-from benchflow.planes.sandbox.local.limits import MEANING, Limits, apply, settings_v1, settings_v2
-from benchflow.planes.sandbox.local.store.mounts import Mount, mounts
-from benchflow.planes.sandbox.memory import V1_FILES, V2_FILES, parse_memory
+from benchflow.planes.sandbox.local.cgroup_limits import MEANING, SandboxLimits, apply, settings_v1, settings_v2
+from benchflow.planes.sandbox.local.store.mount_table import MountEntry, mounts
+from benchflow.planes.sandbox.sandbox_memory import V1_FILES, V2_FILES, parse_memory
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 TOP = "benchflow"
@@ -46,7 +46,7 @@ class Hierarchies:
     """Mount points of version 1, by controller. Several controllers may share one."""
 
 
-def hierarchies(table: list[Mount], own: Path) -> Hierarchies:
+def hierarchies(table: list[MountEntry], own: Path) -> Hierarchies:
     """Return the writable hierarchies of a mount table. Of version 2 mounts, `own`, the engine's, is chosen last."""
     v2 = [Path(mount.point) for mount in table if mount.kind == "cgroup2" and mount.writable]
     others = [path for path in v2 if path != own]
@@ -168,7 +168,7 @@ class Cgroup:
         older = [groups.v1(controller) for controller in MEANING]
         self._v1 = list(dict.fromkeys(group / name for group in older if group))
 
-    def make(self, limits: Limits) -> tuple[str, ...]:
+    def make(self, limits: SandboxLimits) -> tuple[str, ...]:
         """Create the cgroup, or find it, and set its limits. Return a warning for each that can't be enforced."""
         self._groups.mount()
         _mkdir(self._v2)

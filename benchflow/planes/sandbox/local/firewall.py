@@ -44,7 +44,7 @@ _NFT_CHAINS = {
 }
 
 
-class Rule(NamedTuple):
+class FirewallRule(NamedTuple):
     """A rule for iptables, and its form for nft."""
 
     name: str
@@ -65,7 +65,7 @@ class Rule(NamedTuple):
         return f"benchflow:{self.name}:{digest}"
 
 
-def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list[Rule]:
+def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list[FirewallRule]:
     """Return the rules of sandboxes: they may reach the world as the host does, and answer the host.
 
     They may not reach the host itself (published ports included), one another, the containers of Docker, and link-local
@@ -81,19 +81,19 @@ def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list
     local = "-m addrtype --dst-type LOCAL"
     found = [
         # In PREROUTING, since a published port is translated to the container behind it right after.
-        Rule("host-address", "mangle", "PREROUTING", f"-i {links} {_NOT_A_REPLY} {local} -j DROP",
+        FirewallRule("host-address", "mangle", "PREROUTING", f"-i {links} {_NOT_A_REPLY} {local} -j DROP",
              ("prerouting", f"{nft_in} {_NFT_NOT_A_REPLY} fib daddr type local drop")),
         # Packets to the host that have no address of it: broadcast, multicast.
-        Rule("host", "mangle", "INPUT", f"-i {links} {_NOT_A_REPLY} -j DROP",
+        FirewallRule("host", "mangle", "INPUT", f"-i {links} {_NOT_A_REPLY} -j DROP",
              ("input", f"{nft_in} {_NFT_NOT_A_REPLY} drop")),
         # Only the host may open connections to a sandbox: what comes from elsewhere must be a reply.
-        Rule("begin", "mangle", "FORWARD", f"-o {links} {_NOT_A_REPLY} -j DROP",
+        FirewallRule("begin", "mangle", "FORWARD", f"-o {links} {_NOT_A_REPLY} -j DROP",
              ("forward", f"{nft_out} {_NFT_NOT_A_REPLY} drop")),
     ]  # fmt: skip
     for bridge in _BRIDGES:
         if not way_out.startswith(bridge):
             found.append(
-                Rule(f"to-{bridge.strip('-')}", "mangle", "FORWARD", f"-i {links} -o {bridge}+ -j DROP",
+                FirewallRule(f"to-{bridge.strip('-')}", "mangle", "FORWARD", f"-i {links} -o {bridge}+ -j DROP",
                      ("forward", f'{nft_in} oifname "{bridge}*" drop'))
             )  # fmt: skip
     pass_dns = {"udp": "-p udp ! --dport 53 ", "tcp": "-p tcp ! --dport 53 "} if link_local_dns else {"all": ""}
@@ -101,22 +101,22 @@ def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list
         but_dns = f" {protocol} dport != 53" if link_local_dns else ""
         found.append(
             # Rejected, not dropped, so that a program that looks for a cloud's metadata does not wait for a timeout.
-            Rule(f"refuse-{protocol}", "filter", "FORWARD", f"-i {links} -d {LINK_LOCAL} {words}-j REJECT",
+            FirewallRule(f"refuse-{protocol}", "filter", "FORWARD", f"-i {links} -d {LINK_LOCAL} {words}-j REJECT",
                  ("forward", f"{nft_in} ip daddr {LINK_LOCAL}{but_dns} reject"))
         )  # fmt: skip
         for subnet in subnets:
             # Dropped as well, for an earlier third-party rule may have accepted it.
             drop = f"-s {subnet} -d {LINK_LOCAL} {words}-j DROP"
-            found.append(Rule(f"drop-{protocol}-{subnet}", "mangle", "POSTROUTING", drop, None))
+            found.append(FirewallRule(f"drop-{protocol}-{subnet}", "mangle", "POSTROUTING", drop, None))
     found += [
-        Rule("forward-out", "filter", "FORWARD", f"-i {links} -j ACCEPT", None),
-        Rule("forward-in", "filter", "FORWARD", f"-o {links} {_REPLY} -j ACCEPT", None),
-        Rule("answer", "filter", "INPUT", f"-i {links} {_REPLY} -j ACCEPT", None),
-        Rule("ask", "filter", "OUTPUT", f"-o {links} -j ACCEPT", None),
+        FirewallRule("forward-out", "filter", "FORWARD", f"-i {links} -j ACCEPT", None),
+        FirewallRule("forward-in", "filter", "FORWARD", f"-o {links} {_REPLY} -j ACCEPT", None),
+        FirewallRule("answer", "filter", "INPUT", f"-i {links} {_REPLY} -j ACCEPT", None),
+        FirewallRule("ask", "filter", "OUTPUT", f"-o {links} -j ACCEPT", None),
     ]
     for subnet in subnets:
         found.append(
-            Rule(f"out-{subnet}", "nat", "POSTROUTING", f"-s {subnet} ! -o {links} -j MASQUERADE",
+            FirewallRule(f"out-{subnet}", "nat", "POSTROUTING", f"-s {subnet} ! -o {links} -j MASQUERADE",
                  ("postrouting", f"ip saddr {subnet} {nft_out.replace('oifname', 'oifname !=')} masquerade"))
         )  # fmt: skip
     return found
@@ -129,7 +129,7 @@ class Firewall(Protocol):
         """Return the tags of all rules of ours that are set."""
         ...
 
-    def replace(self, rules: Sequence[Rule]) -> None:
+    def replace(self, rules: Sequence[FirewallRule]) -> None:
         """Replace all rules of ours, in one step for each table. With no `rules`, none of ours is left."""
         ...
 
@@ -139,7 +139,7 @@ def subnets(tags: Iterable[str]) -> list[str]:
     return sorted(match[1] for tag in tags if (match := _SUBNET.match(tag)))
 
 
-def wanted(firewall: Firewall, rules: Sequence[Rule]) -> set[str]:
+def wanted(firewall: Firewall, rules: Sequence[FirewallRule]) -> set[str]:
     """Return the tags that `firewall` has once these rules are set: nft leaves some out."""
     return {rule.tag for rule in rules if rule.nft or not isinstance(firewall, Nft)}
 
@@ -167,7 +167,7 @@ class Iptables:
         """Return the tags of all rules of ours that are set."""
         return {tag for _, _, tag in self._ours()}
 
-    def replace(self, rules: Sequence[Rule]) -> None:
+    def replace(self, rules: Sequence[FirewallRule]) -> None:
         """Replace all rules of ours, in one step for each table."""
         changes: dict[str, list[str]] = {}
         for table, line, _ in self._ours():
@@ -209,7 +209,7 @@ class Nft:
             return set()
         return set(_TAG.findall(_run([self._program, "list", "table", "ip", "benchflow"])))
 
-    def replace(self, rules: Sequence[Rule]) -> None:
+    def replace(self, rules: Sequence[FirewallRule]) -> None:
         """Replace our table, or remove it if there are no `rules`.
 
         Raises:

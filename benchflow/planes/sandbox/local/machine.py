@@ -20,23 +20,23 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
 from benchflow.paths import state_dir
+from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.local import network
+from benchflow.planes.sandbox.local.cgroup_limits import SandboxLimits
 from benchflow.planes.sandbox.local.cgroups import Cgroups
-from benchflow.planes.sandbox.local.client import Helper, HelperDiedError
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.helper import netlink
-from benchflow.planes.sandbox.local.helper.process import start_time
-from benchflow.planes.sandbox.local.images import BARE, WHOLE, Image, key_of, read_image, require_image
-from benchflow.planes.sandbox.local.limits import Limits
+from benchflow.planes.sandbox.local.helper.process_identity import start_time
+from benchflow.planes.sandbox.local.helper_client import Helper, HelperDiedError
+from benchflow.planes.sandbox.local.local_images import BARE, WHOLE, LocalImage, key_of, read_image, require_image
+from benchflow.planes.sandbox.local.local_records import LocalRecords, Running, all_records, boot_id
 from benchflow.planes.sandbox.local.mask.masks import Masks
-from benchflow.planes.sandbox.local.records import Records, Running, all_records, boot_id
 from benchflow.planes.sandbox.local.store.loop_image import is_open
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 from benchflow.planes.sandbox.local.volumes import Volumes, place_of
-from benchflow.planes.sandbox.memory import loss_for_memory
 from benchflow.planes.sandbox.overlays import Overlay
 from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
-from benchflow.planes.sandbox.records import file_lock
+from benchflow.planes.sandbox.sandbox_memory import loss_for_memory
 
 INIT = "init"
 """Cgroup leaf of a sandbox's first process."""
@@ -61,7 +61,7 @@ class Machine:
     def __init__(self) -> None:
         """Make it. Nothing is created on disk before the first start."""
         self.home = state_dir() / "local"
-        self.store = Store(self.home)
+        self.store = VolumeStore(self.home)
         self.cgroups = Cgroups(self.home, group_of(self.home))
         self.helper = Helper(self.home)
         self._masks = Masks(self.store)
@@ -69,11 +69,11 @@ class Machine:
         self._alive: dict[str, Running] = {}
         self._leaving: set[str] = set()
 
-    def records(self, name: str) -> Records:
+    def records(self, name: str) -> LocalRecords:
         """Return the records of a sandbox, which need not exist."""
-        return Records(self.home / "sandboxes" / name)
+        return LocalRecords(self.home / "sandboxes" / name)
 
-    def all(self) -> list[tuple[str, Records]]:
+    def all(self) -> list[tuple[str, LocalRecords]]:
         """Return the names and records of all sandboxes that have records."""
         return list(all_records(self.home / "sandboxes"))
 
@@ -129,7 +129,9 @@ class Machine:
                 return found
             return await self._start_anew(spec, lambda: self._volumes.make_for(spec, copy))
 
-    async def _start_anew(self, spec: SandboxSpec, fill: Callable[[], Image], *, keep_records: bool = False) -> Running:
+    async def _start_anew(
+        self, spec: SandboxSpec, fill: Callable[[], LocalImage], *, keep_records: bool = False
+    ) -> Running:
         """Start a sandbox in place of an earlier one of its name. `fill` creates its volume. Retry if the helper dies.
 
         With `keep_records` it stays the same sandbox, with its handle and the records of its commands.
@@ -161,7 +163,7 @@ class Machine:
                 raise
         raise AssertionError("unreachable")
 
-    async def _bring_up(self, spec: SandboxSpec, fill: Callable[[], Image], handle: str) -> Running:
+    async def _bring_up(self, spec: SandboxSpec, fill: Callable[[], LocalImage], handle: str) -> Running:
         """Create volume, cgroup and limits, have the helper start the first process, and record it."""
         cgroup = self.cgroups.sandbox(spec.name)
 
@@ -173,7 +175,7 @@ class Machine:
             (self.store.root / _MOUNT_POINT).mkdir(exist_ok=True)
             image = fill()
             work = self._volumes.make_work(spec.name)
-            warnings = cgroup.make(Limits(memory_mb=spec.memory_mb, cpus=spec.cpus))
+            warnings = cgroup.make(SandboxLimits(memory_mb=spec.memory_mb, cpus=spec.cpus))
             if spec.storage_mb is not None:
                 warnings += (f"storage_mb = {spec.storage_mb} is not enforced: local sandboxes have no quota",)
             own, *limits = cgroup.join_files(INIT)
@@ -199,7 +201,7 @@ class Machine:
         await asyncio.to_thread(self._note, spec.name, running)
         return running
 
-    def _lower(self, image: Image, spec: SandboxSpec) -> list[str]:
+    def _lower(self, image: LocalImage, spec: SandboxSpec) -> list[str]:
         """Return the layers below a sandbox's own files, topmost first, relative to the store."""
         base = [f"images/{image.base}/u"] if image.base else []
         if image.is_whole:
@@ -210,7 +212,7 @@ class Machine:
         self.records(name).running = running
         self._alive[name] = running
 
-    async def capture(self, name: str, target: str, image: Image) -> None:
+    async def capture(self, name: str, target: str, image: LocalImage) -> None:
         """Copy a running sandbox's files into the volume `target`, all as of one moment. The sandbox runs on."""
         self.init_of(name)
         async with self.standing_still(name):
@@ -225,12 +227,12 @@ class Machine:
                 await self.capture(name, f"images/{key}", found)
             return found.ref(key)
 
-    async def keep_layer(self, name: str, key: str, image: Image) -> ImageRef:
+    async def keep_layer(self, name: str, key: str, image: LocalImage) -> ImageRef:
         """Capture a sandbox's files as a layer. They must have been started with `copy`, so that they are complete."""
         await self.capture(name, f"images/{key}", image)
         return image.ref(key)
 
-    def image_of(self, name: str) -> Image:
+    def image_of(self, name: str) -> LocalImage:
         """Return the image record that a snapshot of the sandbox would have."""
         return self._volumes.image_of(self._spec(name))
 
@@ -266,12 +268,12 @@ class Machine:
             finally:
                 await asyncio.to_thread(self.store.delete, master)
 
-    async def _start_child(self, spec: SandboxSpec, name: str, master: str, image: Image) -> Running:
+    async def _start_child(self, spec: SandboxSpec, name: str, master: str, image: LocalImage) -> Running:
         """Start a fork from the volume `master`, without writable mounts, unless it runs already."""
         shared = tuple(mount for mount in spec.mounts if mount.read_only)
         child = spec.model_copy(update={"name": name, "mounts": shared})
 
-        def fill() -> Image:
+        def fill() -> LocalImage:
             self._volumes.copy(master, place_of(name))
             return image
 

@@ -25,7 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.errors import ConfigError, SandboxUnavailableError
-from benchflow.planes.sandbox.local.firewall import LINK_LOCAL, Firewall, Rule, firewalls, rules, subnets, wanted
+from benchflow.planes.sandbox.local.firewall import (
+    LINK_LOCAL,
+    Firewall,
+    FirewallRule,
+    firewalls,
+    rules,
+    subnets,
+    wanted,
+)
 from benchflow.planes.sandbox.local.helper import netlink
 
 SUBNET_VARIABLE = "BENCHFLOW_LOCAL_SUBNET"
@@ -219,7 +227,7 @@ def _set(lock: int) -> Network:
     return Network(subnet)
 
 
-def _rules(subnets: Sequence[str]) -> list[Rule]:
+def _rules(subnets: Sequence[str]) -> list[FirewallRule]:
     """Return the rules for these subnets on this host."""
     link_local = ipaddress.ip_network(LINK_LOCAL)
     with netlink.open_socket() as sock:

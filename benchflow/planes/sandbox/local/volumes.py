@@ -8,9 +8,9 @@ import shutil
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.images import Image, key_of, require_image
+from benchflow.planes.sandbox.local.local_images import LocalImage, key_of, require_image
 from benchflow.planes.sandbox.local.single_flight import SingleFlight
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 
 _WORK = "w-"
 """Prefix of the names of overlay work directories."""
@@ -26,12 +26,12 @@ class Volumes:
         store: The store.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: VolumeStore) -> None:
         """Make it."""
         self._store = store
         self._fingerprint = SingleFlight(host_fingerprint)
 
-    def make_for(self, spec: SandboxSpec, copy: bool) -> Image:
+    def make_for(self, spec: SandboxSpec, copy: bool) -> LocalImage:
         """Create the volume of a new sandbox.
 
         Args:
@@ -48,7 +48,7 @@ class Volumes:
         key = key_of(spec.image)
         if key is None:
             self._make(volume)
-            return Image(fingerprint=self._fingerprint())
+            return LocalImage(fingerprint=self._fingerprint())
         image = require_image(self._store.root, key, self._fingerprint())
         if image.kind == "layer" and not copy:
             self._make(volume)
@@ -79,7 +79,7 @@ class Volumes:
         (self._store.root / work).mkdir(mode=0o755)
         return work
 
-    def capture(self, cgroup: Cgroup, name: str, target: str, image: Image) -> None:
+    def capture(self, cgroup: Cgroup, name: str, target: str, image: LocalImage) -> None:
         """Copy the volume of a running sandbox, all as of one moment.
 
         Args:
@@ -97,12 +97,12 @@ class Volumes:
         finally:
             cgroup.thaw()
 
-    def image_of(self, spec: SandboxSpec) -> Image:
+    def image_of(self, spec: SandboxSpec) -> LocalImage:
         """Return the image record that a snapshot of a sandbox would have. Raises as `make_for`."""
         key = key_of(spec.image)
         fingerprint = self._fingerprint()
         if key is None:
-            return Image(kind="snapshot", fingerprint=fingerprint, workdir=spec.workdir)
+            return LocalImage(kind="snapshot", fingerprint=fingerprint, workdir=spec.workdir)
         image = require_image(self._store.root, key, fingerprint)
         base = key if image.kind == "layer" else image.base
         return image.model_copy(update={"kind": "snapshot", "base": base})

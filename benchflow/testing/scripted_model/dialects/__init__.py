@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from benchflow.testing.scripted_model.agent_tools import ConcreteCall
 from benchflow.testing.scripted_model.conversation import DialectName, ModelRequest
-from benchflow.testing.scripted_model.script import HTTPError, Reply
-from benchflow.testing.scripted_model.tools import ConcreteCall
+from benchflow.testing.scripted_model.model_script import HTTPError, Reply
 
 PIECE = 20
 """Characters of a streamed piece of text, by default."""
@@ -54,7 +54,7 @@ class Speech:
         return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-class Dialect(Protocol):
+class ReplyDialect(Protocol):
     """A wire format of an LLM API."""
 
     name: DialectName

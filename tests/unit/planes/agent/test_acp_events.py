@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.rollout import Usage
+from benchflow.contracts.rollout_records import Usage
 from benchflow.planes.agent.acp.events import Reading
 
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.session import Limits
+from benchflow.contracts.agent import TurnLimits
 from benchflow.errors import ACPError, AgentError, AgentExitError, AgentOutputError, AgentTimeoutError
 from benchflow.planes.agent.acp import dialogue as dialogue_module
-from benchflow.planes.agent.acp.dialogue import Dialogue, RefusedError, Turn
+from benchflow.planes.agent.acp.dialogue import Dialogue, EndedTurn, RefusedError
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.bounds import MAX_REQUESTS
-from benchflow.planes.agent.limits import Patience
 from benchflow.planes.agent.notes import Message, SessionFiles
+from benchflow.planes.agent.turn_limits import AgentTimeouts
 from benchflow.testing.waiting import until
 
-ENDLESS = Limits(wall=None, idle=None)
-PAST = Limits(wall=0.0, idle=0.0)
-QUICK = Patience(silence=0.01)
+ENDLESS = TurnLimits(wall=None, idle=None)
+PAST = TurnLimits(wall=0.0, idle=0.0)
+QUICK = AgentTimeouts(silence=0.01)
 """Where all that an agent says behind its answer is there with it."""
 
 
@@ -81,11 +81,11 @@ async def take_turn(
     lines: list[Message],
     request: str = "prompt-0",
     *,
-    limits: Limits = ENDLESS,
-    patience: Patience = QUICK,
+    limits: TurnLimits = ENDLESS,
+    patience: AgentTimeouts = QUICK,
     host: Host | None = None,
     kill: Callable[[], Awaitable[None]] = never,
-) -> Turn:
+) -> EndedTurn:
     session = Dialogue(Wire(wire.files), host or Host(), patience)
     return await session.prompt(request, "s-1", [{"type": "text", "text": "go"}], lines.extend, limits, kill)
 
@@ -127,15 +127,17 @@ async def test_a_turn_is_over_however_much_is_said_after_its_answer(wire: Wire) 
             await asyncio.sleep(0)
 
     talking = asyncio.create_task(talk())
-    turn = await take_turn(wire, [], patience=Patience(silence=300, last_words=0.05))
+    turn = await take_turn(wire, [], patience=AgentTimeouts(silence=300, last_words=0.05))
     talking.cancel()
     assert (turn.stop_reason, turn.ended_by) == ("end_turn", None)
 
 
 @pytest.mark.parametrize(
-    ("limits", "why"), [(Limits(wall=0.0, idle=None), "wall_clock"), (Limits(idle=0.0), "idle")], ids=["wall", "idle"]
+    ("limits", "why"),
+    [(TurnLimits(wall=0.0, idle=None), "wall_clock"), (TurnLimits(idle=0.0), "idle")],
+    ids=["wall", "idle"],
 )
-async def test_an_agent_that_hangs_is_asked_to_stop(wire: Wire, limits: Limits, why: str) -> None:
+async def test_an_agent_that_hangs_is_asked_to_stop(wire: Wire, limits: TurnLimits, why: str) -> None:
     write(wire, said("so far"))
     lines: list[Message] = []
     turning = asyncio.create_task(take_turn(wire, lines, limits=limits, patience=replace(QUICK, cancel=300)))
@@ -156,7 +158,7 @@ async def test_an_agent_that_does_not_stop_is_killed(wire: Wire) -> None:
     async def kill() -> None:
         killed.set()
 
-    turn = await take_turn(wire, [], limits=PAST, patience=Patience(cancel=0.0), kill=kill)
+    turn = await take_turn(wire, [], limits=PAST, patience=AgentTimeouts(cancel=0.0), kill=kill)
     assert (turn.stop_reason, turn.ended_by) == ("timeout", "wall_clock")
     assert killed.is_set()
 
@@ -173,7 +175,7 @@ async def test_a_turn_that_is_cancelled_while_it_is_heard_ends(wire: Wire) -> No
 
 async def test_a_request_that_is_not_answered_in_time_is_a_timeout(wire: Wire) -> None:
     with pytest.raises(AgentTimeoutError, match="did not answer initialize"):
-        await Dialogue(wire, Host()).call("initialize", "initialize", {}, Limits(wall=0.0))
+        await Dialogue(wire, Host()).call("initialize", "initialize", {}, TurnLimits(wall=0.0))
 
 
 # --- how it fails ----------------------------------------------------------------------------------------

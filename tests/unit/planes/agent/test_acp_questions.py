@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.rollout import Answer, Permissions
-from benchflow.planes.agent.acp.questions import given_answer, question_of
-from benchflow.planes.agent.answers import by_policy
+from benchflow.contracts.rollout_records import Answer, Permissions
+from benchflow.planes.agent.acp.acp_questions import given_answer, question_of
 from benchflow.planes.agent.notes import Message
+from benchflow.planes.agent.question_answers import by_policy
 
 PERMISSION, FORM = "session/request_permission", "elicitation/create"
 

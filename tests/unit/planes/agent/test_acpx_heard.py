@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from benchflow.contracts.agent import Choice
+from benchflow.contracts.agent_record import ChoiceChannel
 from benchflow.errors import ACPError, ConfigError, UnsupportedFeatureError
-from benchflow.planes.agent.account import Account
+from benchflow.planes.agent.account import SandboxAccount
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.wire import Heard
 from benchflow.planes.agent.acpx import Choices, choices_of
-from benchflow.planes.agent.acpx.session import AcpxSession
-from benchflow.planes.agent.acpx.stream import Stream
+from benchflow.planes.agent.acpx.acpx_session import AcpxSession
+from benchflow.planes.agent.acpx.acpx_stream import AcpxStream
 from benchflow.planes.agent.notes import Message
 from benchflow.planes.agent.registry import all_agents, find_agent
 
@@ -71,7 +71,7 @@ def test_what_a_session_is_told_is_what_its_record_leaves_to_sessions() -> None:
     assert choices_of(claude, "opus", "high") == Choices("opus", None, {"effort": "high"})
     assert choices_of(codex, "gpt", "high") == Choices(None, "agent-full-access")
     assert choices_of(pi, "model", "low") == Choices(None, None, {"thought_level": "low"})
-    by_mode = pi.model_copy(update={"effort": Choice(by="mode", value="{effort}")})
+    by_mode = pi.model_copy(update={"effort": ChoiceChannel(by="mode", value="{effort}")})
     assert choices_of(by_mode, "model", "low") == Choices(None, "low")
 
 
@@ -79,14 +79,14 @@ def test_an_agent_behind_acpx_can_ask_nobody(tmp_path: Path) -> None:
     nowhere: Any = None
     given: dict[str, Any] = {"pump": (), "argv": (), "inner": (), "env": {}, "cwd": "/"}
     with pytest.raises(UnsupportedFeatureError, match="cannot wait"):
-        AcpxSession(nowhere, tmp_path, account=Account("root", 0, 0, "/root"), permissions="ask", **given)
+        AcpxSession(nowhere, tmp_path, account=SandboxAccount("root", 0, 0, "/root"), permissions="ask", **given)
 
 
 # --- what is heard ---------------------------------------------------------------------------------------
 
 
-def heard(*messages: Message | bytes) -> tuple[Stream, list[Message]]:
-    stream, lines = Stream(Reading()), []
+def heard(*messages: Message | bytes) -> tuple[AcpxStream, list[Message]]:
+    stream, lines = AcpxStream(Reading()), []
     for message in messages:
         raw = message if isinstance(message, bytes) else json.dumps(message).encode()
         lines += stream.lines(Heard(0, raw, None if isinstance(message, bytes) else message))

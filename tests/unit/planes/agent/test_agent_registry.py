@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent_record import AgentRecord
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.registry import all_agents, find_agent
 
@@ -144,7 +144,7 @@ def test_a_key_may_not_be_written_into_a_file(write: Write) -> None:
 
 
 OBJECTS = """
-from benchflow.contracts.agent import AgentRecord
+from benchflow.contracts.agent_record import AgentRecord
 
 TABLE = {"name": "mine", "description": "A table.", "protocol": "acp", "launch": ("mine",)}
 RECORD = AgentRecord(**TABLE)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchflow.errors import ConfigError
+from benchflow.planes.agent.agent_settings import AgentSettings, credentials_of, settings_for
 from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.settings import AgentSettings, credentials_of, settings_for
 
 ACP = ["claude", "codex", "gemini", "openclaw", "opencode", "openhands", "pi"]
 URL = "http://gateway:9/v1"

@@ -10,10 +10,10 @@ import pytest
 
 from benchflow.errors import AgentDivergedError, AgentExitError, AgentOutputError
 from benchflow.planes.agent.bounds import MAX_LINE
-from benchflow.planes.agent.function import steps as module
-from benchflow.planes.agent.function.steps import OVER, Steps, all_steps, started_commands
-from benchflow.planes.agent.limits import note_stop
+from benchflow.planes.agent.function import recorded_steps as module
+from benchflow.planes.agent.function.recorded_steps import OVER, Steps, all_steps, started_commands
 from benchflow.planes.agent.notes import Notes
+from benchflow.planes.agent.turn_limits import note_stop
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from support.moved_clock import MovedClock
 
-from benchflow.contracts.session import AskBlocked, Intervals, Limits, Stop
-from benchflow.planes.agent import limits as limits_module
-from benchflow.planes.agent.account import Account
-from benchflow.planes.agent.acp.dialogue import Dialogue, Turn
+from benchflow.contracts.agent import AskBlocked, Intervals, Stop, TurnLimits
+from benchflow.planes.agent import turn_limits as limits_module
+from benchflow.planes.agent.account import SandboxAccount
+from benchflow.planes.agent.acp.dialogue import Dialogue, EndedTurn
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.wire import Wire
-from benchflow.planes.agent.acpx.session import AcpxSession
-from benchflow.planes.agent.acpx.stream import Stream
-from benchflow.planes.agent.limits import LimitClock, Patience, noted_stop
+from benchflow.planes.agent.acpx.acpx_session import AcpxSession
+from benchflow.planes.agent.acpx.acpx_stream import AcpxStream
 from benchflow.planes.agent.notes import Message, Notes, SessionFiles
+from benchflow.planes.agent.turn_limits import AgentTimeouts, LimitClock, noted_stop
 from benchflow.planes.sandbox.timeouts import Attendance
 from benchflow.testing.waiting import until
 
@@ -68,7 +68,10 @@ async def test_the_gateway_is_asked_only_when_a_limit_seems_reached_and_once_a_s
     notes: Notes, time: MovedClock
 ) -> None:
     gateway = Gateway([(1009, 1200)])
-    clock, attendance = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
+    clock, attendance = (
+        LimitClock(TurnLimits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"),
+        Attendance(),
+    )
     time.now = 1009
     assert await clock.reached(1000, attendance, 1005) is None
     assert gateway.asked == 0
@@ -88,8 +91,8 @@ async def test_the_gateway_is_asked_only_when_a_limit_seems_reached_and_once_a_s
 async def test_the_seconds_of_waits_count_for_neither_limit(notes: Notes, time: MovedClock) -> None:
     # The first was before the turn, and two overlap.
     gateway = Gateway([(900, 950), (1002, 1050), (1040, 1102)])
-    wall = LimitClock(Limits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "wall")
-    idle = LimitClock(Limits(wall=None, idle=5, ask_blocked=gateway.blocked), notes, "idle")
+    wall = LimitClock(TurnLimits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "wall")
+    idle = LimitClock(TurnLimits(wall=None, idle=5, ask_blocked=gateway.blocked), notes, "idle")
     attendance = Attendance()
     time.now = 1106
     assert await idle.reached(1000, attendance, 1001) is None
@@ -106,7 +109,10 @@ async def test_what_is_waited_for_while_nobody_attends_counts_once(
     notes: Notes, time: MovedClock, missed: tuple[float, float]
 ) -> None:
     gateway = Gateway([(1002, 1102)])
-    clock, attendance = LimitClock(Limits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
+    clock, attendance = (
+        LimitClock(TurnLimits(wall=10, idle=None, ask_blocked=gateway.blocked), notes, "stop"),
+        Attendance(),
+    )
     attendance.missed, attendance.missed_sec = [missed], missed[1] - missed[0]
     over = 1110.5 + max(missed[1] - 1102, 0)
     time.now = over - 1
@@ -117,7 +123,10 @@ async def test_what_is_waited_for_while_nobody_attends_counts_once(
 
 async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, time: MovedClock) -> None:
     gateway = Gateway(None)
-    clock, attendance = LimitClock(Limits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"), Attendance()
+    clock, attendance = (
+        LimitClock(TurnLimits(wall=10, idle=5, ask_blocked=gateway.blocked), notes, "stop"),
+        Attendance(),
+    )
     for now in range(1011, 7000, 100):
         time.now = now
         assert await clock.reached(1001, attendance, 1001) is None
@@ -137,7 +146,7 @@ async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, tim
 async def test_a_limit_is_reached_at_once_where_nothing_waits(
     notes: Notes, time: MovedClock, ask: AskBlocked | None, limits: tuple[float | None, float | None], why: Stop
 ) -> None:
-    clock = LimitClock(Limits(*limits, ask_blocked=ask), notes, "stop")
+    clock = LimitClock(TurnLimits(*limits, ask_blocked=ask), notes, "stop")
     attendance = Attendance()
     time.now = 1010.1
     assert await clock.reached(1000, attendance, 1005) == why
@@ -154,12 +163,12 @@ class NoHost:
     serve: Any = None
 
 
-def take_turn(wire: Wire, gateway: Gateway, lines: list[Message], **limits: float | None) -> asyncio.Task[Turn]:
+def take_turn(wire: Wire, gateway: Gateway, lines: list[Message], **limits: float | None) -> asyncio.Task[EndedTurn]:
     async def kill() -> None:
         pass
 
-    patience = Patience(silence=0.01, cancel=0.0)
-    given = Limits(**limits, ask_blocked=gateway.blocked)
+    patience = AgentTimeouts(silence=0.01, cancel=0.0)
+    given = TurnLimits(**limits, ask_blocked=gateway.blocked)
     session = Dialogue(Wire(wire.files), NoHost(), patience)
     return asyncio.create_task(session.prompt("prompt-0", "s-1", [], lines.extend, given, kill))
 
@@ -206,16 +215,16 @@ async def test_a_turn_behind_acpx_goes_on_while_its_call_waits(
     monkeypatch.setattr(limits_module, "ASK_EVERY_SEC", 0.01)
     nothing: Any = None
     given: dict[str, Any] = {"pump": (), "argv": (), "inner": (), "env": {}, "cwd": "/"}
-    account = Account("root", 0, 0, "/root")
-    session = AcpxSession(nothing, wire.files, account=account, patience=Patience(cancel=0.0), **given)
+    account = SandboxAccount("root", 0, 0, "/root")
+    session = AcpxSession(nothing, wire.files, account=account, patience=AgentTimeouts(cancel=0.0), **given)
 
     async def cancel(number: int) -> None:
         pass
 
     monkeypatch.setattr(session, "_cancel", cancel)
     gateway = Gateway(WAITS)
-    bounds = Limits(**limits, ask_blocked=gateway.blocked)
-    listening = session._listen(0, wire, Stream(Reading()), lambda lines: None, bounds, 0.0)
+    bounds = TurnLimits(**limits, ask_blocked=gateway.blocked)
+    listening = session._listen(0, wire, AcpxStream(Reading()), lambda lines: None, bounds, 0.0)
     turn = asyncio.create_task(listening)
     await until(lambda: gateway.asked >= 3 or turn.done())
     assert not turn.done()

@@ -12,22 +12,22 @@ from support.idle_sandbox import IdleSandbox
 from support.moved_clock import MovedClock
 from support.small_agents import node_agent
 
-from benchflow.contracts.rollout import AgentSession
+from benchflow.contracts.agent import AgentPlace, ModelRoute
+from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxRef
-from benchflow.contracts.session import AgentPlace, ModelRoute
 from benchflow.errors import AgentExitError, AgentTimeoutError
-from benchflow.planes.agent.account import Account
+from benchflow.planes.agent.account import SandboxAccount
 from benchflow.planes.agent.acp import connect
-from benchflow.planes.agent.acp.agent_start import Start
-from benchflow.planes.agent.acp.connect import Connection
-from benchflow.planes.agent.acpx import agent as acpx_agent
-from benchflow.planes.agent.acpx.agent import AcpxAgent
+from benchflow.planes.agent.acp.agent_start import AgentStart
+from benchflow.planes.agent.acp.connect import AgentConnection
+from benchflow.planes.agent.acpx import acpx_agent as acpx_agent
+from benchflow.planes.agent.acpx.acpx_agent import AcpxAgent
+from benchflow.planes.agent.agent_settings import AgentSettings
 from benchflow.planes.agent.notes import SessionFiles
-from benchflow.planes.agent.settings import AgentSettings
 from benchflow.planes.sandbox import timeouts
 
-ACCOUNT = Account("root", 0, 0, "/root")
-START = Start(node_agent(), AgentSettings({}, {}, (), None, ()), (), (), ACCOUNT, "/", {})
+ACCOUNT = SandboxAccount("root", 0, 0, "/root")
+START = AgentStart(node_agent(), AgentSettings({}, {}, (), None, ()), (), (), ACCOUNT, "/", {})
 REF = SandboxRef(provider="noop", name="s", handle="s", host_id="h", queue="q", workdir="/")
 
 
@@ -40,7 +40,9 @@ async def test_a_second_start_has_what_is_left_of_the_seconds_that_were_attended
     limits: list[float] = []
     session = AgentSession(index=0, id="s-1", directory="d", user="root", uid=0, gid=0, home="/root", cwd="/")
 
-    async def start(self: Connection, name: str, index: int, start: Start, within: float, load: None) -> AgentSession:
+    async def start(
+        self: AgentConnection, name: str, index: int, start: AgentStart, within: float, load: None
+    ) -> AgentSession:
         limits.append(within)
         # The first one takes its time, and this process is frozen in the second.
         clock.now += (4, 3600, 0)[len(limits) - 1]
@@ -48,8 +50,8 @@ async def test_a_second_start_has_what_is_left_of_the_seconds_that_were_attended
             raise AgentExitError("it ended before it had a session")
         return session
 
-    monkeypatch.setattr(Connection, "_open", start)
-    opened = await Connection(IdleSandbox(REF), SessionFiles.below(tmp_path)).open(0, START, 60.0)
+    monkeypatch.setattr(AgentConnection, "_open", start)
+    opened = await AgentConnection(IdleSandbox(REF), SessionFiles.below(tmp_path)).open(0, START, 60.0)
     assert (opened, limits) == (session, [60.0, 56.0, 56.0])
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from benchflow.contracts.agent import AgentPlace, ModelRoute, Unanswered
 from benchflow.contracts.job import AgentSpec
-from benchflow.contracts.session import AgentPlace, ModelRoute, Unanswered
 from benchflow.errors import AgentExitError, ConfigError, DiskFullError, SandboxLostError, UnsupportedFeatureError
 from benchflow.jobs.agents import prepare_agent
 from benchflow.planes.agent import agent_in, attributed
-from benchflow.planes.agent.function.agent import FunctionAgent
+from benchflow.planes.agent.function.function_agent import FunctionAgent
 from benchflow.planes.agent.registry import all_agents, find_agent
 
 CODE = '''
-from benchflow.contracts.session import Agent
+from benchflow.contracts.agent import RolloutAgent
 
 async def act(turn):
     """Acts.
@@ -37,7 +37,7 @@ taken.name = "oracle"
 def plain(turn):
     pass
 
-class Own(Agent):
+class Own(RolloutAgent):
     """One of its own."""
 
     resume_mode = "load"

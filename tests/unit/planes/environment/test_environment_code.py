@@ -15,7 +15,7 @@ from benchflow.contracts.config import JobConfig
 from benchflow.contracts.environment import EnvironmentRef, WorldState
 from benchflow.errors import BenchFlowError, ConfigError, StateError
 from benchflow.jobs import plan_job
-from benchflow.jobs.plan import freeze
+from benchflow.jobs.job_plan import freeze
 from benchflow.planes.environment import check_environment, environment_code
 from benchflow.planes.environment.environment_code import describe_environment, environment_digest, load_environment
 from benchflow.store import Store
@@ -40,7 +40,7 @@ def refusal(tmp_path: Path, **options: Any) -> BenchFlowError:
 
 
 def written(tmp_path: Path, text: str) -> dict[str, Any]:
-    (tmp_path / "mine.py").write_text(f"from benchflow.contracts.world import Environment\n{text}\n")
+    (tmp_path / "mine.py").write_text(f"from benchflow.contracts.world import StatefulEnvironment\n{text}\n")
     return {"environment_import_path": "mine:Mine", "environment_root": tmp_path}
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path, path: str) -> None:
     [
         ("class Mine: pass", "is no subclass of"),
         ("Mine = object()", "is no subclass of"),
-        ("class Mine(Environment): name = 'mine'", "does not define provision, query, readiness"),
+        ("class Mine(StatefulEnvironment): name = 'mine'", "does not define provision, query, readiness"),
         ("raise SystemExit(1)", "cannot be imported: SystemExit"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_wrong_attribute_is_named(tmp_path: Path, attribute: str, message: str
         f"    async def {name}(self, *args): ...\n"
         for name in ("provision", "readiness", "query", "snapshot", "restore", "reset", "teardown")
     )
-    text = f"class Mine(Environment):\n    name = 'mine'\n    {attribute}\n{methods}"
+    text = f"class Mine(StatefulEnvironment):\n    name = 'mine'\n    {attribute}\n{methods}"
     assert message in refusal(tmp_path, **written(tmp_path, text)).message
 
 

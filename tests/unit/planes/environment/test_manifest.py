@@ -15,7 +15,7 @@ from benchflow.contracts.environment import (
     TaskSelection,
 )
 from benchflow.errors import ManifestError
-from benchflow.planes.environment.manifest import manifest_digest, read_manifest
+from benchflow.planes.environment.environment_manifest import manifest_digest, read_manifest
 
 FULL_TOML = """
 # Every key there is.

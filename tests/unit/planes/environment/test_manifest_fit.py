@@ -10,7 +10,7 @@ from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox_config import SandboxConfig
 from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError
-from benchflow.planes.environment.fit import base_of, check_task_fits
+from benchflow.planes.environment.task_fit import base_of, check_task_fits
 from benchflow.planes.sandbox.bases import with_tag
 
 BASED = Manifest(name="world", base_image="org/base")

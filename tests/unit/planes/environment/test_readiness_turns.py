@@ -8,9 +8,9 @@ import pytest
 
 from benchflow.contracts.environment import Manifest, ProbeAnswer, Service
 from benchflow.errors import ReadinessError
-from benchflow.planes.environment import readiness
+from benchflow.planes.environment import world_readiness
 from benchflow.planes.environment.keeper import Probed
-from benchflow.planes.environment.readiness import targets_of
+from benchflow.planes.environment.world_readiness import targets_of
 
 PORT = 9101
 
@@ -77,9 +77,9 @@ async def test_what_is_told_of_a_target_is_the_last_that_was_heard(
         return {}
 
     with pytest.raises(ReadinessError) as caught:
-        await readiness.wait_until_healthy(
+        await world_readiness.wait_until_healthy(
             keeper,  # type: ignore[arg-type]
-            readiness.Targets(("http://localhost:1/",), ()),
+            world_readiness.Targets(("http://localhost:1/",), ()),
             limit,
             exits=(),
             look=nothing,

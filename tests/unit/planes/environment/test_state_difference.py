@@ -14,7 +14,7 @@ from support.fetched import fetched, told, writing
 
 from benchflow.contracts.environment import RowChange, StateDiff, StateFile, TableDiff
 from benchflow.planes.environment.rows import shown
-from benchflow.planes.environment.state import diff_snapshots
+from benchflow.planes.environment.world_state import diff_snapshots
 
 MAIL = "CREATE TABLE mail (id INTEGER PRIMARY KEY, subject TEXT);"
 

@@ -10,7 +10,7 @@ from support.fetched import fetched, told, writing
 
 from benchflow.contracts.environment import StateFile, WorldState
 from benchflow.errors import StateError
-from benchflow.planes.environment.state import FENCE_TABLE, read_state
+from benchflow.planes.environment.world_state import FENCE_TABLE, read_state
 
 MAIL = "CREATE TABLE mail (id INTEGER PRIMARY KEY, subject TEXT);"
 

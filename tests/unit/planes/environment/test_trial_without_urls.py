@@ -9,12 +9,12 @@ import pytest
 from support.stored_jobs import write_task
 
 from benchflow.contracts.job import Origin
-from benchflow.hosting.host import Host
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.trial import HostedTrial
-from benchflow.jobs.trial import freeze_trial, plan_trial
+from benchflow.hosting.hosted_trial import HostedTrial
+from benchflow.hosting.worker_host import Host
+from benchflow.jobs.trial_job import freeze_trial, plan_trial
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.trial import Finding, _Trial
+from benchflow.planes.environment.environment_trial import TrialFinding, _Trial
 from benchflow.store import Store
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -29,7 +29,7 @@ http = ["http://localhost:9001/health"]
 """
 
 
-async def copy_finding(tmp_path: Path, task: Path | None) -> Finding:
+async def copy_finding(tmp_path: Path, task: Path | None) -> TrialFinding:
     """Return what a trial finds of the copy."""
     manifest = tmp_path / "environment.toml"
     manifest.write_text(MANIFEST)

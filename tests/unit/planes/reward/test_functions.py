@@ -19,7 +19,7 @@ from benchflow.planes.reward.functions import (
     make_function,
     space_of,
 )
-from benchflow.planes.reward.output import LLMJudgeRewardFunc, StringMatchRewardFunc
+from benchflow.planes.reward.output import ModelJudgeRewardFunc, StringMatchRewardFunc
 
 
 def row(type: str, *, name: str | None = None, **options: Any) -> RewardFuncSpec:
@@ -118,7 +118,7 @@ def test_a_check_without_imports_names_what_is_not_declared(traced: Path) -> Non
 
 def test_a_function_with_a_name_of_its_own_is_told_what_it_is_called() -> None:
     function = make_function(row("llm-judge", name="style", rubric=["It is clear."]), file="t/task.md")
-    assert isinstance(function, LLMJudgeRewardFunc)
+    assert isinstance(function, ModelJudgeRewardFunc)
     assert function.name == "style"
 
 
@@ -213,5 +213,5 @@ def test_a_function_tells_what_it_reads_of_the_sandbox_with_absolute_paths() -> 
     assert matches.sandbox_inputs("/app") == ("/app/report.txt",)
     assert StringMatchRewardFunc("x").sandbox_inputs("/app") == ()
     judges = make("llm-judge", rubric=["It is clear."], inputs=["/data/notes", "artifacts/x"])
-    assert isinstance(judges, LLMJudgeRewardFunc)
+    assert isinstance(judges, ModelJudgeRewardFunc)
     assert judges.sandbox_inputs("/app") == ("/data/notes",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.planes.reward.hardening import note_doubts
-from benchflow.planes.reward.hardening.record import MOST, extend_report, note_paths
+from benchflow.planes.reward.hardening.hardening_record import MOST, extend_report, note_paths
 from benchflow.planes.reward.hardening.survey import Survey
 from benchflow.planes.reward.hardening.work_notes import note_work
 

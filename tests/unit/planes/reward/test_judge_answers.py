@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.reward import JudgeScale
-from benchflow.planes.reward.judge.answers import NotAVerdictError, read_verdicts, task_of, tool_schema
+from benchflow.planes.reward.judge.verdicts import NotAVerdictError, read_verdicts, task_of, tool_schema
 
 A = JudgeScale(id="a", description="Is it so?")
 B = JudgeScale(id="b", description="How good?", low=1, high=5, is_whole=True)

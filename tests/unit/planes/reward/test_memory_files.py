@@ -17,8 +17,8 @@ from benchflow.contracts.task import StepConfig, Task
 from benchflow.contracts.verifier import MemoryConfig, VerifierConfig
 from benchflow.errors import RewardFuncError
 from benchflow.planes.reward.memory import MemoryCapture, MemoryFiles, diff_memory, directories_of, memory_rows
-from benchflow.planes.reward.memory.difference import MOST_DIFF, MOST_LINES
-from benchflow.planes.reward.memory.places import absolute, matches
+from benchflow.planes.reward.memory.memory_difference import MOST_DIFF, MOST_LINES
+from benchflow.planes.reward.memory.path_patterns import absolute, matches
 
 # --- differences
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport, OnTampering, VerifyResult
 from benchflow.contracts.rewards import combine_steps, reaches
-from benchflow.contracts.rollout import Step, StepOutcome, TurnResult
+from benchflow.contracts.rollout_records import Step, StepOutcome, TurnResult
 from benchflow.errors import TamperingError
 from benchflow.planes.reward.on_tampering import apply_rule
 

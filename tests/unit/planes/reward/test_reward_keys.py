@@ -11,7 +11,7 @@ import pytest
 
 from benchflow.contracts.reward import AggregatePolicy, RewardFuncSpec, RewardTable, RolloutNode, VerifyResult
 from benchflow.contracts.rewards import combine_steps, reaches
-from benchflow.contracts.rollout import Step, StepOutcome, TurnResult
+from benchflow.contracts.rollout_records import Step, StepOutcome, TurnResult
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import RewardFileError, RewardScalarError
 from benchflow.planes.reward import parse_rewards

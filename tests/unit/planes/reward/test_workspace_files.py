@@ -11,7 +11,6 @@ import zipfile
 
 import pytest
 
-from benchflow.planes.reward.hardening.archives import leads_out
 from benchflow.planes.reward.hardening.build_files import (
     harmless_attributes,
     harmless_package,
@@ -19,6 +18,7 @@ from benchflow.planes.reward.hardening.build_files import (
     includes_by_variable,
     targets_without_files,
 )
+from benchflow.planes.reward.hardening.escaping_archives import leads_out
 from benchflow.planes.reward.hardening.git_index import flagged_paths, without_flags
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.contracts.images import ImageConfig
-from benchflow.planes.sandbox.context import read_context
+from benchflow.planes.sandbox.build_context import read_context
 
 
 def features(step: str, root: Path) -> list[str]:

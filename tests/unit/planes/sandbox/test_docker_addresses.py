@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchflow.planes.sandbox.docker.launch import daemon_host, published_on
+from benchflow.planes.sandbox.docker.container_config import daemon_host, published_on
 
 
 @pytest.mark.parametrize(

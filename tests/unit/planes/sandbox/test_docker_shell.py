@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxLostError
-from benchflow.planes.sandbox.docker.shell import RootShell
-from benchflow.planes.sandbox.docker.stream import STDOUT
+from benchflow.planes.sandbox.docker.exec_stream import STDOUT
+from benchflow.planes.sandbox.docker.root_shell import RootShell
 
 DYING = b"OCI runtime exec failed: unable to start container process: error executing setns process: exit status 1"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchflow.errors import SandboxLostError
-from benchflow.planes.sandbox.docker import launch
+from benchflow.planes.sandbox.docker import container_config
 
 
 class Late:
@@ -26,11 +26,11 @@ class Late:
 
 async def test_an_end_that_the_daemon_notes_late_is_told_with_its_last_words():
     lost = SandboxLostError("cannot exec in a stopped container")
-    error = await launch.start_error(Late(150), "container", lost, every=0)
+    error = await container_config.start_error(Late(150), "container", lost, every=0)
     assert "exit status 3" in error.message and error.log_tail == "last words"
 
 
 async def test_where_there_is_no_shell_no_end_is_waited_for():
     engine = Late(10**9)
-    error = await launch.start_error(engine, "container", SandboxLostError('exec: "/bin/sh": no such file'))
-    assert error.remedy == launch.NO_SHELL and engine.looks == 1
+    error = await container_config.start_error(engine, "container", SandboxLostError('exec: "/bin/sh": no such file'))
+    assert error.remedy == container_config.NO_SHELL and engine.looks == 1

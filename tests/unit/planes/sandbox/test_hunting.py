@@ -13,9 +13,9 @@ from support.freezes import FROZEN_SEC, freeze, notice_soon
 
 from benchflow.contracts.driver import ScriptResult
 from benchflow.errors import SandboxError
+from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.hunting import Hunter
-from benchflow.planes.sandbox.driven.records import Records
-from benchflow.planes.sandbox.driven.scripts import Scripts
+from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
 from benchflow.testing.noop_sandbox import NoopDriver
 
 SHELL = 9
@@ -75,7 +75,9 @@ def table() -> Table:
 @pytest.fixture
 def made(table: Table, state: Path) -> Callable[..., Hunter]:
     """Makes what kills them; keyword arguments say for how long."""
-    return functools.partial(Hunter, NoopDriver(), "handle", cast(Scripts, table), Records("handle"), "none", nobody)
+    return functools.partial(
+        Hunter, NoopDriver(), "handle", cast(EngineScripts, table), SandboxRecords("handle"), "none", nobody
+    )
 
 
 async def nobody(user: str, script: str) -> bytes:

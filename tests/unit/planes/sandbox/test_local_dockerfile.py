@@ -11,8 +11,8 @@ import pytest
 
 from benchflow.contracts.images import ImageConfig
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
-from benchflow.planes.sandbox.context import read_context
-from benchflow.planes.sandbox.local.build.copies import Copy
+from benchflow.planes.sandbox.build_context import read_context
+from benchflow.planes.sandbox.local.build.copied_files import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import DEFAULT_PATH, host_system, read_recipe
 from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run
 

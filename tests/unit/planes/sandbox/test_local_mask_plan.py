@@ -11,9 +11,9 @@ from support.small_host import PUBLIC, SECRET, SECRETS, WITH_PASSWORDS, put, sma
 
 from benchflow.errors import ConfigError, SandboxUnavailableError
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.mask import plan
-from benchflow.planes.sandbox.local.mask.mounts import Submounts
-from benchflow.planes.sandbox.local.mask.plan import Mask, host_mask, run_mask
+from benchflow.planes.sandbox.local.mask import mask_plan
+from benchflow.planes.sandbox.local.mask.mask_plan import Mask, host_mask, run_mask
+from benchflow.planes.sandbox.local.mask.submounts import Submounts
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def test_a_name_that_goes_while_it_is_looked_at_does_no_harm(
             shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
         return found
 
-    names_of = plan.names_of
-    monkeypatch.setattr(plan, "names_of", list_and_remove)
+    names_of = mask_plan.names_of
+    monkeypatch.setattr(mask_plan, "names_of", list_and_remove)
     found = host_mask(host)
     assert not (host / name).exists()
     assert name not in kinds(found) and found.covers("etc/shadow-")

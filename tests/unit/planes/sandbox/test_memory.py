@@ -9,8 +9,8 @@ from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.planes.sandbox.docker.memory import last_use, lost_error
-from benchflow.planes.sandbox.memory import KillNote, parse_memory
+from benchflow.planes.sandbox.docker.container_memory import last_use, lost_error
+from benchflow.planes.sandbox.sandbox_memory import KillNote, parse_memory
 
 EVENTS = "low 0\nhigh 0\nmax 41\noom 3\noom_kill 2\noom_group_kill 1\n"
 OOM_CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchflow.contracts.images import ImageConfig
-from benchflow.contracts.provider import SandboxProvider
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
+from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ConfigError, SandboxUnavailableError
 from benchflow.planes.sandbox import get_provider, provider_names
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 
 def test_providers_are_found_by_name_and_made_once():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchflow.contracts.process_table import FOREIGN_CODE, RunningProcess
 from benchflow.planes.sandbox.docker.host_processes import running
-from benchflow.planes.sandbox.driven.records import Records
-from benchflow.planes.sandbox.driven.world import RESTARTS, World
+from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
+from benchflow.planes.sandbox.driven.world_processes import RESTARTS, WorldProcesses
 
 
 def process(
@@ -41,7 +41,7 @@ def table(*processes: RunningProcess) -> dict[int, RunningProcess]:
 
 
 def test_what_was_recorded_and_its_forks_are_the_worlds(state: Path) -> None:
-    world, server = World(Records("handle")), process(10, 0, "postgres -D /data", name="postgres")
+    world, server = WorldProcesses(SandboxRecords("handle")), process(10, 0, "postgres -D /data", name="postgres")
     helper = process(11, 10, "logger --all")
     world.record([server, helper])
     found = table(
@@ -60,7 +60,7 @@ def test_what_was_recorded_and_its_forks_are_the_worlds(state: Path) -> None:
 
 
 def test_a_fork_of_an_interpreter_runs_the_same_arguments(state: Path) -> None:
-    world, server = World(Records("handle")), process(10, 0, "python3 serve.py", name="python3")
+    world, server = WorldProcesses(SandboxRecords("handle")), process(10, 0, "python3 serve.py", name="python3")
     world.record([server])
     found = table(
         server,
@@ -71,21 +71,21 @@ def test_a_fork_of_an_interpreter_runs_the_same_arguments(state: Path) -> None:
 
 
 def test_an_orphan_counts_only_if_no_command_has_started_it(state: Path) -> None:
-    world = World(Records("handle"))
+    world = WorldProcesses(SandboxRecords("handle"))
     world.record([process(10, 1, "nginx")])
     found = table(process(1, 0, "init"), process(20, 1, "nginx"), process(21, 1, "nginx", entered=False))
     assert world.services(found, hosts={1}) == {21}
 
 
 def test_what_a_service_starts_again_and_again_is_left_alone_by_every_later_look(state: Path) -> None:
-    world, server = World(Records("handle")), process(10, 0, "sh loop")
+    world, server = WorldProcesses(SandboxRecords("handle")), process(10, 0, "sh loop")
     world.record([server])
     for number in range(RESTARTS):
         found = table(server, process(20 + number, 10, "sleep 1"))
         assert world.left_alone(found, {20 + number}, {10}) == set()
     found = table(server, process(30, 10, "sleep 1"), process(31, 30, "child"), process(32, 10, "other"))
     assert world.left_alone(found, {30, 31, 32}, {10}) == {30, 31}
-    assert World(Records("handle")).left_alone(found, {30, 31, 32}, {10}) == {30, 31}
+    assert WorldProcesses(SandboxRecords("handle")).left_alone(found, {30, 31, 32}, {10}) == {30, 31}
 
 
 def test_a_container_whose_processes_are_not_of_this_host_is_not_seen() -> None:
@@ -93,17 +93,17 @@ def test_a_container_whose_processes_are_not_of_this_host_is_not_seen() -> None:
 
 
 def test_code_that_was_not_recorded_alters_a_process(state: Path) -> None:
-    world, server, other = World(Records("handle")), process(10, 0, "server"), process(11, 0, "other")
+    world, server, other = WorldProcesses(SandboxRecords("handle")), process(10, 0, "server"), process(11, 0, "other")
     world.record([replace(server, code="probe"), replace(other, code="")])
     forked = replace(process(20, 10, "server", same=True), code="probe")
     assert world.altered(table(replace(server, code="probe"), other, forked)) == set()
     assert world.altered(table(replace(server, code=""), replace(other, code="put"))) == {11}
     # An earlier version has recorded no code, and where nobody looks there is none.
-    Records("handle").baseline = [(10, 10, "server")]
+    SandboxRecords("handle").baseline = [(10, 10, "server")]
     assert world.altered(table(server, replace(other, code=""), replace(forked, code="put"))) == {20}
 
 
 def test_what_is_known_to_execute_something_else_was_altered_also_before_it_was_recorded(state: Path) -> None:
-    world, first = World(Records("handle")), replace(process(1, 0, "idle"), code=FOREIGN_CODE)
+    world, first = WorldProcesses(SandboxRecords("handle")), replace(process(1, 0, "idle"), code=FOREIGN_CODE)
     world.record([first])
     assert world.altered(table(first)) == {1}

@@ -31,14 +31,14 @@ from benchflow.errors import (
 )
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
+from benchflow.planes.sandbox.build_context import Context, read_context, read_files
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.context import Context, read_context, read_files
-from benchflow.planes.sandbox.local.build.copies import Copy
+from benchflow.planes.sandbox.host_records import file_lock
+from benchflow.planes.sandbox.local.build.copied_files import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
-from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
-from benchflow.planes.sandbox.local.images import WHOLE
+from benchflow.planes.sandbox.local.build.recipe import Base, BuildInstruction, LayerConfig, MakeDirectory, Recipe, Run
+from benchflow.planes.sandbox.local.local_images import WHOLE
 from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
-from benchflow.planes.sandbox.records import file_lock
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript
 
@@ -175,7 +175,7 @@ class _Build:
         self._plain = LayerConfig(base=recipe.config.base)
         self._sandbox: Sandbox | None = None
         self._base: str | None = recipe.upon
-        self._step: Step | None = None
+        self._step: BuildInstruction | None = None
 
     async def run(self) -> ImageRef:
         """Build the image within the configured time, and remove the sandbox at the end."""
@@ -247,7 +247,7 @@ class _Build:
                 return number
         return -1
 
-    async def _layer(self, step: Step, key: str) -> None:
+    async def _layer(self, step: BuildInstruction, key: str) -> None:
         """Carry out a step and capture its layer, or wait for another build that is doing that."""
         async with file_lock(_lock(key)):
             if await self._workshop.find(key):

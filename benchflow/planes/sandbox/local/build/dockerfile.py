@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
 from benchflow.planes.sandbox.bases import find_base
-from benchflow.planes.sandbox.context import Context
-from benchflow.planes.sandbox.local.build.copies import Copy, Tree, is_remote
-from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run, Step
+from benchflow.planes.sandbox.build_context import Context
+from benchflow.planes.sandbox.local.build.copied_files import Copy, Tree, is_remote
+from benchflow.planes.sandbox.local.build.recipe import Base, BuildInstruction, LayerConfig, MakeDirectory, Recipe, Run
 from benchflow.planes.sandbox.local.build.syntax import (
     Instruction,
     SyntaxMistakeError,
@@ -28,7 +28,7 @@ from benchflow.planes.sandbox.local.build.syntax import (
     json_list,
     words,
 )
-from benchflow.planes.sandbox.local.images import SHELL
+from benchflow.planes.sandbox.local.local_images import SHELL
 
 OTHER_SANDBOX = "use --sandbox docker"
 """Remedy for all that is unsupported."""
@@ -95,7 +95,7 @@ def read_recipe(
     try:
         check_directives(context.text)
         for where in instructions(context.text):
-            steps.append(Step(where.line, where.word, where.rest, reader.take(where)))
+            steps.append(BuildInstruction(where.line, where.word, where.rest, reader.take(where)))
         where = None
         return Recipe(context.shown, tuple(steps), reader.config(), reader.tree, reader.upon)
     except SyntaxMistakeError as error:

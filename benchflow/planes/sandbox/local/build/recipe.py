@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchflow.contracts.base import Model
-from benchflow.planes.sandbox.local.build.copies import Copy, Tree
-from benchflow.planes.sandbox.local.images import SHELL
+from benchflow.planes.sandbox.local.build.copied_files import Copy, Tree
+from benchflow.planes.sandbox.local.local_images import SHELL
 
 
 class LayerConfig(Model):
@@ -57,7 +57,7 @@ class MakeDirectory:
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildInstruction:
     """An instruction of a Dockerfile."""
 
     line: int
@@ -91,7 +91,7 @@ class Recipe:
 
     shown: str
     """Name of the file in errors."""
-    steps: tuple[Step, ...]
+    steps: tuple[BuildInstruction, ...]
     """Its instructions."""
     config: LayerConfig
     """Configuration of the finished image."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from benchflow.contracts.driver import SandboxDriver, StartedSandbox
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
-from benchflow.planes.sandbox.driven.provider import DrivenProvider
+from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.images import BARE, PREFIX, WHOLE, Image, read_image
+from benchflow.planes.sandbox.local.local_images import BARE, PREFIX, WHOLE, LocalImage, read_image
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.local.mask import policy as mask_policy
 from benchflow.planes.sandbox.local.ready.ready_images import ready_image
@@ -65,7 +65,7 @@ class LocalWorkshop:
 
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
         """Start a root sandbox on a copy of the image `base`, or on the bare host. `hidden`: paths to hide."""
-        known = Image(fingerprint="").ref(base.removeprefix(PREFIX)) if base else None
+        known = LocalImage(fingerprint="").ref(base.removeprefix(PREFIX)) if base else None
         image = known or ImageRef(reference=BARE)
         spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=owned_by_this_process())
         running = await self._machine.start(spec, copy=True)
@@ -75,7 +75,7 @@ class LocalWorkshop:
     async def keep(self, sandbox: Sandbox, key: str, config: LayerConfig) -> ImageRef:
         """Capture a sandbox's files as the layer `key`, with this configuration, and return its reference."""
         below = await asyncio.to_thread(self._machine.image_of, sandbox.ref.name)
-        image = Image(
+        image = LocalImage(
             kind="layer",
             fingerprint=below.fingerprint,
             env=config.env,

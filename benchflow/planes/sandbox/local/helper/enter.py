@@ -18,7 +18,7 @@ from typing import Any
 
 from benchflow.planes.sandbox.local.helper import kernel
 from benchflow.planes.sandbox.local.helper.confinement import confine
-from benchflow.planes.sandbox.local.helper.process import open_process, start_time
+from benchflow.planes.sandbox.local.helper.process_identity import open_process, start_time
 
 _ALL = (
     kernel.CLONE_NEWUSER
@@ -45,7 +45,7 @@ class NoSuchUserError(Exception):
     """There is no such user in the sandbox."""
 
 
-class Account:
+class CommandUser:
     """The user that a command runs as. `groups` are all groups, the first one included."""
 
     def __init__(self, uid: int, gid: int, groups: list[int], home: str) -> None:
@@ -143,7 +143,7 @@ def _mark_started(directory: int, mark: dict[str, Any]) -> bool:
     return True
 
 
-def _become(request: dict[str, Any], account: Account, streams: tuple[int, int, int], limits: list[int]) -> None:
+def _become(request: dict[str, Any], account: CommandUser, streams: tuple[int, int, int], limits: list[int]) -> None:
     """Turn into the command. Never returns."""
     code = NOT_STARTED
     try:
@@ -188,7 +188,7 @@ def _complain(error: BaseException, request: dict[str, Any]) -> None:
 # --- accounts -----------------------------------------------------------------------------------------------
 
 
-def find_account(user: str) -> Account:
+def find_account(user: str) -> CommandUser:
     """Return the account of a user, from the tables of the root that this process is in.
 
     Args:
@@ -223,7 +223,7 @@ def find_account(user: str) -> Account:
         raise NoSuchUserError(user)
     if group:
         groups = [gid]
-    return Account(uid, gid, groups, home)
+    return CommandUser(uid, gid, groups, home)
 
 
 def _rows(path: str, fields: int) -> list[list[str]]:

@@ -25,7 +25,7 @@ ff02::2 ip6-allrouters
 
 
 @dataclass(frozen=True)
-class Account:
+class PasswdEntry:
     """A line of the host's passwd."""
 
     name: str
@@ -48,7 +48,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupEntry:
     """A line of the host's group."""
 
     name: str
@@ -75,15 +75,15 @@ class Accounts:
         """Read the host's tables."""
         self.everyone = list(_accounts(root))
         self._shell = "/bin/bash" if (root / "bin/bash").exists() or (root / "usr/bin/bash").exists() else "/bin/sh"
-        superuser = Account("root", 0, 0, "root", "/root", self._shell)
+        superuser = PasswdEntry("root", 0, 0, "root", "/root", self._shell)
         system = [found for found in self.everyone if found.uid and _of_system(found.uid)]
         self.kept = [superuser, *system]
         names = {account.name for account in self.kept}
         self.groups = [
-            Group(group.name, group.gid, tuple(member for member in group.members if member in names))
+            GroupEntry(group.name, group.gid, tuple(member for member in group.members if member in names))
             for group in _groups(root)
             if _of_system(group.gid)
-        ] or [Group("root", 0, ())]
+        ] or [GroupEntry("root", 0, ())]
 
     def passwd(self) -> str:
         """Return the content of passwd in sandboxes."""
@@ -127,19 +127,19 @@ def resolv_conf(nameservers: Sequence[str]) -> str:
     return _lines(f"nameserver {address}" for address in nameservers)
 
 
-def _accounts(root: Path) -> Iterator[Account]:
+def _accounts(root: Path) -> Iterator[PasswdEntry]:
     """Yield the valid accounts of passwd."""
     for fields in _table(root / "etc/passwd", 7):
         name, _, uid, gid, gecos, home, shell = fields
         if uid.isdecimal() and gid.isdecimal():
-            yield Account(name, int(uid), int(gid), gecos, home, shell)
+            yield PasswdEntry(name, int(uid), int(gid), gecos, home, shell)
 
 
-def _groups(root: Path) -> Iterator[Group]:
+def _groups(root: Path) -> Iterator[GroupEntry]:
     """Yield the valid groups of group."""
     for name, _, gid, members in _table(root / "etc/group", 4):
         if gid.isdecimal():
-            yield Group(name, int(gid), tuple(filter(None, members.split(","))))
+            yield GroupEntry(name, int(gid), tuple(filter(None, members.split(","))))
 
 
 def _table(file: Path, columns: int) -> Iterator[list[str]]:

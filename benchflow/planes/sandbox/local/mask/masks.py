@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
-from benchflow.planes.sandbox.local.mask.layer import Mask
-from benchflow.planes.sandbox.local.mask.plan import host_mask, image_mask, run_mask
+from benchflow.planes.sandbox.local.mask.mask_layer import Mask
+from benchflow.planes.sandbox.local.mask.mask_plan import host_mask, image_mask, run_mask
 from benchflow.planes.sandbox.local.single_flight import SingleFlight
-from benchflow.planes.sandbox.local.store.store import Store
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 
 _LOOKED_AT = ("/", "/etc", "/var", "/var/lib", "/opt", "/etc/passwd", "/etc/group")
 """Paths whose modification, by a new name or account, requires a new mask of the host."""
@@ -29,7 +29,7 @@ class Masks:
         store: The store, which must be open.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: VolumeStore) -> None:
         """Make it."""
         self._store = store
         self._host: tuple[object, Mask] | None = None

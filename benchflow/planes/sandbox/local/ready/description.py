@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchflow.errors import ImagePullError
-from benchflow.planes.sandbox.local.images import SHELL, WHOLE, Image
+from benchflow.planes.sandbox.local.local_images import SHELL, WHOLE, LocalImage
 
 VERSION = 1
 """Raised when the same image is unpacked differently, so that images unpacked before are no longer found."""
@@ -30,7 +30,7 @@ class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, defer_build=True)
 
 
-class RunConfig(_Lenient):
+class ContainerRunConfig(_Lenient):
     """How a container of the image is run."""
 
     env: list[str] | None = Field(None, alias="Env")
@@ -61,7 +61,7 @@ class Description(_Lenient):
     """Architecture, by Go's name; empty if the image does not state it."""
     os: str = ""
     """Operating system, likewise."""
-    config: RunConfig | None = None
+    config: ContainerRunConfig | None = None
     """How containers are run; None if the image sets nothing."""
     rootfs: RootFiles
     """Its files."""
@@ -107,11 +107,11 @@ class Description(_Lenient):
         said = [VERSION, "ready", WHOLE, self.rootfs.layers, self.image().model_dump(mode="json")]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
-    def image(self) -> Image:
+    def image(self) -> LocalImage:
         """Return the record of the unpacked image."""
-        config = self.config or RunConfig.model_validate({})
+        config = self.config or ContainerRunConfig.model_validate({})
         workdir = posixpath.normpath(posixpath.join("/", config.workdir or ""))
-        return Image(
+        return LocalImage(
             fingerprint=WHOLE,
             env=dict(pair.split("=", 1) for pair in config.env or () if "=" in pair),
             workdir=None if workdir.strip("/") == "" else workdir,

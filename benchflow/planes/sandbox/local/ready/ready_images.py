@@ -13,18 +13,18 @@ from benchflow.confined import open_regular
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import ImageBuildError, ImagePullError, UnsafePathError
 from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
-from benchflow.planes.sandbox.choice import docker_address, docker_problem
-from benchflow.planes.sandbox.local.images import read_image
+from benchflow.planes.sandbox.local.local_images import read_image
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.local.ready.description import Description
 from benchflow.planes.sandbox.local.ready.image_archive import MAX_SIZE, ArchivedImage, ImageArchive
 from benchflow.planes.sandbox.local.ready.root_files import RootTree
+from benchflow.planes.sandbox.sandbox_choice import docker_address, docker_problem
 from benchflow.planes.sandbox.scratch import scratch
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript
 
 if TYPE_CHECKING:
-    from benchflow.planes.sandbox.docker.engine import Engine, RecordingClient
+    from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 
 FORMS = ("oci-archive", "docker-archive")
 """Prefixes of names of archives, as in skopeo and podman."""
@@ -96,17 +96,17 @@ class _Unpacking:
         if (problem := await asyncio.to_thread(docker_problem, docker_address())) is not None:
             raise self._missing(problem)
         # Imported here, so that the Docker library is loaded only if it is needed.
-        from benchflow.planes.sandbox.docker.engine import Engine
+        from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 
-        engine = Engine()
+        engine = DockerDaemon()
         try:
             return await self._from_engine(engine, config, log)
         finally:
             engine.close()
 
-    async def _from_engine(self, engine: Engine, config: ImageConfig, log: Path | None) -> str:
+    async def _from_engine(self, engine: DockerDaemon, config: ImageConfig, log: Path | None) -> str:
         """Unpack an image through a connection to a daemon, and return its key."""
-        from benchflow.planes.sandbox.docker.images import Images
+        from benchflow.planes.sandbox.docker.docker_images import Images
 
         wanted = ImageConfig(image=config.image, timeout_sec=config.timeout_sec)
         try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox.local.store.mounts import mount_of
+from benchflow.planes.sandbox.local.store.mount_table import mount_of
 
 SHARE_OF_FREE_SPACE = 0.9
 """Size of an image, as a share of the free space. It takes only as much of it as is written."""
@@ -73,7 +73,7 @@ FORMATS = (
 """Formats, best first: the first has snapshots, the second shares blocks between files, the third copies them."""
 
 
-class Image:
+class LoopImage:
     """An image file and its mount. `lock` is the descriptor of the store's lock.
 
     Args:

@@ -9,9 +9,9 @@ import pytest
 from support.action_lines import Line, calls, edit, file_call, mcp, node_of, scored, shell
 
 from benchflow.planes.reward.action import Asked, CallBudget, ForbiddenTools, KnownTools, NoRewardHacking, RequiredCalls
-from benchflow.planes.reward.action.calls import calls_of, read_calls
 from benchflow.planes.reward.action.programs import touched_by_script
-from benchflow.planes.reward.action.shell import read_script
+from benchflow.planes.reward.action.shell_reader import read_script
+from benchflow.planes.reward.action.tool_calls import calls_of, read_calls
 
 PATCH = "*** Begin Patch\n*** Update File: /app/a.py\n@@\n-x\n+y\n*** End Patch"
 

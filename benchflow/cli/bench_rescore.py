@@ -1,0 +1,308 @@
+"""`bench rescore`: score the stored rollouts of a job again, and show which scores have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from benchflow.cli import command
+from benchflow.cli.command import AllowCode, Json, Trust, Yes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text as StyledText
+
+    from benchflow.cli.terminal import Screen
+    from benchflow.contracts.rollout_records import Failure
+    from benchflow.rescoring import RescoredRollout, Rescoring, RescoringRequest
+
+_SIGNS = {
+    "unchanged": ("=", "dim"),
+    "changed": ("≠", "yellow"),
+    "failed": ("!", "red"),
+    "unmeasured": ("–", "magenta"),
+}
+"""Sign and style of each outcome."""
+
+_VERIFIERS = {"ran": "ran again", "stored": "stored"}
+"""Text for where a verifier's result comes from."""
+
+_LEAST = 12
+"""Least width of the last column."""
+
+_OTHER_COLUMNS = 49
+
+MAX_ROWS = 60
+"""Maximum number of rollouts that are listed. Of more, only those that changed or failed are."""
+
+MAX_ERRORS = 3
+"""Maximum number of errors that are printed in full."""
+
+_WHAT = "What scores"
+_WHICH = "Which rollouts"
+_RUN = "How it is run"
+
+
+def rescore(
+    job: Annotated[str, typer.Argument(metavar="NAME_OR_DIR", help="A job's name or directory.", show_default=False)],
+    jobs_dir: Annotated[
+        Path,
+        typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.", rich_help_panel=_WHICH),
+    ] = Path("jobs"),
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include",
+            "--task-pattern",
+            metavar="PATTERN",
+            help="Only rollouts of tasks whose name matches; repeatable.",
+            rich_help_panel=_WHICH,
+        ),
+    ] = None,
+    rubric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE | MODULE:OBJECT",
+            help="A rubric file, or a benchflow.Rubric, instead of the tasks' own verifiers.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Score by the tasks of this directory, by their names, instead of those that were submitted.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    ask_again: Annotated[
+        bool,
+        typer.Option(
+            "--ask-again", help="Ask judges anew, though their recorded answers still fit.", rich_help_panel=_WHAT
+        ),
+    ] = False,
+    trust_workspace: Annotated[
+        bool,
+        typer.Option(
+            "--trust-workspace",
+            help="Run changed verifiers without seeing first that the old ones say the same of what was kept.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
+    judge_model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Who judges: openai/… or anthropic/….", rich_help_panel=_WHAT),
+    ] = None,
+    judge_base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="An endpoint of your own for it.", rich_help_panel=_WHAT)
+    ] = None,
+    judge_key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable that holds its key.", rich_help_panel=_WHAT)
+    ] = None,
+    allow_code: AllowCode = None,
+    trust: Trust = False,
+    yes: Yes = False,
+    sandbox: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where verifiers run. [dim]\\[default: as the job did][/dim]",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            "-n", "--concurrency", metavar="N", min=1, max=500, help="Rollouts at a time.", rich_help_panel=_RUN
+        ),
+    ] = 4,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of this scoring; what is complete under it is not done again. "
+            "[dim]\\[default: made of what scores][/dim]",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score the stored rollouts of a job again, without running an agent.
+
+    The new scores lie beside the old ones, in rescored/NAME of each rollout;
+    the old ones are not touched. Exit status: 0 all were scored, also when
+    scores changed; 1 some could not be; 2 the request is wrong.
+    """
+    from benchflow.cli.bench_results import job_paths
+    from benchflow.cli.screen import console, print_json
+    from benchflow.rescoring import RescoringRequest, row
+
+    judge = {"model": judge_model, "base_url": judge_base_url, "credential": judge_key}
+    request = RescoringRequest(
+        rubric=rubric,
+        tasks=tasks,
+        include=include or [],
+        ask_again=ask_again,
+        trust_workspace=trust_workspace,
+        concurrency=concurrency,
+        sandbox=sandbox,
+        judge={key: value for key, value in judge.items() if value is not None},
+        name=name,
+        allow_code=allow_code or [],
+        trust=trust,
+        take_variables=yes,
+    )
+    screen = console(stderr=as_json)
+    found = _run(job_paths(job, jobs_dir).root, request, screen)
+    if as_json:
+        told = found.model_dump(mode="json", exclude={"rollouts"})
+        print_json(told | {"rollouts": [row(rollout) for rollout in found.rollouts]})
+    else:
+        _show_rows(found.rollouts, screen)
+        _show_errors(found.rollouts)
+    _show_totals(found, screen)
+    raise typer.Exit(command.SOME_ERRORED if found.counts.failed else command.ALL_SCORED)
+
+
+def _run(directory: Path, request: RescoringRequest, screen: Screen) -> Rescoring:
+    """Run the job that scores, and return its result. Ctrl-C cancels it; rollouts that are complete are retained.
+
+    On a terminal, the board of the job is shown, elsewhere a line for each rollout that is scored.
+    """
+    from benchflow.cli.in_job import run_in_job
+    from benchflow.cli.terminal import line
+    from benchflow.rescoring import rescore
+
+    def say(rollout: RescoredRollout, done: int, total: int) -> None:
+        if not screen.is_terminal:
+            parts = (f"{rollout.outcome:10}", _reward_change(rollout), _label(rollout), _why(rollout))
+            screen.print(line("  ".join(part for part in parts if part)), soft_wrap=True)
+
+    return run_in_job(lambda on_start: rescore(directory, request, on_update=say, on_start=on_start), screen)
+
+
+# --- for people ------------------------------------------------------------------------------------------
+
+
+def _show_rows(rollouts: Sequence[RescoredRollout], screen: Screen) -> None:
+    """Print the table of rescored rollouts, and the number of those that it leaves out."""
+    from benchflow.cli.screen import plural
+    from benchflow.cli.terminal import Text
+
+    shown = list(rollouts)
+    if len(shown) > MAX_ROWS:
+        shown = [rollout for rollout in rollouts if rollout.outcome in ("changed", "failed")][:MAX_ROWS]
+    if shown:
+        screen.print(_rows(shown, several=any(rollout.repeat for rollout in rollouts), width=screen.width))
+    if len(shown) < len(rollouts):
+        rest = plural(len(rollouts) - len(shown), "rollout")
+        screen.print(Text(f"{rest} not listed; all are in the file below", "dim"))
+
+
+def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> Table:
+    from benchflow.cli.plain import one_line
+    from benchflow.cli.screen import cut, reward, table
+    from benchflow.cli.terminal import Text
+
+    right: dict[str, Any] = {"justify": "right", "no_wrap": True}
+    tasks = [f"{rollout.task_name} #{rollout.repeat}" if several else rollout.task_name for rollout in rollouts]
+    task_width = min(max(map(len, tasks)), max(12, width // 4))
+    agent_width = min(max(len(rollout.agent_label) for rollout in rollouts), max(8, width // 5))
+    room = max(_LEAST, width - task_width - agent_width - _OTHER_COLUMNS)
+    rows = table("task", "agent", ("before", right), ("now", right), "score", "verifier", "what changed")
+    for task, rollout in zip(tasks, rollouts, strict=True):
+        sign, style = _SIGNS[rollout.outcome]
+        # The warnings of a verifier that gave the same score again are of no interest.
+        notes = [] if rollout.outcome == "unchanged" and rollout.verifier == "ran" else rollout.warnings
+        about = one_line(_why(rollout) or _metrics(rollout) or "; ".join(notes))
+        rows.add_row(
+            cut(task, task_width),
+            cut(rollout.agent_label, agent_width),
+            reward(rollout.reward_before),
+            Text(reward(rollout.reward), f"bold {style}"),
+            Text(f"{sign} {rollout.outcome}", style, no_wrap=True),
+            Text(_VERIFIERS.get(rollout.verifier or "", ""), "dim", no_wrap=True),
+            cut(about, room, "" if rollout.outcome == "changed" else "dim"),
+        )
+    return rows
+
+
+def _metrics(rollout: RescoredRollout) -> str:
+    """Return the changes of all scores but the reward: `style 0.5 → 0.7`."""
+    from benchflow.cli.screen import reward
+
+    return ", ".join(
+        f"{name} {reward(change.before)} → {reward(change.after)}"
+        for name, change in rollout.changes.items()
+        if name != "reward"
+    )
+
+
+def _why(rollout: RescoredRollout) -> str:
+    """Return the error of a rollout without a score; empty for one that has a score."""
+    from benchflow.cli.screen import one_line
+
+    failure = rollout.error
+    return f"{failure.category}: {one_line(failure.message)}" if failure is not None else ""
+
+
+def _label(rollout: RescoredRollout) -> str:
+    """Return a rollout as `task #repeat · agent`."""
+    return f"{rollout.task_name} #{rollout.repeat} · {rollout.agent_label}"
+
+
+def _reward_change(rollout: RescoredRollout) -> str:
+    """Return the change of a reward as `0.5 → 1`, padded."""
+    from benchflow.cli.screen import reward
+
+    return f"{reward(rollout.reward_before):>5} → {reward(rollout.reward):<5}"
+
+
+def _show_errors(rollouts: Sequence[RescoredRollout]) -> None:
+    """Print the first errors in full, one of each kind."""
+    from benchflow.cli.screen import console, plural, print_error
+    from benchflow.cli.terminal import Text, line
+
+    kinds: dict[tuple[str, str], tuple[RescoredRollout, Failure]] = {}
+    for rollout in rollouts:
+        if rollout.outcome == "failed" and rollout.error is not None:
+            kinds.setdefault((rollout.error.category, rollout.error.message), (rollout, rollout.error))
+    screen = console(stderr=True)
+    for rollout, failure in list(kinds.values())[:MAX_ERRORS]:
+        screen.print(line((_label(rollout), "bold")))
+        print_error(failure)
+    if len(kinds) > MAX_ERRORS:
+        screen.print(Text(f"and {plural(len(kinds) - MAX_ERRORS, 'other error')}: see each result.json", "dim"))
+
+
+def _show_totals(found: Rescoring, screen: Screen) -> None:
+    """Print `12 rollouts: 9 unchanged · 3 changed · mean reward 0.75 → 0.8 n=12`, calls of judges, and the file.
+
+    Each agent has its own mean.
+    """
+    from benchflow.cli.screen import dollars, plural, reward, show_place
+    from benchflow.cli.terminal import Text
+
+    parts: list[StyledText] = []
+    for outcome, (_, style) in _SIGNS.items():
+        number = getattr(found.counts, outcome)
+        if number:
+            parts.append(Text(f"{number} {outcome}", style))
+    several = len({mean.agent for mean in found.means}) > 1
+    for mean in found.means:
+        name = "mean V(s)" if mean.reward_kind == "value" else "mean reward"
+        whose = f"{mean.agent}: " if several else ""
+        change = f"{reward(mean.before)} → {reward(mean.after)} n={mean.n}"
+        parts.append(Text.assemble(f"{whose}{name} ", (change, "bold")))
+    asked = [rollout.judge for rollout in found.rollouts if rollout.judge is not None]
+    if asked:
+        calls, recorded = sum(use.asked for use in asked), sum(use.recorded for use in asked)
+        cost = [use.cost_usd for use in asked if use.cost_usd is not None]
+        price = f", {dollars(sum(cost))}" if cost else ""
+        parts.append(Text(f"judges: {calls} asked{price}, {recorded} recorded"))
+    head = Text.assemble((plural(len(found.rollouts), "rollout"), "bold"), ":  ")
+    screen.print(head.append_text(Text(" · ").join(parts)))
+    show_place("scores", str(Path(found.directory) / "rescored" / f"{found.name}.json"), screen)

@@ -1,0 +1,211 @@
+"""The options of `submit`, combined into a `JobConfig`: the command line overrides the file, the file the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchflow.contracts.branch import BranchConfig
+    from benchflow.contracts.config import JobConfig
+    from benchflow.contracts.job import AgentSpec
+    from benchflow.contracts.job_modes import GrpoMode, ValueMode
+
+_OPTION_OF = {
+    "agents": "--agent",
+    "agent_timeout_sec": "--agent-timeout",
+    "agent_idle_timeout_sec": "--agent-idle-timeout",
+    "retry.max_retries": "--max-retries",
+    "environment_name": "--environment",
+    "judge.model": "--judge-model",
+    "judge.base_url": "--judge-base-url",
+    "judge.credential": "--judge-key",
+}
+"""Options by the keys of `JobConfig` that have another name, for error messages."""
+
+
+WORLD_KEYS = ("environment_manifest", "environment_name", "environment_import_path")
+"""Keys of a configuration that name the world of all tasks. One that is an option replaces all those of the file."""
+
+
+@dataclass(frozen=True)
+class FileRequest:
+    """The parts of the user's environment that a configuration file, which may come from another author, takes."""
+
+    file: Path
+    """Path of the configuration file."""
+
+    addresses: frozenset[str] = frozenset()
+    """Addresses of model endpoints that it names, without those that are options as well."""
+
+    variables: frozenset[str] = frozenset()
+    """Variables that its tables of agents' variables name."""
+
+    names_world: bool = False
+    """Whether it names the world of all tasks."""
+
+    is_given_keys: bool = False
+    """Whether the command line gives agents variables, which the file may send to its addresses."""
+
+
+def job_config(
+    *,
+    paths: list[Path],
+    config: Path | None,
+    model: str | None,
+    max_retries: int | None,
+    imported: list[str] | None = None,
+    agent_env: list[str] | None = None,
+    judge: dict[str, str | None] | None = None,
+    branch: str | None = None,
+    mode: str | None = None,
+    **options: Any,
+) -> tuple[JobConfig, FileRequest | None]:
+    """Return the configuration of a job, and the request of its configuration file to the user's environment.
+
+    Args:
+        paths: Tasks, or directories of tasks.
+        config: Configuration file; None for none.
+        model: Model of the agents that name none.
+        max_retries: Number of further attempts; None for the file's or the default.
+        imported: Agents by import path.
+        agent_env: Variables of the agents: `K=V`, or `K` for the user's variable of this name.
+        judge: Fields of `JudgeSettings`; those that are None are the file's.
+        branch: Branch policy in short form, or its file.
+        mode: Mode in short form.
+        **options: Fields of `JobConfig`; None and empty ones are not given.
+
+    Returns:
+        The configuration, and the request of the file; None for the latter without a file.
+
+    Raises:
+        ConfigError: An option, or a key of the file, is wrong; the error names it.
+    """
+    from benchflow.config_file import read_job_file, validated
+    from benchflow.contracts.config import JobConfig
+    from benchflow.errors import ConfigError
+
+    values: dict[str, Any] = read_job_file(config) if config else {}
+    files = dict.fromkeys(values, str(config))
+    given = {"paths": paths, **options, "agent_env": _variables(agent_env or [])}
+    given |= {"branch": _branch(branch), "mode": _mode(mode)}
+    for path in imported or []:
+        if ":" not in path:
+            raise ConfigError(
+                f"{path!r} is no import path",
+                key="--agent-import-path",
+                remedy="write package.module:name, or --agent for a name of the registry",
+            )
+    if imported:
+        given["agents"] = [*(options.get("agents") or []), *({"name": path} for path in imported)]
+    given = {key: value for key, value in given.items() if value is not None and value != [] and value != {}}
+    if "agents" in given:
+        # The file's model is for the file's own agents.
+        values.pop("model", None)
+    if "branch" in given or "mode" in given:
+        # An option of either replaces both in the file: they exclude each other.
+        for key in ("branch", "mode"):
+            values.pop(key, None)
+    if given.keys() & set(WORLD_KEYS):
+        for key in (*WORLD_KEYS, "environment_root"):
+            values.pop(key, None)
+    values |= given
+    if max_retries is not None:
+        retry = values.get("retry")
+        values["retry"] = (retry if isinstance(retry, dict) else {}) | {"max_retries": max_retries}
+    asked = {key: value for key, value in (judge or {}).items() if value is not None}
+    if asked:
+        of_file = values.get("judge")
+        values["judge"] = (of_file if isinstance(of_file, dict) else {}) | asked
+    for key in given:
+        files.pop(key, None)
+    model = model or values.pop("model", None)
+    values.pop("model", None)
+    if "paths" not in values:
+        raise ConfigError(
+            "no task is given", key="PATH", remedy="name a task, or a directory of tasks: bench submit PATH"
+        )
+    try:
+        request = validated(JobConfig, values, files)
+    except ConfigError as error:
+        if error.file is None and error.key:
+            error.key = _OPTION_OF.get(error.key, "--" + error.key.replace("_", "-"))
+        raise
+    of_file = _of_file(config, request, given={*given}, judge=asked) if config else None
+    request = request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
+    return request, of_file
+
+
+def _of_file(file: Path, request: JobConfig, *, given: set[str], judge: dict[str, str]) -> FileRequest:
+    """Return the request of a configuration file to the user's environment.
+
+    Args:
+        file: The file.
+        request: The job's configuration, file and options together.
+        given: Keys that are options.
+        judge: Fields of the judge that are options.
+    """
+    from benchflow.secrets import named_variables
+
+    agents = [] if "agents" in given else request.agents
+    tables = [agent.env for agent in agents] + ([] if "agent_env" in given else [request.agent_env])
+    addresses = {agent.base_url for agent in agents} | {request.base_url, request.judge.base_url}
+    named = {request.base_url if "base_url" in given else None, judge.get("base_url"), None}
+    return FileRequest(
+        file=file,
+        addresses=frozenset(address for address in addresses - named if address is not None),
+        variables=frozenset(named_variables(tables)),
+        names_world=not given.intersection(WORLD_KEYS) and any(getattr(request, key) for key in WORLD_KEYS),
+        is_given_keys="agent_env" in given,
+    )
+
+
+def _branch(given: str | None) -> BranchConfig | None:
+    """Parse the option `--branch`. Raise `ConfigError` that names it, or the file that it names."""
+    from benchflow.config_file import branch_config
+    from benchflow.errors import ConfigError
+
+    try:
+        return branch_config(given) if given is not None else None
+    except ConfigError as error:
+        if error.file is None:
+            error.key = "--branch"
+        raise
+
+
+def _mode(given: str | None) -> GrpoMode | ValueMode | None:
+    """Parse the option `--mode`. Raise `ConfigError` that names it."""
+    from benchflow.config_file import mode_config
+    from benchflow.errors import ConfigError
+
+    try:
+        return mode_config(given) if given is not None else None
+    except ConfigError as error:
+        error.key = "--mode"
+        raise
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    """Parse `K=V` and `K` into a table of variables, with `${K}` for the latter. Raise `ConfigError` for other text."""
+    from benchflow.errors import ConfigError
+
+    table = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name.isidentifier():
+            raise ConfigError(f"{text!r} names no variable", key="--agent-env", remedy="write K=V, or K alone")
+        table[name] = value if equals else f"${{{name}}}"
+    return table
+
+
+def _with_model(agents: list[AgentSpec], model: str) -> list[AgentSpec]:
+    """Return the agents, with the model set in those that have none.
+
+    Agents that use no model are left without, unless no agent would get it then.
+    """
+    from benchflow.planes.agent.registry import find_agent
+
+    without = [agent for agent in agents if agent.model is None]
+    taking = [agent for agent in without if find_agent(agent.name).takes_model] or without
+    return [agent.model_copy(update={"model": model}) if agent in taking else agent for agent in agents]

@@ -1,0 +1,263 @@
+"""Take checkpoints of a rollout's sandbox on this host, resume after them, and revert the work that came after one.
+
+A record of each checkpoint is written before anything is captured, so that orphans of a crash are found by the next
+attempt, or by the reaper after the end of the tree's root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from benchflow.checkpoints import capture, world_digests
+from benchflow.contracts.activities import CheckpointInput
+from benchflow.contracts.checkpoint import Checkpoint, SessionLayer
+from benchflow.contracts.ids import cut, short_hash, slug
+from benchflow.contracts.rollback import UndoInput, Undone
+from benchflow.contracts.rollout_records import AgentSession, Usage, total
+from benchflow.contracts.sandbox import Sandbox
+from benchflow.errors import BenchFlowError
+from benchflow.hosting.freezing import freeze, thaw
+from benchflow.hosting.hosted import Hosted
+from benchflow.hosting.hosted_agent import HostedAgent
+from benchflow.hosting.kept import CheckpointRecord, read_kept, remove_layers, write_kept
+from benchflow.hosting.portable import packed
+from benchflow.hosting.session_files import keep_journals
+from benchflow.hosting.verifier_files import remove_verifiers
+from benchflow.hosting.worker_host import Host
+from benchflow.paths import RolloutPaths
+from benchflow.planes.agent import attributed
+from benchflow.results.undoing import (
+    mark_undone_calls,
+    put_ended_aside,
+    put_undone_aside,
+    undone_place,
+    used_by_children,
+)
+from benchflow.store import write_atomic
+from benchflow.stored_files import read_stored
+
+UNDONE = "undone.json"
+"""File in the directory of reverted files: the `Undone` of that roll-back."""
+
+
+def checkpoint_id(stack: str, run_id: str, node: str, sandbox: str) -> str:
+    """Return the id of a checkpoint, which is part of the names of its images.
+
+    Args:
+        stack: Identity of the stack.
+        run_id: Run id of the first run of the root's workflow.
+        node: Id of the node in the tree.
+        sandbox: Name of the sandbox, because a rollout may reach a node again in another sandbox.
+    """
+    return f"bf-{cut(slug(node.replace('/', '-')), 24).lower()}-{short_hash(f'{stack}/{run_id}/{node}/{sandbox}', 16)}"
+
+
+async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
+    """Capture files, world state and agent session as of one moment, and return the checkpoint.
+
+    A retry returns the checkpoint of an earlier attempt, or removes its incomplete images. Afterwards the sandbox
+    either resumes, or is frozen and lends its slot. A checkpoint of a portable tree is packed into the store.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        work: Node, session, and whether the sandbox resumes at once.
+
+    Raises:
+        CallsUnderWayError: A call of the agent's model is still in flight.
+        TornCheckpointError: The state changed during every attempt to capture it.
+    """
+    host, spec = rollout.host, rollout.spec
+    name = checkpoint_id(host.stack, work.run_id, work.node, work.sandbox.name)
+    file = host.paths.checkpoints / f"{name}.json"
+    kept = await asyncio.to_thread(read_kept, file)
+    if kept is not None and kept.checkpoint is not None:
+        await _continue_or_wait(rollout, work)
+        return kept.checkpoint
+    # A verifier in a clean room leaves it frozen.
+    await thaw(rollout.sandbox, rollout.paths.root)
+    root = spec.branch.root if spec.branch is not None else spec.id
+    kept = kept or CheckpointRecord(workflow=root, run_id=work.run_id, provider=work.sandbox.provider)
+    # Incomplete images of earlier attempts, by any process.
+    await remove_layers(name, kept)
+    kept = kept.model_copy(update={"tries": kept.tries + 1})
+    await asyncio.to_thread(write_kept, file, kept)
+    checkpoint = await _capture(rollout, work, name, kept.tries)
+    if spec.run.branch is not None and spec.run.branch.portable:
+        checkpoint = await packed(rollout, checkpoint)
+    await asyncio.to_thread(write_kept, file, kept.model_copy(update={"checkpoint": checkpoint}))
+    await _continue_or_wait(rollout, work)
+    return checkpoint
+
+
+async def _continue_or_wait(rollout: Hosted, work: CheckpointInput) -> None:
+    """Release the agent's model calls, or freeze a sandbox that waits for its children and lend its slot."""
+    if not work.goes_on:
+        await wait_frozen(rollout.host, rollout.sandbox)
+    elif (model := rollout.gateway_model(work.session)) is not None:
+        await model.release()
+
+
+async def wait_frozen(host: Host, sandbox: Sandbox) -> None:
+    """Freeze a sandbox while children of its rollout run, and let other sandboxes use its slot."""
+    await freeze(sandbox)
+    host.slots.lend(sandbox.ref.name)
+
+
+async def resume(rollout: Hosted, session: AgentSession | None) -> None:
+    """Thaw a sandbox that waited for its rollout's children, and let model calls of its agent through again.
+
+    Args:
+        rollout: The rollout, attached to its sandbox.
+        session: Session of the agent; None if none is open.
+    """
+    await thaw(rollout.sandbox, rollout.paths.root)
+    if (model := rollout.gateway_model(session)) is not None:
+        await model.release()
+
+
+async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: int) -> Checkpoint:
+    sandbox, ref, branch = rollout.sandbox, work.sandbox, rollout.spec.branch
+    await remove_verifiers(rollout)
+    world = await rollout.world()
+    state = rollout.manifest.state if rollout.manifest is not None else None
+    # Model calls are held from before the capture on, so that the session learns nothing that a copy would lack.
+    session = await _session(rollout, work)
+    digests = None
+    if session is not None and session.rung == "replay" and session.begun is not None:
+        digests = await world_digests(sandbox, world)
+    # Before the capture: afterwards the world may change, and a copy begins with what was captured.
+    observed = await world.observe() if world is not None else ()
+    captured = await capture(
+        f"{name}.{number}",
+        sandbox,
+        rollout.provider,
+        world if state is not None else None,
+        paths=state.paths if state is not None else (),
+        counters=lambda: _positions(rollout, work.session),
+    )
+    return Checkpoint(
+        id=name,
+        rollout=branch.root if branch is not None else rollout.spec.id,
+        node=work.node,
+        provider=ref.provider,
+        host_id=ref.host_id,
+        queue=ref.queue,
+        workdir=ref.workdir,
+        created_at=datetime.now(UTC),
+        fence=captured.fence,
+        steps_done=work.steps_done,
+        attempts=captured.attempts,
+        files=captured.files,
+        state=captured.state,
+        session=session,
+        baseline=work.baseline,
+        digests=digests,
+        observed=observed,
+        by_layer=dict(captured.by_layer),
+    )
+
+
+async def _positions(rollout: Hosted, held: AgentSession | None) -> Mapping[str, int | str]:
+    """Return counters that change with each message to or from the agent; empty without a session."""
+    if held is None:
+        return {}
+    session = await HostedAgent(rollout).session(held)
+    try:
+        return session.positions()
+    finally:
+        await session.close()
+
+
+async def _session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | None:
+    held = work.session
+    if held is None:
+        return None
+    agent = HostedAgent(rollout)
+    session = await agent.session(held)
+    try:
+        with attributed(rollout.record):
+            # Redacted, because it is stored in the workflow's history.
+            captured = rollout.redact.within(await session.capture())
+    finally:
+        await session.close()
+    model = rollout.gateway_model(held)
+    requests = await model.requests() if model is not None else 0
+    return SessionLayer(session=held, rung=agent.rung(held), requests=requests, begun=work.begun, captured=captured)
+
+
+# --- undoing --------------------------------------------------------------------------------------------------
+
+
+async def undo(rollout: Hosted, work: UndoInput) -> Undone:
+    """Move everything that the rollout has written since a checkpoint to `rollbacks/<label>/`.
+
+    Nothing may run in its sandbox any more. A retry completes what an earlier attempt began.
+
+    Args:
+        rollout: The rollout.
+        work: Nodes, steps and children to revert.
+
+    Returns:
+        The directory, and the model usage of the interrupted turn and of children that reported none.
+    """
+    paths = await asyncio.to_thread(rollout.make_results_directory)
+    label, undone = await asyncio.to_thread(_find_label, paths, work)
+    place = undone_place(paths, label)
+    if undone is None:
+        # Read before anything is moved: afterwards it is not known any more.
+        used = [*await _interrupted(rollout, work), *await asyncio.to_thread(used_by_children, paths, work.untold)]
+        directory = str(place.root.relative_to(paths.root))
+        undone = Undone(used=total(used), directory=directory, run_id=work.run_id)
+        write_atomic(place.root / UNDONE, undone.model_dump_json().encode())
+    # The record of calls is replaced below; the gateway reads it again when the rollout is registered again.
+    await rollout.model.forget()
+    if work.sandbox is not None:
+        episode = work.sandbox.episode
+        await asyncio.to_thread(keep_journals, rollout.sessions, episode, place.sessions, rollout.redact)
+
+    def put_aside() -> None:
+        spec = rollout.spec.model_copy(update={"restart": None})
+        put_ended_aside(paths, label, {"run_id": work.run_id, "generation": 0} | spec.model_dump(mode="json"))
+        mark_undone_calls(paths.model_calls, work.undone, label)
+        put_undone_aside(paths, label, undone=work.undone, steps=work.steps, chains=work.chains)
+
+    moving = asyncio.create_task(asyncio.to_thread(put_aside))
+    try:
+        await asyncio.shield(moving)
+    except asyncio.CancelledError:
+        # A report after this activity must find either everything moved, or nothing.
+        await asyncio.wait([moving])
+        raise
+    return undone
+
+
+def _find_label(paths: RolloutPaths, work: UndoInput) -> tuple[str, Undone | None]:
+    """Return the name of the directory for reverted files, and the `Undone` of an earlier attempt of the same run.
+
+    A number is appended to a name that an earlier run of the rollout has used, which ended before its roll-back was
+    recorded.
+    """
+    label, number = work.label, 1
+    while True:
+        try:
+            noted = Undone.model_validate_json(read_stored(undone_place(paths, label).root / UNDONE))
+        except FileNotFoundError:
+            return label, None
+        if noted.run_id in ("", work.run_id):
+            return label, noted
+        number += 1
+        label = f"{work.label}-{number}"
+
+
+async def _interrupted(rollout: Hosted, work: UndoInput) -> list[Usage]:
+    """Return the usage of the turn under way, as the gateway counted it; empty if there is none, or it is not known."""
+    if work.interrupted is None or work.sandbox is None or (model := rollout.gateway_model(work.session)) is None:
+        return []
+    try:
+        used = await model.used_in(work.interrupted)
+    except BenchFlowError:
+        # The usage is lost; the roll-back does not depend on it.
+        return []
+    return [used] if used is not None else []

@@ -1,0 +1,159 @@
+"""Validation of an agent's record: from the text of a TOML file, or from an object of a user's package.
+
+All faults become a `ConfigError` that names the file, the key and the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from benchflow.contracts import agent_record as contract
+from benchflow.contracts.agent import RolloutAgent
+from benchflow.contracts.agent_record import AgentRecord
+from benchflow.errors import BenchFlowError, ConfigError
+from benchflow.foreign_text import load_toml
+from benchflow.user_code import import_anew
+
+_CHAT = {"api": "openai-chat", "providers": ["openai"], "credentials": ["OPENAI_API_KEY"]}
+"""Endpoint of agents that are Python code of the worker."""
+
+_TABLES: dict[str, tuple[type[BaseModel], ...]] = {
+    "install": (contract.NodeInstall, contract.PythonInstall),
+    "endpoints": (contract.AgentEndpoint,),
+    "files": (contract.ConfigFile,),
+    "model": (contract.ChoiceChannel,),
+    "effort": (contract.ChoiceChannel,),
+    "session": (contract.SessionTraits,),
+}
+"""Models of a record's tables, for suggestions of known keys."""
+
+
+def parse_record(text: str, source: str) -> AgentRecord:
+    """Return the record of a TOML file. Raise `ConfigError` if it is invalid.
+
+    Args:
+        text: Content of the file.
+        source: Name of the file, for errors and for `bench agent show`.
+    """
+    try:
+        table = load_toml(text)
+    except ValueError as error:
+        # Not only errors of TOML: Python refuses integers of more digits than it converts.
+        raise ConfigError(f"is not TOML: {error}", file=source, remedy="mend the line that it names") from error
+    if "source" in table:
+        raise ConfigError("is not a known key", file=source, key="source", remedy="remove it")
+    return _record(table | {"source": source}, source)
+
+
+def load_record(path: str, root: str = "", *, name: str | None = None) -> AgentRecord:
+    """Return the record of the object at `module:attribute`.
+
+    The object is an `AgentRecord`, a table of one, or a function or class that returns one: by its method
+    `agent_record()` or, without it, by a call without arguments. An `async` function and a subclass of `RolloutAgent`
+    are agents themselves.
+
+    Args:
+        path: `module:attribute`.
+        root: Directory in which the module is looked for after the installed ones; empty for none.
+        name: Name of an agent in code that has none itself.
+
+    Raises:
+        ConfigError: The object cannot be imported, or gives no valid record.
+    """
+    module, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise ConfigError(
+            f"{path!r} is not an import path", key="agent", remedy="write package.module:Class or package.module:name"
+        )
+    found: Any = import_anew(path, root, key="agent")
+    if inspect.iscoroutinefunction(found) or (isinstance(found, type) and issubclass(found, RolloutAgent)):
+        return _python_record(found, path, root, name)
+    try:
+        return _made(found, path)
+    except BenchFlowError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"gives no agent: {type(error).__name__}: {error}",
+            file=path,
+            key="agent",
+            remedy="mend the object; a function that is an agent begins with `async def`",
+        ) from error
+
+
+def _python_record(found: Any, path: str, root: str, name: str | None) -> AgentRecord:
+    """Return the record of code that is an agent, which may have an attribute `name`."""
+    own = getattr(found, "name", None)
+    plain = re.sub(r"[^a-z0-9._-]+", ".", path.lower())[-64:].lstrip("._-")
+    return _record(
+        {
+            "name": own if isinstance(own, str) else name or plain,
+            "description": (inspect.getdoc(found) or "").partition("\n")[0],
+            "protocol": "python",
+            "code": path,
+            "code_root": root,
+            "runs_inside": getattr(found, "runs_inside", False),
+            # Functions resume by their memory.
+            "session": {"rung": getattr(found, "resume_mode", "load")},
+            "endpoints": [_CHAT],
+            "model": {"by": "env"},
+            "source": path,
+        },
+        path,
+    )
+
+
+def _made(found: Any, path: str) -> AgentRecord:
+    """Return the record that an object is or returns."""
+    if callable(getattr(found, "agent_record", None)):
+        found = (found() if isinstance(found, type) else found).agent_record()
+    elif callable(found):
+        found = found()
+    if isinstance(found, AgentRecord):
+        return found if found.source else found.model_copy(update={"source": path})
+    if isinstance(found, dict):
+        return _record(found | {"source": path}, path)
+    raise ConfigError(
+        f"gives {type(found).__name__}, which is no agent",
+        file=path,
+        key="agent",
+        remedy="give a benchflow.contracts.agent_record.AgentRecord, a table with its fields, or an `async` function",
+    )
+
+
+def _record(table: dict[str, Any], source: str) -> AgentRecord:
+    try:
+        return AgentRecord.model_validate(table)
+    except ValidationError as error:
+        # A missing key is often a misspelled one, whose error says more.
+        first = min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
+        raise _config_error(first, source) from error
+
+
+def _config_error(details: ErrorDetails, source: str) -> ConfigError:
+    # A union inserts the name of its branch between a field and its own keys.
+    at = [part for part in details["loc"] if part not in ("node", "python", "str", "dict[str,any]")]
+    key = ".".join(str(part) for part in at) or None
+    if details["type"] == "extra_forbidden":
+        return ConfigError("is not a known key", file=source, key=key, remedy=_nearest(at))
+    if details["type"] == "missing":
+        return ConfigError("is missing", file=source, key=key, remedy=f"add `{at[-1]}`")
+    message = details["msg"].removeprefix("Value error, ")
+    given = details["input"]
+    remedy = f"change {given!r}" if isinstance(given, str | int | float | bool) else None
+    return ConfigError(f"{message[:1].lower()}{message[1:]}", file=source, key=key, remedy=remedy)
+
+
+def _nearest(at: list[int | str]) -> str:
+    """Return the remedy for an unknown key: the most similar known one, or all."""
+    tables = [part for part in at[:-1] if isinstance(part, str)]
+    kinds = _TABLES.get(tables[-1], ()) if tables else (AgentRecord,)
+    known = [name for kind in kinds for name in kind.model_fields]
+    near = difflib.get_close_matches(str(at[-1]), known, n=1)
+    return f"did you mean `{near[0]}`?" if near else f"remove it; known are: {', '.join(known)}"

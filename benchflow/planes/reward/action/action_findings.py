@@ -1,0 +1,80 @@
+"""Turn the findings of an action-space function into events: one for each step with findings, one for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from benchflow.contracts.reward import RewardEvent, RolloutNode, VerifyResult
+from benchflow.planes.reward.action.tool_calls import ToolCall
+
+_MOST = 20
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class ActionFinding:
+    """Evidence at a line of the trajectory."""
+
+    node: str
+    """Id of the node."""
+
+    seq: int
+    """Sequence number of the line."""
+
+    what: str
+    """Kind of the finding, in a word or two."""
+
+    excerpt: str = ""
+    """Excerpt of the call or text."""
+
+    path: str | None = None
+    """Path of the file that it is about; None for none."""
+
+    @classmethod
+    def of(cls, call: ToolCall, what: str, excerpt: str | None = None, path: str | None = None) -> ActionFinding:
+        """Make a finding about a call, by default with the excerpt of the call."""
+        return cls(call.node, call.seq, what, call.excerpt if excerpt is None else excerpt, path)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Return the finding as a dictionary for an event's `meta`, with long texts cut."""
+        where = {} if self.path is None else {"path": self.path[:_LONGEST]}
+        return {"seq": self.seq, "what": self.what, "excerpt": self.excerpt[:_LONGEST]} | where
+
+
+def judged(
+    node: RolloutNode,
+    source: str,
+    value: float,
+    findings: Sequence[ActionFinding],
+    *,
+    step_value: float = 0.0,
+    meta: dict[str, Any] | None = None,
+) -> VerifyResult:
+    """Return the result of an action-space function, with its findings as evidence.
+
+    Args:
+        node: Node that is scored.
+        source: Name of the function.
+        value: Reward of the whole.
+        findings: Evidence, of which each event lists at most 20.
+        step_value: Value of the event of a step with findings.
+        meta: Further entries for `meta` of the event of the whole.
+    """
+    now = datetime.now(UTC)
+    events = []
+    for passed in node.path:
+        here = [one.shown for one in findings if one.node == passed.id]
+        if here:
+            about = {"node": passed.id, "findings": here[:_MOST], "found": len(here)}
+            events.append(_event(source, step_value, now, step=passed.step, granularity="step", meta=about))
+    whole = {"findings": [one.shown for one in findings[:_MOST]], "found": len(findings)} | (meta or {})
+    events.append(_event(source, value, now, meta=whole))
+    return VerifyResult(reward=value, events=events, space="action")
+
+
+def _event(source: str, value: float, now: datetime, **fields: Any) -> RewardEvent:
+    return RewardEvent(space="action", value=value, source=source, ts=now, **fields)

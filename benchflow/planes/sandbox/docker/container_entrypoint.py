@@ -1,0 +1,194 @@
+"""The image's own entrypoint as the container's first process: its secrets and its status.
+
+Secrets go to a first process that reads them from its stdin and then becomes the entrypoint (see `become`). So they are
+in no file, image or configuration, and the entrypoint starts only once, however often they are sent by processes that
+die and are replaced. A resource limit that the shell sets just before shows that the entrypoint has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.contracts.sandbox_provider import EntrypointState
+from benchflow.errors import ConfigError, SandboxError, SandboxStartError
+from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
+from benchflow.planes.sandbox.docker.container_config import IDLE, NO_SHELL, no_image
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
+from benchflow.planes.sandbox.docker.root_shell import RootShell
+from benchflow.planes.sandbox.docker.translation import NotFoundError
+from benchflow.planes.sandbox.timeouts import awake_timeout
+
+LOG_BYTES = 64 * 1024
+"""Maximum number of bytes of an entrypoint's log that are returned."""
+
+LOG_LINES = 4000
+"""Maximum number of log lines that are requested from the daemon."""
+
+_ROOT = ("", "0", "root", "0:0", "root:root")
+"""Values of USER that mean root."""
+
+_PATIENCE = 60.0
+"""Timeout in seconds for the entrypoint to start."""
+
+_SEND_AGAIN = 5.0
+"""Seconds after which the secrets are sent again if the entrypoint has not started."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# The script of `become` sets the soft limit of the resident set, which Linux does not enforce, to a finite value before
+# it executes the entrypoint. The limit is read from /proc with builtins of the shell alone.
+_BEGAN = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
+
+
+@dataclass(frozen=True)
+class Program:
+    """The command that an image runs by itself."""
+
+    argv: tuple[str, ...]
+    """ENTRYPOINT, then CMD."""
+
+    user: str
+    """USER of the image; `0` if it has none."""
+
+    workdir: str
+    """WORKDIR of the image; `/` if it has none."""
+
+    env: frozenset[str]
+    """Names of the variables that ENV sets."""
+
+
+async def program_of(engine: DockerDaemon, reference: str) -> Program:
+    """Return the command that an image runs by itself.
+
+    Raises:
+        SandboxStartError: The image is missing, or has neither ENTRYPOINT nor CMD.
+    """
+    config = await _config_of(engine, reference)
+    argv = (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ()))
+    if not argv:
+        raise SandboxStartError(
+            f"the image {reference} has neither ENTRYPOINT nor CMD, so that nothing starts its world",
+            key="image",
+            remedy="write what starts the services as ENTRYPOINT or CMD in its Dockerfile, or declare the services",
+        )
+    env = frozenset(entry.partition("=")[0] for entry in config.get("Env") or ())
+    return Program(argv, config.get("User") or "0", config.get("WorkingDir") or "/", env)
+
+
+async def _config_of(engine: DockerDaemon, reference: str) -> dict[str, Any]:
+    try:
+        image = await engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
+    except NotFoundError as error:
+        raise no_image(reference, error) from error
+    return image.get("Config") or {}
+
+
+async def first_process(engine: DockerDaemon, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of the daemon's `create_container` that define a container's first process.
+
+    Args:
+        engine: The daemon.
+        spec: The sandbox.
+        told: Secrets of the entrypoint, of which only the names are used: with any, the process waits for them.
+
+    Raises:
+        ConfigError: The name of a secret is no valid variable name.
+        SandboxStartError: The image is missing, or has no entrypoint to run.
+    """
+    idle = [IDLE]
+    # The image's USER is for its own programs. The engine needs root, and sets a user per command.
+    if spec.entrypoint == "wraps" and (await _config_of(engine, spec.image.reference)).get("Entrypoint"):
+        return {"command": idle, "user": "0"}
+    if spec.entrypoint in ("wraps", "none"):
+        return {"entrypoint": idle, "user": "0"}
+    program = await program_of(engine, spec.image.reference)
+    if spec.entrypoint == "below":
+        return {"entrypoint": idle, "user": "0"}
+    for name in told:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name!r} cannot be told to an entrypoint: it is not a name of letters, digits and underscores",
+                key="forward_env",
+                remedy="give the variable another name",
+            )
+    if not told and program.user in _ROOT:
+        return {"user": "0"}
+    mode = ("wait" if told else "", "" if program.user in _ROOT else program.user)
+    home = "own" if "HOME" in program.env | spec.env.keys() else ""
+    argv = ["/bin/sh", "-c", BECOME, SCRIPT, *mode, home, *program.argv]
+    return {"entrypoint": argv, "user": "0", "stdin_open": bool(told)}
+
+
+async def tell(engine: DockerDaemon, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
+    """Send the secrets to a first process that waits for them, until it has become the entrypoint.
+
+    A container whose first process is not the script of `become` is left alone.
+
+    Args:
+        engine: The daemon.
+        shell: Root shell of the container.
+        container: Id of the container.
+        told: Secrets, by variable name.
+
+    Raises:
+        SandboxError: The entrypoint did not start within 60 s.
+    """
+    config = (await engine.about(container, lambda client: client.inspect_container(container)))["Config"]
+    if SCRIPT not in (config["Entrypoint"] or ()):
+        return
+    script = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
+    nonce = secrets.token_hex(8)
+    lines = ["", f"begin {nonce}", *(f"|{line}" for line in script.split("\n")), f"end {nonce}", ""]
+    try:
+        async with awake_timeout(_PATIENCE):
+            while not await _began(shell, 0.0):
+                if config["OpenStdin"]:
+                    await engine.call(lambda client: _send(client, container, "\n".join(lines)))
+                if await _began(shell, _SEND_AGAIN):
+                    return
+    except TimeoutError as error:
+        raise SandboxError("the image's entrypoint did not begin", remedy=NO_SHELL) from error
+
+
+async def _began(shell: RootShell, within: float) -> bool:
+    """Return whether the first process has become the entrypoint, polling for up to `within` seconds."""
+    deadline = asyncio.get_running_loop().time() + within
+    while True:
+        if (await shell.run(_BEGAN)).out:
+            return True
+        if asyncio.get_running_loop().time() >= deadline:
+            return False
+        await asyncio.sleep(0.01)
+
+
+def _send(client: RecordingClient, container: str, text: str) -> None:
+    """Write a text to the stdin of a container's first process."""
+    raw = client.attach_socket(container, params={"stdin": 1, "stream": 1})
+    try:
+        getattr(raw, "_sock", raw).sendall(text.encode(errors="surrogateescape"))
+    finally:
+        raw.close()
+
+
+async def first_state(engine: DockerDaemon, container: dict[str, Any]) -> EntrypointState:
+    """Return the status of an entrypoint that is the container's first process, with the end of its log.
+
+    Args:
+        engine: The daemon.
+        container: `inspect` data of the container.
+    """
+    state = container["State"]
+    log = await engine.call(lambda client: client.logs(container["Id"], tail=LOG_LINES))
+    ended = not state["Running"] and state["Status"] != "created"
+    return EntrypointState(
+        running=state["Running"],
+        exit_code=state["ExitCode"] if ended else None,
+        log=log[-LOG_BYTES:].decode(errors="replace"),
+    )

@@ -1,0 +1,240 @@
+"""Packs: snapshots for other hosts, as a description and one blob per layer in the artifact store.
+
+A layer's archive is stored unchanged, so that its blob has the digest by which daemons know the layer. So any host sees
+which layers the store has already, and a later snapshot uploads only what has changed since the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from benchflow.contracts.base import ArtifactRef, BlobStore, Model
+from benchflow.contracts.failures import typed_error
+from benchflow.contracts.images import ImageRef
+from benchflow.errors import ForeignSnapshotError, SandboxError
+from benchflow.paths import state_dir
+from benchflow.planes.sandbox.docker import uppers
+from benchflow.planes.sandbox.docker.captures import SNAPSHOT, snapshot_reference
+from benchflow.planes.sandbox.docker.container_config import no_image
+from benchflow.planes.sandbox.docker.descriptions import description_of
+from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
+from benchflow.planes.sandbox.docker.docker_images import Images
+from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, archived, missing_layer, split
+from benchflow.planes.sandbox.docker.oci import layer_of, load
+from benchflow.planes.sandbox.docker.translation import NotFoundError, raise_if_full
+from benchflow.planes.sandbox.docker.uppers import archive, copied_layers, known_digest
+from benchflow.planes.sandbox.host_records import file_lock
+from benchflow.planes.sandbox.scratch import scratch
+
+
+class DockerPack(Model):
+    """A snapshot's description, as it is stored."""
+
+    kind: Literal["docker"] = "docker"
+    """Kind of the pack; a snapshot of another provider has another one."""
+
+    stack: str
+    """Hash of the stack, from the snapshot's name."""
+
+    architecture: str
+    """Architecture, as the daemon names it."""
+
+    os: str
+    """Operating system, as the daemon names it."""
+
+    created: str
+    """Time of creation, as the daemon has it."""
+
+    config: dict[str, Any]
+    """Configuration of the image, as `inspect` has it under `Config`."""
+
+    layers: tuple[ArtifactRef, ...]
+    """Archives of the layers, from the bottom up."""
+
+
+class DockerPacks:
+    """Packing and unpacking the snapshots of one daemon."""
+
+    def __init__(self, engine: DockerDaemon, images: Images) -> None:
+        """Make it."""
+        self._engine = engine
+        self._images = images
+
+    async def pack(self, image: ImageRef, store: BlobStore) -> ArtifactRef:
+        """Upload a snapshot to the store, except for layers that are there, and return a reference to the pack.
+
+        Raises:
+            SandboxError: The image is no snapshot, or a layer can't be read.
+            SandboxStartError: The snapshot is missing.
+        """
+        repository, _, tag = image.reference.partition(":")
+        if repository != SNAPSHOT:
+            raise SandboxError(f"{image.reference} is no snapshot", key="image", remedy="pack a snapshot of a sandbox")
+        try:
+            found = await self._engine.call(lambda client: client.inspect_image(image.reference))  # type: ignore[no-untyped-call]
+        except NotFoundError as error:
+            raise no_image(image.reference, error) from error
+        layers = list(found["RootFS"]["Layers"])
+        copied = copied_layers(found)
+        stored = [
+            await self._store_copied(copied[number], store)
+            if number in copied
+            else await self._store_layer(image.reference, layers, number, store)
+            for number in range(len(layers))
+        ]
+        pack = DockerPack(
+            stack=tag.partition("-")[0],
+            architecture=found["Architecture"],
+            os=found["Os"],
+            created=found["Created"],
+            config=found["Config"],
+            layers=tuple(stored),
+        )
+        return await store.put_bytes(pack.model_dump_json().encode())
+
+    async def unpack(self, ref: ArtifactRef, name: str, store: BlobStore) -> ImageRef:
+        """Return the snapshot with a name, created from a pack unless it exists.
+
+        Args:
+            ref: The pack.
+            name: Name of the snapshot.
+            store: Artifact store with the layers.
+
+        Raises:
+            ForeignSnapshotError: It is no pack of a Docker daemon, or one of another platform.
+            SandboxError: The daemon refuses it.
+        """
+        try:
+            pack = DockerPack.model_validate_json(await store.read(ref))
+        except ValidationError as error:
+            raise ForeignSnapshotError(
+                "it is no snapshot of a Docker daemon", file=ref.uri, remedy="unpack it with what packed it"
+            ) from error
+        reference = snapshot_reference(pack.stack, name)
+
+        async def make() -> ImageRef:
+            found = await self._images.find(reference, built=True)
+            if found is None:
+                await self._require_kind(pack)
+                await self._load(pack, reference, store)
+                found = await self._images.find(reference, built=True)
+            if found is None:
+                raise SandboxError(f"the snapshot {name} was removed while it was unpacked")
+            return found
+
+        found = await self._images.find(reference, built=True)
+        return found if found is not None else await self._images.locked(reference, make)
+
+    # --- to the store --------------------------------------------------------------------------------
+
+    async def _store_copied(self, layer: Path, store: BlobStore) -> ArtifactRef:
+        """Store a layer that was filled past the daemon, whose export would lack the files."""
+        try:
+            digest = await asyncio.to_thread(known_digest, layer)
+            if digest and (known := await store.find(digest.removeprefix("sha256:"))):
+                return known
+            async with scratch() as directory:
+                file = directory / "layer.tar"
+                await asyncio.to_thread(archive, layer, file)
+                return await store.put_file(file)
+        except OSError as error:
+            typed = typed_error(error)
+            if typed is not error:
+                raise typed from error
+            raise SandboxError(
+                f"a layer of the snapshot cannot be packed: {error.strerror}",
+                file=str(layer),
+                remedy="see that the snapshot is still there, and that its files and the state directory have room",
+            ) from error
+
+    async def _store_layer(self, reference: str, layers: list[str], number: int, store: BlobStore) -> ArtifactRef:
+        """Store a layer, from the daemon's files if possible, else with the layers above it from an export."""
+        digest = layers[number].removeprefix("sha256:")
+        if known := await store.find(digest):
+            return known
+        # Snapshots of one task share their lower layers: one process uploads them, and the others find them.
+        async with file_lock(state_dir() / "locks" / f"layer-{digest[:32]}.lock"), scratch() as directory:
+            if known := await store.find(digest):
+                return known
+            info = await self._engine.call(lambda client: client.info())
+            file = directory / "layer.tar"
+            if self._engine.is_local and await asyncio.to_thread(Layers(info).copy, layers, number, file):
+                return await store.put_file(file)
+            stored = await self._export(reference, set(layers[number:]), directory, store)
+        if layers[number] not in stored:
+            raise SandboxError(f"the daemon's export of {reference} lacks its layer {layers[number]}")
+        return stored[layers[number]]
+
+    async def _export(
+        self, reference: str, layers: set[str], directory: Path, store: BlobStore
+    ) -> dict[str, ArtifactRef]:
+        """Export an image and store the given layers that the store lacks; return them by digest."""
+        wanted = {layer for layer in layers if await store.find(layer.removeprefix("sha256:")) is None}
+        files = await self._engine.follow(
+            lambda client: split(client.get_image(reference, chunk_size=CHUNK), wanted, directory)
+        )
+        return {layer: await store.put_file(file) for layer, file in files.items()}
+
+    # --- from the store ------------------------------------------------------------------------------
+
+    async def _require_kind(self, pack: DockerPack) -> None:
+        """Raise `ForeignSnapshotError` unless the daemon's platform is that of the pack."""
+        told = await self._engine.call(lambda client: client.version())
+        if (told["Os"], told["Arch"]) != (pack.os, pack.architecture):
+            raise ForeignSnapshotError(
+                f"it is for {pack.os} on {pack.architecture}, and this daemon runs {told['Os']} on {told['Arch']}",
+                remedy="let it be unpacked on a host of that kind",
+            )
+
+    async def _load(self, pack: DockerPack, reference: str, store: BlobStore) -> None:
+        """Have the daemon create the image of a pack, fetching only layers that it lacks."""
+        if uppers.keeps_images_elsewhere(await self._engine.call(lambda client: client.info())):
+            return await self._load_all(pack, reference, store)
+        # The daemon's error names the layer that it lacks; it can't have those above it either.
+        said = await self._ask(pack, reference, {})
+        if not said:
+            return
+        first = missing_layer(said) or 0
+        async with scratch() as directory:
+            files = {}
+            for number, layer in list(enumerate(pack.layers))[first:]:
+                files[number] = directory / str(number)
+                await store.fetch(layer, files[number])
+            said = await self._ask(pack, reference, files)
+        if said:
+            raise SandboxError(f"the daemon does not take the snapshot: {said}", key="snapshot")
+
+    async def _load_all(self, pack: DockerPack, reference: str, store: BlobStore) -> None:
+        """Load an image with all of its layers: containerd's store accepts one that lacks some, but can't start it."""
+        async with scratch() as directory:
+            files = {}
+            for number, layer in enumerate(pack.layers):
+                digest = f"sha256:{layer.sha256}"
+                files[digest] = directory / str(number)
+                await store.fetch(layer, files[digest])
+            named = [layer_of(file, digest) for digest, file in files.items()]
+            await self._engine.follow(
+                lambda client: load(client, reference, _description(pack, reference), named, files)
+            )
+
+    async def _ask(self, pack: DockerPack, reference: str, files: dict[int, Path]) -> str:
+        """Have the daemon load an image, entirely or not at all. Return its error message, empty on success."""
+        description = json.dumps(_description(pack, reference)).encode()
+        said = await self._engine.follow(
+            lambda client: list(client.load_image(archived(description, reference, len(pack.layers), files)))  # type: ignore[no-untyped-call]
+        )
+        wrong = " ".join(str(line["error"]) for line in said if "error" in line)
+        raise_if_full(wrong)
+        return wrong
+
+
+def _description(pack: DockerPack, reference: str) -> dict[str, Any]:
+    """Return the configuration file of a pack's image."""
+    layers = [f"sha256:{layer.sha256}" for layer in pack.layers]
+    like = {"Architecture": pack.architecture, "Os": pack.os, "Created": pack.created}
+    return description_of(like, pack.config, layers, reference)

@@ -1,0 +1,198 @@
+"""The OpenAI responses API: POST /v1/responses. Thinking is sent as a reasoning item with a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from benchflow.testing.scripted_model.conversation import (
+    DialectName,
+    Message,
+    ModelRequest,
+    OfferedTool,
+    ToolResult,
+    plain_text,
+)
+from benchflow.testing.scripted_model.dialects import SSE, Speech, arguments_text, event
+from benchflow.testing.scripted_model.dialects.scripted_openai_chat import openai_error
+from benchflow.testing.scripted_model.model_script import HTTPError
+
+INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
+"""Reason of an incomplete response by the reason in scripts."""
+
+Emit = Callable[..., str]
+"""Function that returns an event of the stream, from its type and its fields."""
+
+
+class OpenAIResponsesReplies:
+    """The OpenAI responses API as a `Dialect`."""
+
+    name: DialectName = "openai-responses"
+
+    def media_type(self, request: ModelRequest) -> str:
+        """Return the content type of a streamed reply."""
+        return SSE
+
+    def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Parse a request; see `Dialect.read`."""
+        system = [str(body.get("instructions") or "")]
+        messages: list[Message] = []
+        tools = list(body.get("tools") or ())
+        given = body.get("input") or []
+        for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
+            if item.get("type") == "additional_tools":
+                tools += item.get("tools") or ()
+            elif item.get("role") in ("system", "developer"):
+                system.append(plain_text(item.get("content")))
+            else:
+                messages.append(_message(item))
+        return ModelRequest(
+            dialect=self.name,
+            model=str(body["model"]),
+            stream=bool(body.get("stream")),
+            system="\n".join(text for text in system if text),
+            messages=tuple(messages),
+            tools=tuple(offered for tool in tools for offered in _offered(tool)),
+            body=body,
+        )
+
+    def whole(self, speech: Speech) -> dict[str, Any]:
+        """Return the reply as JSON data, for a request without streaming."""
+        return _response(speech, _items(speech))
+
+    def events(self, speech: Speech) -> Iterator[str]:
+        """Yield the reply event by event, as text for the stream."""
+        count = 0
+
+        def emit(kind: str, **data: Any) -> str:
+            nonlocal count
+            count += 1
+            return event({"type": kind, "sequence_number": count - 1, **data}, kind)
+
+        started = {**_response(speech, []), "status": "in_progress", "usage": None, "incomplete_details": None}
+        yield emit("response.created", response=started)
+        yield emit("response.in_progress", response=started)
+        items = _items(speech)
+        for index, item in enumerate(items):
+            yield emit("response.output_item.added", output_index=index, item=_unfilled(item))
+            yield from _deltas(speech, emit, index, item)
+            yield emit("response.output_item.done", output_index=index, item=item)
+        whole = _response(speech, items)
+        yield emit(f"response.{whole['status']}", response=whole)
+
+    def error(self, error: HTTPError) -> dict[str, Any]:
+        """Return an error as JSON data."""
+        return openai_error(error)
+
+
+def _message(item: Mapping[str, Any]) -> Message:
+    """Parse an item of a request's input."""
+    kind = item.get("type", "message")
+    if kind.endswith("_call_output"):
+        return Message("user", results=(ToolResult(item.get("call_id", ""), plain_text(item.get("output"))),))
+    if kind.endswith("_call"):
+        return Message("assistant", tools=(str(item.get("name", kind)),))
+    if kind == "reasoning" or item.get("role") == "assistant":
+        return Message("assistant", plain_text(item.get("content")))
+    return Message("user", plain_text(item.get("content")))
+
+
+def _offered(tool: Mapping[str, Any]) -> Iterator[OfferedTool]:
+    """Yield the tools of an entry: built-in ones (web search) by their type, a namespace's one by one."""
+    if tool.get("type") == "namespace":
+        for inner in tool.get("tools") or ():
+            for offered in _offered(inner):
+                yield OfferedTool(offered.name, offered.kind, offered.schema, namespace=str(tool["name"]))
+        return
+    name = str(tool.get("name") or tool["type"])
+    if tool.get("type") == "custom":
+        yield OfferedTool(name, "custom")
+    else:
+        yield OfferedTool(name, schema=tool.get("parameters") or {})
+
+
+def _items(speech: Speech) -> list[dict[str, Any]]:
+    """Return the output items of a reply."""
+    items: list[dict[str, Any]] = []
+    if speech.reply.thinking:
+        summary = [{"type": "summary_text", "text": speech.reply.thinking}]
+        items.append({"id": f"rs_{speech.id}", "type": "reasoning", "summary": summary, "encrypted_content": None})
+    if speech.reply.text or not speech.calls:
+        part = {"type": "output_text", "text": speech.reply.text, "annotations": [], "logprobs": []}
+        message = {"id": f"msg_{speech.id}", "type": "message", "status": "completed", "role": "assistant"}
+        items.append({**message, "content": [part]})
+    for index, call in enumerate(speech.calls):
+        kind, key = ("custom_tool_call", "input") if call.kind == "custom" else ("function_call", "arguments")
+        prefix = "ctc" if call.kind == "custom" else "fc"
+        item = {"id": f"{prefix}_{speech.id}_{index}", "type": kind, "status": "completed", "call_id": call.id}
+        item |= {"name": call.name, key: arguments_text(call)}
+        items.append(item | ({"namespace": call.namespace} if call.namespace else {}))
+    return items
+
+
+def _unfilled(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item as it is announced before its deltas: in progress, without content."""
+    empty = {"summary": [], "content": [], "arguments": "", "input": ""}
+    item = {key: empty.get(key, value) for key, value in item.items()}
+    return {**item, "status": "in_progress"} if "status" in item else item
+
+
+def _deltas(speech: Speech, emit: Emit, index: int, item: dict[str, Any]) -> Iterator[str]:
+    """Yield the events in which the content of an item is streamed."""
+    at = {"item_id": item["id"], "output_index": index}
+    if item["type"] == "reasoning":
+        text, at = item["summary"][0]["text"], {**at, "summary_index": 0}
+        part = {"type": "summary_text", "text": ""}
+        yield emit("response.reasoning_summary_part.added", **at, part=part)
+        for piece in speech.pieces(text):
+            yield emit("response.reasoning_summary_text.delta", **at, delta=piece)
+        yield emit("response.reasoning_summary_text.done", **at, text=text)
+        yield emit("response.reasoning_summary_part.done", **at, part={**part, "text": text})
+    elif item["type"] == "message":
+        part, at = item["content"][0], {**at, "content_index": 0}
+        yield emit("response.content_part.added", **at, part={**part, "text": ""})
+        for piece in speech.pieces(part["text"]):
+            yield emit("response.output_text.delta", **at, delta=piece, logprobs=[])
+        yield emit("response.output_text.done", **at, text=part["text"], logprobs=[])
+        yield emit("response.content_part.done", **at, part=part)
+    elif item["type"] == "function_call":
+        for piece in speech.pieces(item["arguments"]):
+            yield emit("response.function_call_arguments.delta", **at, delta=piece)
+        named = {"name": item["name"], "arguments": item["arguments"]}
+        yield emit("response.function_call_arguments.done", **at, **named)
+    else:
+        for piece in speech.pieces(item["input"]):
+            yield emit("response.custom_tool_call_input.delta", **at, delta=piece)
+        yield emit("response.custom_tool_call_input.done", **at, input=item["input"])
+
+
+def _response(speech: Speech, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the response object with these output items."""
+    body, usage = speech.request.body, speech.reply.usage
+    reason = INCOMPLETE.get(speech.finish)
+    return {
+        "id": f"resp_{speech.id}",
+        "object": "response",
+        "created_at": speech.created,
+        "status": "incomplete" if reason else "completed",
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "metadata": body.get("metadata") or {},
+        "model": speech.request.model,
+        "output": items,
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "previous_response_id": body.get("previous_response_id"),
+        "temperature": body.get("temperature"),
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "top_p": body.get("top_p"),
+        "usage": {
+            "input_tokens": usage.input,
+            "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+            "output_tokens": usage.output,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+            "total_tokens": usage.input + usage.output,
+        },
+    }

@@ -1,0 +1,256 @@
+"""The HTTP side: find a request's dialect by its path, and send the reply, error or fault."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from benchflow.testing.scripted_model.agent_tools import NoSuchToolError, concrete
+from benchflow.testing.scripted_model.call_log import CallLog, ReceivedCall
+from benchflow.testing.scripted_model.dialects import ReplyDialect, Speech
+from benchflow.testing.scripted_model.dialects.scripted_anthropic import AnthropicReplies
+from benchflow.testing.scripted_model.dialects.scripted_gemini import GeminiReplies
+from benchflow.testing.scripted_model.dialects.scripted_openai_chat import OpenAIChatReplies
+from benchflow.testing.scripted_model.dialects.scripted_openai_responses import OpenAIResponsesReplies
+from benchflow.testing.scripted_model.model_script import HTTPError, Reply
+from benchflow.testing.scripted_model.reply_choice import Chooser, ReplyChoice, unanswered
+
+PATHS: tuple[tuple[re.Pattern[str], ReplyDialect], ...] = (
+    (re.compile(r"/chat/completions$"), OpenAIChatReplies()),
+    (re.compile(r"/responses$"), OpenAIResponsesReplies()),
+    (re.compile(r"/messages$"), AnthropicReplies()),
+    (re.compile(r"/models/[^:]+:(generateContent|streamGenerateContent)$"), GeminiReplies()),
+)
+"""Dialects by the ends of their paths. What precedes is free, because clients differ in their base URLs."""
+
+
+class ScriptedApp:
+    """The ASGI application. Its event `closing` ends stalled and held replies when the server stops."""
+
+    def __init__(self, chooser: Chooser, log: CallLog, models: tuple[str, ...]) -> None:
+        """Make it.
+
+        Args:
+            chooser: Chooses the replies.
+            log: Receives every request.
+            models: Names in the model list.
+        """
+        self.chooser = chooser
+        self.log = log
+        self.models = models
+        self.closing = asyncio.Event()
+        self.holds: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        methods = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"]
+        self.asgi = Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
+
+    async def answer(self, http: Request) -> Response:
+        """Record any request on its arrival, and return its response."""
+        raw = await http.body()
+        try:
+            body = json.loads(raw) if raw else None
+        except ValueError:
+            body = raw.decode("utf-8", "replace")
+        headers = {name.lower(): value for name, value in http.headers.items()}
+        call = self.log.arrive(http.method, http.url.path, http.url.query, headers, body)
+        if http.method == "POST":
+            for pattern, dialect in PATHS:
+                if pattern.search(http.url.path):
+                    return await self._model_call(http, call, dialect)
+        return self._other(call)
+
+    async def _model_call(self, http: Request, call: ReceivedCall, dialect: ReplyDialect) -> Response:
+        """Return the response to a model call: the chosen reply, or status 400 for a body that isn't of the dialect."""
+        try:
+            if not isinstance(call.body, dict):
+                raise TypeError("the body is not a JSON object")
+            request = dialect.read(call.path, dict(http.query_params), call.body)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            wrong = HTTPError(status=400, message=f"scripted model: not a {dialect.name} request: {error!r}")
+            return self._plain(call, dialect.error(wrong), 400)
+        choice = await self.chooser.choose(replace(request, headers=call.headers))
+        try:
+            speech = _speech(choice, call)
+        except NoSuchToolError as error:
+            choice = unanswered(choice.request, str(error))
+            speech = _speech(choice, call)
+        self.log.decided(call, choice.label, choice.request)
+        return Delivery(self, call, dialect, speech, choice.label)
+
+    def _other(self, call: ReceivedCall) -> Response:
+        """Return the response to a request that calls no model: model list, token count, health check; else 404."""
+        path = call.path.rstrip("/")
+        if call.method in ("GET", "HEAD") and path.endswith("/models"):
+            return self._plain(call, _model_list(self.models))
+        if call.method == "GET" and "/models/" in path:
+            return self._plain(call, _model(path.rpartition("/models/")[2]))
+        if path.endswith(("/count_tokens", ":countTokens")):
+            tokens = len(json.dumps(call.body)) // 4
+            return self._plain(call, {"input_tokens": tokens, "totalTokens": tokens})
+        if not path:
+            return self._plain(call, {})
+        error = {"message": f"scripted model: nothing is at {call.path}", "type": "not_found_error"}
+        return self._plain(call, {"type": "error", "error": error}, 404)
+
+    def _plain(self, call: ReceivedCall, body: Any, status: int = 200) -> Response:
+        """Return a JSON response, and record the request as ended."""
+        self.log.decided(call, str(status))
+        self.log.end(call, client_left=False)
+        return JSONResponse(body, status)
+
+
+class Delivery(Response):
+    """Response that sends one reply, with its delays and faults."""
+
+    def __init__(self, app: ScriptedApp, call: ReceivedCall, dialect: ReplyDialect, speech: Speech, label: str) -> None:
+        """Make the response to a call. label: see `ReplyChoice.label`; it is sent as the header `x-scripted-reply`."""
+        super().__init__(status_code=speech.reply.error.status if speech.reply.error else 200)
+        self.app, self.call, self.dialect, self.speech, self.reply = app, call, dialect, speech, speech.reply
+        self.label = label
+        self._gone = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the reply until it or the connection ends, and record the end."""
+        watch = asyncio.ensure_future(self._watch(receive))
+        try:
+            await self._deliver(send)
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+            left = self._gone.is_set() and not self.app.closing.is_set()
+            self.app.log.end(self.call, client_left=left)
+
+    async def _watch(self, receive: Receive) -> None:
+        """Set `_gone` when the client disconnects or the server stops."""
+        closing = asyncio.ensure_future(self.app.closing.wait())
+        message = asyncio.ensure_future(_disconnect(receive))
+        try:
+            await asyncio.wait({closing, message}, return_when=asyncio.FIRST_COMPLETED)
+            self._gone.set()
+        finally:
+            closing.cancel()
+            message.cancel()
+
+    async def _wait_for(self, event: asyncio.Event | None, seconds: float | None = None) -> None:
+        """Wait for an event, or for so many seconds, but no longer than the client stays."""
+        waits = {asyncio.ensure_future(self._gone.wait())}
+        if event is not None:
+            waits.add(asyncio.ensure_future(event.wait()))
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _deliver(self, send: Send) -> None:
+        """Wait as the reply says, and send it: as an error, as a stream, or whole."""
+        if self.reply.hold is not None:
+            await self._wait_for(self.app.holds[self.reply.hold])
+        if self.reply.delay:
+            await self._wait_for(None, self.reply.delay)
+        if self.reply.error is not None:
+            await self._send_error(send, self.reply.error)
+        elif self.speech.request.stream:
+            await self._send_stream(send)
+        else:
+            await self._send_whole(send)
+
+    async def _start(self, send: Send, media_type: str, *more: tuple[str, str]) -> None:
+        """Send the status and the headers, of which `more` are additional ones."""
+        headers = [("content-type", media_type), ("x-scripted-reply", self.label), *more]
+        headers.append(("request-id", f"req_{self.speech.id}"))
+        encoded = [(name.encode(), value.encode()) for name, value in headers]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": encoded})
+
+    async def _send_error(self, send: Send, error: HTTPError) -> None:
+        """Send an HTTP error."""
+        wait = [("retry-after", f"{error.retry_after:g}")] if error.retry_after is not None else []
+        await self._start(send, "application/json", *wait)
+        await send({"type": "http.response.body", "body": json.dumps(self.dialect.error(error)).encode()})
+
+    async def _send_stream(self, send: Send) -> None:
+        """Send the reply as a stream of events, with its fault after some of them."""
+        fault = self.reply.fault
+        await self._start(send, self.dialect.media_type(self.speech.request), ("cache-control", "no-cache"))
+        for count, text in enumerate(self.dialect.events(self.speech)):
+            if fault is not None and count == fault.after:
+                return await self._go_wrong(send)
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            if self.reply.pace:
+                await self._wait_for(None, self.reply.pace)
+            if self._gone.is_set():
+                return None
+        if fault is not None:
+            return await self._go_wrong(send)
+        return await send({"type": "http.response.body", "body": b""})
+
+    async def _send_whole(self, send: Send) -> None:
+        """Send the reply as one JSON document, or its fault in place of it."""
+        fault = self.reply.fault
+        body = json.dumps(self.dialect.whole(self.speech), ensure_ascii=False).encode()
+        if fault is not None and fault.kind == "stall":
+            return await self._go_wrong(send)
+        await self._start(send, "application/json")
+        if fault is not None:
+            if fault.kind == "truncate":
+                await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+            return await self._go_wrong(send)
+        return await send({"type": "http.response.body", "body": body})
+
+    async def _go_wrong(self, send: Send) -> None:
+        """Carry out the fault of the reply. The server then closes the connection, as the response isn't complete."""
+        fault = self.reply.fault
+        assert fault is not None
+        if fault.kind == "stall":
+            await self._wait_for(None)
+        elif fault.kind == "garbage":
+            await send({"type": "http.response.body", "body": fault.text.encode()})
+
+
+async def _disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _speech(choice: ReplyChoice, call: ReceivedCall) -> Speech:
+    """Return a choice with concrete tool calls. Their ids, unique in the server, contain the request's index."""
+    reply: Reply = choice.reply
+    calls = tuple(
+        concrete(use, choice.request, f"call_{call.index:04d}_{number}") for number, use in enumerate(reply.tools)
+    )
+    return Speech(f"scripted{call.index:04d}", choice.request, reply, calls, int(time.time()))
+
+
+def _model(name: str) -> dict[str, Any]:
+    """Return an entry of the model list that clients of every dialect can read."""
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
+    anthropic = {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    gemini = {
+        "name": f"models/{name}",
+        "displayName": name,
+        "version": "1",
+        "inputTokenLimit": 1_000_000,
+        "outputTokenLimit": 65_536,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+    }
+    return {**openai, **anthropic, **gemini}
+
+
+def _model_list(names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the model list, in a form that clients of every dialect can read."""
+    models = [_model(name) for name in names]
+    paging = {"has_more": False, "first_id": names[0] if names else None, "last_id": names[-1] if names else None}
+    return {"object": "list", "data": models, **paging, "models": models}
