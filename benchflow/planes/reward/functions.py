@@ -206,13 +206,19 @@ def _expect_space(function: object, spec: RewardFuncSpec, file: str, key: str) -
 
 # --- options --------------------------------------------------------------------------------------------
 
+_CLAIMS = ("claimed_files", "claimed_success")
+"""Options that `reasoning-checks` once had. Regular expressions found less than a quarter of the claims in answers."""
+
 
 def _refuse_options(error: ValidationError, make: Any, file: str, at: str) -> NoReturn:
     """Raise the `TaskError` for the first problem of a function's options."""
     detail = error.errors(include_url=False)[0]
     key = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])
     if detail["type"] == "unexpected_keyword_argument":
-        remedy = _nearest(str(detail["loc"][-1]), _options_of(make))
+        option = str(detail["loc"][-1])
+        remedy = _nearest(option, _options_of(make))
+        if option in _CLAIMS:
+            remedy = "remove it: only a judge reads claims (`type: reasoning-judge`)"
         raise UnknownKeyError("unknown key", file=file, key=key, remedy=remedy) from error
     if detail["type"] in ("missing", "missing_argument"):
         raise TaskValueError("is required", file=file, key=key) from error

@@ -143,7 +143,6 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/reward/evidence.py::_bring": "the directory of inputs",
     "planes/reward/evidence.py::_keep": "the archive that the host writes",
     "planes/reward/evidence.py::_write": _RESULTS,
-    "planes/reward/reasoning/reasoning_checks.py::_kept": "the archive itself",
     "planes/reward/verify.py::soft": _RESULTS,
     "planes/reward/verify.py::_fetch": "the directory of a verifier's files",
     "planes/agent/acp/wire.py::make": "the directory that the sandbox mounts",

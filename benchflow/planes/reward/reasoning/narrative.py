@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from benchflow.contracts.reward import RolloutNode
 from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
-from benchflow.planes.reward.reasoning.outcomes import Outcome, outcomes_of
+from benchflow.planes.reward.reasoning.outcomes import Outcome, read_outcomes
 
 Kind = Literal["plan", "thought", "message", "action", "prompt"]
 
@@ -88,7 +88,7 @@ class StepStory:
 def stories_of(node: RolloutNode) -> list[StepStory]:
     """Return the narratives of the steps on the path to a node in which the agent stated or did anything."""
     calls = {call.seq: call for call in calls_of(node)}
-    outcomes = outcomes_of(node)
+    outcomes = read_outcomes(node.trajectory)
     places = iter(range(len(node.trajectory)))
     told = [StepStory(one, tuple(_entries(one, calls, outcomes, places))) for one in node.path]
     return [story for story in told if story.is_active]
@@ -167,6 +167,6 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out here …]\n{text[-half:]}"
 
 
-def seqs_of(entries: Sequence[StoryEntry], most: int = 20) -> list[int]:
-    """Return the sequence numbers of the first `most` entries."""
-    return [entry.seq for entry in entries[:most]]
+def seqs_of(entries: Sequence[StoryEntry]) -> list[int]:
+    """Return the sequence numbers of the first 20 entries."""
+    return [entry.seq for entry in entries[:20]]

@@ -1,4 +1,4 @@
-"""Outcomes of tool calls, as agents report them: output, exit status, and whether tests failed."""
+"""Outcomes of tool calls, as agents report them: status, output and exit status."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchflow.contracts.reward import RolloutNode
-
 LONGEST = 200_000
 """Maximum number of characters of an output that are read: from its end, where results are."""
 
@@ -17,37 +15,6 @@ _TEXTS = ("output", "stdout", "formatted_output", "aggregated_output", "result",
 _CODES = ("exit_code", "exitCode", "exit", "return_code", "returncode")
 _TOLD = re.compile(r"\bexit(?:ed with)? (?:code|status):? (-?\d{1,10})\b", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-
-# Summaries that test programs print, as a line or the beginning of one.
-_FAILED = re.compile(
-    r"^(?:"
-    r"(?:=+ )?(?:\d+ \w+, )*[1-9]\d* (?:failed|errors?)\b.* in [\d.]+ ?s"
-    r"|FAILED \((?:failures|errors)="
-    r"|test result: FAILED"
-    r"|(?:--- )?FAIL(?:\t|:| )"
-    r"|[ \t]*(?:Tests?|Test Files|Test Suites):?[ \t].*?\b[1-9]\d* failed"
-    r"|[ \t]*[1-9]\d* failing\b"
-    r"|(?:#|ℹ) fail [1-9]"
-    r"|not ok \d"
-    r"|.*\bTests run: \d+, (?:Failures: [1-9]|Failures: 0, Errors: [1-9])"
-    r"|.*\b[1-9]\d* tests? failed out of"
-    r")",
-    re.MULTILINE,
-)
-_PASSED = re.compile(
-    r"^(?:"
-    r"(?:=+ )?(?:\d+ \w+, )*\d+ passed\b.* in [\d.]+ ?s"
-    r"|OK(?: \(.*\))?[ \t\r]*$"
-    r"|test result: ok"
-    r"|ok  ?\t"
-    r"|[ \t]*(?:Tests?):?[ \t]+(?:.*[ \t])?\d+ passed"
-    r"|[ \t]*\d+ passing\b"
-    r"|(?:#|ℹ) pass [1-9]"
-    r"|.*\bTests run: \d+, Failures: 0, Errors: 0"
-    r"|.*\b100% tests passed"
-    r")",
-    re.MULTILINE,
-)
 
 
 @dataclass
@@ -64,28 +31,6 @@ class Outcome:
     """Exit status; None if it was not reported."""
 
     _deltas: list[str] = field(default_factory=list, repr=False)
-
-    @property
-    def failed(self) -> bool:
-        """Return whether the exit status is not 0 or, without one, the call was reported as failed."""
-        return self.exit_code != 0 if self.exit_code is not None else self.status == "failed"
-
-    @property
-    def tests_failed(self) -> bool | None:
-        """Return whether tests that it ran failed; None if that is not known.
-
-        A summary of the tests wins over the exit status, which may be that of another command on the line.
-        """
-        if _FAILED.search(self.text):
-            return True
-        if _PASSED.search(self.text):
-            return False
-        return self.failed if self.exit_code is not None or self.status == "failed" else None
-
-
-def outcomes_of(node: RolloutNode) -> dict[int, Outcome]:
-    """Return the outcomes of the tool calls on the path to a node, by `seq` as in `calls_of`."""
-    return read_outcomes(node.trajectory)
 
 
 def read_outcomes(events: tuple[Mapping[str, Any], ...]) -> dict[int, Outcome]:

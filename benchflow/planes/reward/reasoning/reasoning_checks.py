@@ -1,66 +1,42 @@
-"""`ReasoningChecks`: compare what an agent states and claims with what it did, without a model."""
+"""`ReasoningChecks`: compare what an agent states with what it did, without a model."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import posixpath
-import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
-from benchflow.archive_reader import read_archive
-from benchflow.confined import ConfinedDirectory
-from benchflow.contracts.reward import Evidence, RewardEvent, RolloutNode, Space, VerifyResult
-from benchflow.errors import RewardFuncError, UnsafePathError
-from benchflow.planes.reward.evidence import limits_of
-from benchflow.planes.reward.reasoning.claims import claimed_files, claimed_success
-from benchflow.planes.reward.reasoning.narrative import StepStory, StoryEntry, plan_entries, seqs_of, stories_of
-from benchflow.planes.reward.reasoning.runs_of_tests import runs_tests
+from benchflow.contracts.reward import RewardEvent, RolloutNode, Space, VerifyResult
+from benchflow.errors import RewardFuncError
+from benchflow.planes.reward.reasoning.narrative import StepStory, plan_entries, seqs_of, stories_of
 
 _SHOWN = 20
 _LONGEST = 200
-_MOST_READ = 64 * 1024 * 1024
 
 
-@plain_dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """The result of a check."""
 
     value: float
     """Value in [0, 1]."""
 
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any]
     """Evidence."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class ReasoningChecks:
-    """The mean of cheap checks of what an agent states and claims, in [0, 1]; each check is an item.
+    """The mean of cheap checks of what an agent states, in [0, 1]; each check is an item.
 
-    A check that does not apply is left out: an answer may claim nothing, an agent have no plan. Denials, intentions and
-    quotations are no claims, and a run of tests with an unknown result did not fail.
+    A check that does not apply is left out: an agent may have no plan. Claims in texts are left to `ReasoningJudge`.
     """
 
     states_first: bool = True
     """Whether to check `states-first`: the share of steps with an action in which the agent states a plan, a thought or
     a message before the first one.
-    """
-
-    claimed_files: bool = True
-    """Whether to check `claimed-files`: the share of files, among those that the answer claims to have written, that a
-    tool call names or that exist.
-    """
-
-    claimed_success: bool = True
-    """Whether to check `claimed-success`, for an answer that claims that tests pass: 0.0 if the last run of tests
-    failed or there was none, else 1.0.
     """
 
     answers: bool = True
@@ -75,7 +51,7 @@ class ReasoningChecks:
 
     @model_validator(mode="after")
     def _check_something(self) -> ReasoningChecks:
-        if not any((self.states_first, self.claimed_files, self.claimed_success, self.answers, self.finished_plan)):
+        if not any((self.states_first, self.answers, self.finished_plan)):
             raise ValueError("checks nothing: leave one of the checks on")
         return self
 
@@ -93,9 +69,7 @@ class ReasoningChecks:
             )
         checks = {
             "states-first": _states_first(stories) if self.states_first else None,
-            "claimed-files": await _claimed_files(node, stories) if self.claimed_files else None,
-            "claimed-success": _claimed_success(node, stories) if self.claimed_success else None,
-            "answers": Check(float(bool(node.answer))) if self.answers else None,
+            "answers": Check(float(bool(node.answer)), {}) if self.answers else None,
             "finished-plan": _finished_plan(node, stories) if self.finished_plan else None,
         }
         made = {name: check for name, check in checks.items() if check is not None}
@@ -114,9 +88,6 @@ class ReasoningChecks:
 
 def _event(value: float, **fields: Any) -> RewardEvent:
     return RewardEvent(space="reasoning", value=value, source="reasoning-checks", ts=datetime.now(UTC), **fields)
-
-
-# --- what is stated ------------------------------------------------------------------------------------
 
 
 def _states_first(stories: Sequence[StepStory]) -> Check | None:
@@ -157,81 +128,3 @@ def _finished_plan(node: RolloutNode, stories: Sequence[StepStory]) -> Check | N
     early = {content[:_LONGEST]: seq for content, seq in finished.items() if not begun or seq < begun[0]}
     shown = dict(list(early.items())[:_SHOWN])
     return Check(1 - len(early) / len(finished), {"completed": len(finished), "without_action": shown})
-
-
-# --- what is claimed -----------------------------------------------------------------------------------
-
-
-async def _claimed_files(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
-    """Check that claimed files are named by a call, retained or in the sandbox; None if no file is claimed."""
-    claimed = claimed_files(node.answer)
-    if not claimed:
-        return None
-    told = [_told(action) for story in stories for action in story.actions]
-    unnamed = [path for path in claimed if not any(posixpath.basename(path) in one for one in told)]
-    if unnamed:
-        there = await asyncio.to_thread(_kept, node.rollout)
-        unnamed = [path for path in unnamed if posixpath.basename(path) not in there]
-    missing = [path for path in unnamed if not await _is_there(path, node.rollout)]
-    meta = {"claimed": [path[:_LONGEST] for path in claimed[:_SHOWN]], "missing": missing[:_SHOWN]}
-    return Check(1 - len(missing) / len(claimed), meta)
-
-
-def _told(action: StoryEntry) -> str:
-    """Return all text that is known of an action: title, paths, input and output."""
-    call, outcome = action.call, action.outcome
-    named = [call.title, *(access.path for access in call.accesses)] if call else []
-    content = json.dumps(call.input, ensure_ascii=False, default=str) if call else ""
-    return "\n".join([*named, content, outcome.text if outcome else ""])
-
-
-def _kept(rollout: Evidence) -> set[str]:
-    """Return the names of the files that were retained of the sandbox. Raise `RewardFuncError` on failure."""
-    names: set[str] = set()
-    places = [rollout.evidence / "inputs"] if rollout.evidence else []
-    places += [rollout.directory / "artifacts"] if rollout.directory else []
-    workspace = rollout.evidence / "workspace.tar" if rollout.evidence else None
-    try:
-        for place in places:
-            if place.is_dir():
-                with ConfinedDirectory(place) as directory:
-                    names.update(posixpath.basename(entry.name) for entry in directory.entries() if entry.is_file)
-        if workspace is not None and workspace.is_file():
-            with workspace.open("rb") as file:
-                names.update(member.parts[-1] for member in read_archive(file, limits_of(file)) if member.parts)
-    except (tarfile.TarError, OSError, UnsafePathError) as error:
-        raise RewardFuncError(
-            f"what was kept of the sandbox cannot be read: {error}",
-            file=str(rollout.evidence or rollout.directory),
-            remedy="restore the files, or leave claimed_files out",
-        ) from error
-    return names
-
-
-async def _is_there(path: str, rollout: Evidence) -> bool:
-    """Return whether a file exists in the sandbox; false if there is no sandbox any more."""
-    if rollout.workbench is None or path.startswith("~"):
-        return False
-    return await rollout.workbench.read(path, limit=_MOST_READ) is not None
-
-
-def _claimed_success(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
-    """Check a claim that tests pass against the last run of tests; None if there is no such claim."""
-    claim = claimed_success(node.answer)
-    if claim is None:
-        return None
-    runs = [(action, kind) for story in stories for action in story.actions if (kind := _runs(action)) is not None]
-    # Commands that are only named like a test count if no known test program was run.
-    tests = [action for action, kind in runs if kind == "runner"] or [action for action, _ in runs]
-    meta: dict[str, Any] = {"claim": claim[:_LONGEST], "runs": seqs_of(tests[-_SHOWN:])}
-    if not tests:
-        return Check(0.0, meta | {"why": "no tests were run"})
-    last = tests[-1]
-    if last.outcome is not None and last.outcome.tests_failed:
-        shown = {"seq": last.seq, "exit_code": last.outcome.exit_code, "output": last.outcome.text[-_LONGEST:]}
-        return Check(0.0, meta | {"why": "the last run of tests failed", "last": shown})
-    return Check(1.0, meta)
-
-
-def _runs(action: StoryEntry) -> str | None:
-    return runs_tests(action.call) if action.call else None
