@@ -56,7 +56,6 @@ async def prepare_for_world(rollout: Hosted, wanted: SandboxSpec, log: Path) -> 
         rollout.provider,
         task=rollout.spec.task.name,
         paths=host.paths,
-        known=host.interpreters,
         log=log,
     )
     directory = host.paths.sessions / wanted.name

@@ -18,7 +18,6 @@ from benchflow.contracts.task import Task
 from benchflow.host import HostSlots, locked
 from benchflow.hosting.session_files import remove_sessions
 from benchflow.paths import StatePaths
-from benchflow.planes.environment import Kind
 from benchflow.planes.sandbox import get_provider
 from benchflow.store import Store, storage_errors
 from benchflow.tasks import load_task, unpack
@@ -66,9 +65,6 @@ class Host:
     """Services that the image of a task in its world has, as far as this process has seen them start; by the digests of
     task and world. Later sandboxes need no probes for them.
     """
-
-    interpreters: dict[tuple[str, str], Kind] = field(default_factory=dict)
-    """Interpreters in images that can run the engine's in-sandbox helper, by provider and image reference."""
 
     _jobs: dict[str, JobSpec] = field(default_factory=dict)
     _tasks: dict[str, Task] = field(default_factory=dict)

@@ -42,7 +42,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.planes.environment import WorldContext
-from benchflow.planes.environment.helper_interpreter import interpreter_of, program_of
+from benchflow.planes.environment.helper_interpreter import has_python
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.environment.world_state import SNAPSHOTS, SqliteStore
@@ -110,10 +110,9 @@ class Worlds:
 
     async def ready(self, sandbox: Sandbox) -> World:
         """Start the service in a sandbox that has its files, and wait for it."""
-        kind = await interpreter_of(self.provider, self._image, labels=self._labels)
-        if kind != "python3":
+        if not await has_python(self.provider, self._image, labels=self._labels):
             raise RuntimeError("the image has no python3, which the measured service needs")
-        keeper = Keeper(sandbox, program_of(kind), kind)
+        keeper = Keeper(sandbox, "python3")
         context = WorldContext(sandbox, "perf", Path(self._records.name) / sandbox.ref.name)
         environment = ManifestEnvironment(MANIFEST, context, self.provider, keeper=keeper)
         await environment.start()

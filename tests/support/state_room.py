@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.images import ImageRef
-from benchflow.contracts.sandbox import Sandbox, SandboxSpec
-from benchflow.planes.agent.toolbox import Toolbox
-from benchflow.planes.environment.helper_interpreter import Kind, program_of
+from benchflow.contracts.sandbox import Mount, Sandbox, SandboxSpec
+from benchflow.planes.agent.toolbox import PYTHON
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.world_state import SqliteStore
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
@@ -27,27 +26,22 @@ PROVIDERS = {
 }
 
 
-ROOMS = [(place, kind) for place in PROVIDERS for kind in ("python3", "node")]
+def _rooms(*rooms: str) -> pytest.MarkDecorator:
+    """Run a test in these sandboxes, each the provider and whose Python runs the helper; in Docker in a long run."""
+
+    def param(room: str) -> Any:
+        where = room.partition("-")[0]
+        marks = [getattr(pytest.mark, where), *([pytest.mark.long] if where == "docker" else [])]
+        return pytest.param(room, marks=marks, id=room)
+
+    return pytest.mark.parametrize("room", [param(room) for room in rooms], indirect=True)
 
 
-def rooms(*in_every_run: tuple[str, str]) -> pytest.MarkDecorator:
-    """Run a test in each kind of sandbox by each form of the helper, in every run in these alone."""
+by_the_images = _rooms("local-image", "docker-image")
+by_both = _rooms("local-image", "local-mounted", "docker-image", "docker-mounted")
+"""One test of each operation shows that a mounted Python has all that the helper needs."""
 
-    def param(room: tuple[str, str]) -> Any:
-        marks = [getattr(pytest.mark, room[0]), *([] if room in in_every_run else [pytest.mark.long])]
-        return pytest.param(room, marks=marks, id="-".join(room))
-
-    return pytest.mark.parametrize("room", [param(room) for room in ROOMS], indirect=True)
-
-
-by_python = rooms(("local", "python3"))
-by_both = rooms(("local", "python3"), ("local", "node"))
-"""The helper is the same program wherever it runs, and written twice: what it is for is shown of both."""
-
-in_docker = rooms(("docker", "python3"))
-by_python_locally = pytest.mark.parametrize(
-    "room", [pytest.param(("local", "python3"), marks=pytest.mark.local, id="local-python3")], indirect=True
-)
+locally = _rooms("local-image")
 
 _SQL = """
 import json, sqlite3, sys
@@ -70,7 +64,7 @@ time.sleep(600)
 
 @dataclass
 class Room:
-    """A sandbox, with the helper in one of its forms. directory: where its snapshots are."""
+    """A sandbox, and a client of the helper in it. directory: where its snapshots are."""
 
     sandbox: Sandbox
     keeper: Keeper
@@ -160,7 +154,8 @@ def untorn(ticks: Sequence[int]) -> bool:
 
 
 @asynccontextmanager
-async def room_in(where: str, kind: Kind, runtime: Toolbox, image: str) -> AsyncIterator[Room]:
+async def room_in(where: str, image: str, mounted: Mount | None = None) -> AsyncIterator[Room]:
+    """A room of a provider. mounted: the Python that runs the helper; that of the image if None."""
     provider = make_provider(PROVIDERS[where])
     stack = uuid.uuid4().hex
     spec = SandboxSpec(
@@ -168,11 +163,11 @@ async def room_in(where: str, kind: Kind, runtime: Toolbox, image: str) -> Async
         image=ImageRef(reference="host" if where == "local" else image),
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(runtime.mount,),
+        mounts=(mounted,) if mounted else (),
     )
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
-        yield Room(sandbox, Keeper(sandbox, program_of(kind, runtime), kind))
+        yield Room(sandbox, Keeper(sandbox, PYTHON if mounted else "python3"))
     finally:
         await asyncio.shield(provider.remove(spec.name))
         await provider.sweep(stack)

@@ -6,7 +6,6 @@ manifest, which `ManifestEnvironment` implements, or is a class in the user's co
 
 from benchflow.planes.environment.environment_lookup import check_environment, open_environment, prepare_sandbox
 from benchflow.planes.environment.environment_trial import EnvironmentCheck, Setting, try_world
-from benchflow.planes.environment.helper_interpreter import Kind
 from benchflow.planes.environment.observing import differences
 from benchflow.planes.environment.outfit import Outfit
 from benchflow.planes.environment.verifier_urls import urls_of_verifier
@@ -15,7 +14,6 @@ from benchflow.planes.environment.writing import parse_post
 
 __all__ = [
     "EnvironmentCheck",
-    "Kind",
     "Outfit",
     "Setting",
     "WorldContext",

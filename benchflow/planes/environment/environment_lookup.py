@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchflow.contracts.environment import EnvironmentRef
@@ -11,7 +11,6 @@ from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.paths import StatePaths
 from benchflow.planes.environment.environment_code import code_of
-from benchflow.planes.environment.helper_interpreter import Kind
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.environment.outfit import Outfit, fit_out_world, with_ports
 from benchflow.planes.environment.world_context import WorldContext
@@ -34,7 +33,6 @@ async def prepare_sandbox(
     *,
     task: str,
     paths: StatePaths | None = None,
-    known: MutableMapping[tuple[str, str], Kind] | None = None,
     log: Path | None = None,
 ) -> tuple[SandboxSpec, Outfit | None]:
     """Return the specification of a world's sandbox, and the setup of its helper; None for an environment in code.
@@ -45,12 +43,11 @@ async def prepare_sandbox(
         provider: Provider of the sandbox.
         task: Id of the task, which the world is told.
         paths: State directory; None for the default one.
-        known: Cache of interpreters in images, by provider and image; it is extended.
         log: File for the output of a build.
     """
     if ref.code is not None:
         return with_ports(ref.manifest, wanted, task), None
-    return await fit_out_world(ref.manifest, wanted, provider, task=task, paths=paths, known=known, log=log)
+    return await fit_out_world(ref.manifest, wanted, provider, task=task, paths=paths, log=log)
 
 
 def open_environment(

@@ -255,9 +255,10 @@ class _Trial:
             return self._place
 
         self._place = await place()
-        self._writer = Writer(outfit.program, outfit.kind)
+        self._writer = Writer(outfit.python)
         self._world = self._world_in(self._place, recycle)
-        return f"{provider.name}; {'its own python3' if outfit.kind == 'python3' else 'a mounted Node'} reads the state"
+        whose = "its own python3" if outfit.python == "python3" else "a mounted Python"
+        return f"{provider.name}; {whose} reads the state"
 
     def _world_in(self, place: WorldPlace, recycle: Recycle | None = None) -> ManifestEnvironment:
         return ManifestEnvironment(

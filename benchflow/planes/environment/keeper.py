@@ -1,13 +1,12 @@
 """Client of the engine's helper in a sandbox, which works on the world's databases and ports.
 
-The helper programs (`benchflow.planes.environment.helper`) are run by the image's Python, or by a mounted Node, as
-root: the program's text and a request are its arguments, one line of JSON on stdout is the response. Nothing is
+The helper programs (`benchflow.planes.environment.helper`) are run as root, by the image's Python or by a mounted
+one: the program's text and a request are its arguments, one line of JSON on stdout is the response. Nothing is
 installed in the sandbox, and every operation may be repeated after a crash in the middle of it.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import re
@@ -20,13 +19,11 @@ from typing import Any
 from benchflow.contracts.environment import ProbeAnswer
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import StateBusyError, StateError, WorldError
-from benchflow.planes.environment.helper_interpreter import Kind
 
 PROBE_EVERY = 0.03
 """Seconds between two attempts of one probe."""
 
-_START = {"python3": ("-I", "-S", "-X", "utf8", "-c"), "node": ("--no-warnings", "--input-type=module", "-e")}
-_SUFFIX = {"python3": ".py", "node": ".mjs"}
+_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
 _OWN_IMPORT = re.compile(r"^from (?:__future__|benchflow\S*) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 _ANSWER = "benchflow "
 _PIECE = 64 * 1024
@@ -52,17 +49,10 @@ class Probed:
 class Keeper:
     """Client of the helper in one sandbox."""
 
-    def __init__(self, sandbox: Sandbox, program: Sequence[str], kind: Kind) -> None:
-        """Make it.
-
-        Args:
-            sandbox: The sandbox.
-            program: Argv that starts the interpreter there (`program_of`).
-            kind: Which interpreter that is.
-        """
+    def __init__(self, sandbox: Sandbox, python: str) -> None:
+        """Make it. python: name or path of the interpreter in the sandbox."""
         self.sandbox = sandbox
-        self._program = tuple(program)
-        self._kind = kind
+        self._python = python
 
     async def ask(self, operation: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Run an operation of the helper and return its response. Each may be repeated.
@@ -77,10 +67,9 @@ class Keeper:
                 `snapshot` or `restore`. `StateBusyError` if a process holds a database.
             WorldError: The helper gave no response to another operation, or not within the timeout.
         """
-        text = _text(operation, self._kind)
         asked = json.dumps({**request, "operation": operation, "timeout": timeout})
         pieces = [asked[at : at + _PIECE] for at in range(0, len(asked), _PIECE)]
-        words = (*self._program, *_START[self._kind], text, *pieces)
+        words = (self._python, *_OPTIONS, _text(operation), *pieces)
         # The helper's own alarm comes before this timeout, so that no helper keeps running beside the next one.
         result = await self.sandbox.control('exec "$@"', *words, timeout=timeout + 5)
         told = next((line for line in result.stdout.splitlines() if line.startswith(_ANSWER)), None)
@@ -89,7 +78,7 @@ class Keeper:
             why = f"did not end in {timeout:g} s" if late else f"ended with status {result.return_code}"
             kind = StateError if operation in ("snapshot", "restore") else WorldError
             raise kind(
-                f"the helper in the sandbox ({self._kind}, {operation}) {why}",
+                f"the helper in the sandbox ({self._python}, {operation}) {why}",
                 remedy="look whether the sandbox has memory and time enough",
                 log_tail=result.stderr[-2000:] or None,
             )
@@ -153,10 +142,8 @@ def _error(kind: str, message: str, path: str | None) -> StateError:
 
 
 @functools.cache
-def _text(operation: str, kind: Kind) -> str:
+def _text(operation: str) -> str:
     """Return the text of a helper program, in one piece with the module that all of them share."""
     directory = resources.files("benchflow.planes.environment.helper")
-    shared, own = ((directory / f"{name}{_SUFFIX[kind]}").read_text() for name in ("shared", operation))
-    if kind == "node":
-        return own.replace("./shared.mjs", "data:text/javascript;base64," + base64.b64encode(shared.encode()).decode())
+    shared, own = ((directory / f"{name}.py").read_text() for name in ("shared", operation))
     return shared + _OWN_IMPORT.sub("", own)

@@ -1,8 +1,7 @@
-"""Additions of a manifest's world to its sandbox: ports, entrypoint, and an interpreter for the engine's helper."""
+"""Additions of a manifest's world to its sandbox: ports, entrypoint, and a Python for the engine's helper."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from pathlib import Path
 
 from benchflow.contracts.base import Model
@@ -10,23 +9,20 @@ from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import ensure_runtime, image_with_toolboxes, libc_of
-from benchflow.planes.environment.helper_interpreter import Kind, interpreter_of, program_of
+from benchflow.planes.agent.toolbox import PYTHON, ensure_python, image_with_toolboxes
+from benchflow.planes.environment.helper_interpreter import has_python
 from benchflow.planes.environment.keeper import Keeper
 
 
 class Outfit(Model):
-    """Setup of the engine's helper in a sandbox: the interpreter that runs it."""
+    """Setup of the engine's helper in a sandbox: the Python that runs it."""
 
-    kind: Kind
-    """Which interpreter that is."""
-
-    program: tuple[str, ...]
-    """Argv that starts it in the sandbox."""
+    python: str
+    """Its name or path in the sandbox."""
 
     def keeper(self, sandbox: Sandbox) -> Keeper:
         """Return a client of the helper in a sandbox that was prepared so."""
-        return Keeper(sandbox, self.program, self.kind)
+        return Keeper(sandbox, self.python)
 
 
 async def fit_out_world(
@@ -36,13 +32,11 @@ async def fit_out_world(
     *,
     task: str,
     paths: StatePaths | None = None,
-    known: MutableMapping[tuple[str, str], Kind] | None = None,
     log: Path | None = None,
 ) -> tuple[SandboxSpec, Outfit]:
     """Return the specification of the sandbox with the world's additions, and the setup of the helper.
 
-    An image without a usable Python gets a Node: as a mount, or in an image that is built if the provider has no
-    mounts.
+    An image without a usable Python gets one: as a mount, or in an image that is built if the provider has no mounts.
 
     Args:
         manifest: The world.
@@ -50,30 +44,24 @@ async def fit_out_world(
         provider: Provider of the sandbox.
         task: Id of the task, which the world is told.
         paths: State directory; None for the default one.
-        known: Cache of interpreters in images, by provider and image; it is extended.
         log: File for the output of a build.
 
     Raises:
         SandboxError: The image does not start.
+        AgentInstallError: The image has no usable Python, and this host's can't be copied.
     """
-    image = (provider.name, wanted.image.identity)
-    kind = known.get(image) if known is not None else None
-    if kind is None:
-        kind = await interpreter_of(provider, wanted.image, paths, labels=wanted.labels)
-        if known is not None:
-            known[image] = kind
-    runtime = None
-    if kind == "node":
-        runtime = await ensure_runtime(paths, await libc_of(provider, wanted.image, paths, labels=wanted.labels))
+    python = "python3"
+    if not await has_python(provider, wanted.image, paths, labels=wanted.labels):
+        python, mount = PYTHON, await ensure_python(paths)
         if provider.capabilities().mounts:
-            wanted = wanted.model_copy(update={"mounts": (*wanted.mounts, runtime.mount)})
+            wanted = wanted.model_copy(update={"mounts": (*wanted.mounts, mount)})
         else:
-            fitted = await image_with_toolboxes(provider, wanted.image, [runtime], log=log)
-            wanted = wanted.model_copy(update={"image": fitted})
+            image = await image_with_toolboxes(provider, wanted.image, [mount], log=log)
+            wanted = wanted.model_copy(update={"image": image})
     fitted_out = with_ports(manifest, wanted, task).model_copy(
         update={"entrypoint": ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none"}
     )
-    return fitted_out, Outfit(kind=kind, program=program_of(kind, runtime))
+    return fitted_out, Outfit(python=python)
 
 
 def with_ports(manifest: Manifest, wanted: SandboxSpec, task: str) -> SandboxSpec:

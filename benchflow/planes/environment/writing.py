@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ConfigError, StateError, WorldError
-from benchflow.planes.environment.helper_interpreter import Kind
 
 TABLE = "benchflow_env_check"
 
-_PYTHON_INSERT = f"""
+_INSERT = f"""
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=10, isolation_level=None)
 db.execute("BEGIN IMMEDIATE")
@@ -26,16 +24,7 @@ db.execute("INSERT INTO {TABLE} (mark) VALUES ('written')")
 db.execute("COMMIT")
 db.close()
 """
-_NODE_INSERT = f"""
-import {{ DatabaseSync }} from "node:sqlite";
-const db = new DatabaseSync(process.argv[1], {{ timeout: 10000 }});
-db.exec("BEGIN IMMEDIATE");
-db.exec("CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, mark TEXT)");
-db.exec("INSERT INTO {TABLE} (mark) VALUES ('written')");
-db.exec("COMMIT");
-db.close();
-"""
-_PYTHON_POST = """
+_POST = """
 import http.client, sys, urllib.error, urllib.request
 url, kind, body = sys.argv[1:]
 request = urllib.request.Request(url, body.encode(), {"Content-Type": kind}, method="POST")
@@ -48,19 +37,6 @@ except urllib.error.HTTPError as error:
 except (OSError, http.client.HTTPException) as error:
     print("-", getattr(error, "reason", error))
 """
-_NODE_POST = """
-const [url, kind, body] = process.argv.slice(1);
-try {
-  const answer = await fetch(url, {
-    method: "POST", body, headers: { "Content-Type": kind }, signal: AbortSignal.timeout(30000),
-  });
-  const text = await answer.text();
-  console.log(answer.status, answer.ok ? "" : text.slice(0, 500));
-} catch (error) {
-  console.log("-", error.cause?.message || error.message);
-}
-"""
-_START = {"python3": ("-I", "-c"), "node": ("--no-warnings", "--input-type=module", "-e")}
 _GIVEN = re.compile(r"(https?://(?:\[[^\]\s]*\]|[^/?#:\s]+)(?::\d+)?(?:[/?][^:\s]*)?)(?::(.*))?", re.S)
 
 
@@ -88,20 +64,13 @@ def parse_post(text: str) -> Post:
 class Writer:
     """Writer to a world, from within its sandbox."""
 
-    def __init__(self, program: Sequence[str], kind: Kind) -> None:
-        """Make it.
-
-        Args:
-            program: Argv that starts the interpreter in the sandbox.
-            kind: Which interpreter that is.
-        """
-        self._start = (*program, *_START[kind])
-        self._insert = _PYTHON_INSERT if kind == "python3" else _NODE_INSERT
-        self._post = _PYTHON_POST if kind == "python3" else _NODE_POST
+    def __init__(self, python: str) -> None:
+        """Make it. python: name or path of the interpreter in the sandbox."""
+        self._start = (python, "-I", "-c")
 
     async def insert(self, sandbox: Sandbox, path: str) -> None:
         """Insert a row into the table `TABLE` of a database, which is created. Raise `StateError` if that fails."""
-        result = await sandbox.control('exec "$@"', *self._start, self._insert, path)
+        result = await sandbox.control('exec "$@"', *self._start, _INSERT, path)
         if result.return_code != 0:
             raise StateError(
                 "a row could not be written", key=path, remedy="see why SQLite cannot", log_tail=result.stderr[-2000:]
@@ -109,7 +78,7 @@ class Writer:
 
     async def send(self, sandbox: Sandbox, post: Post) -> str:
         """Send a request to a service; return a phrase about it. Raise `WorldError` unless its status is 2xx."""
-        words = (*self._start, self._post, post.url, _kind_of(post.body), post.body)
+        words = (*self._start, _POST, post.url, _kind_of(post.body), post.body)
         result = await sandbox.control('exec "$@"', *words)
         status, _, said = result.stdout.strip().partition(" ")
         if result.return_code != 0 or not status.startswith("2"):

@@ -123,7 +123,7 @@ async def plain(
 async def image(provider: DrivenProvider, runtime: Toolbox, plain: ImageRef, built: dict[str, ImageRef]) -> ImageRef:
     """The same with the runtime in it."""
     if "image" not in built:
-        built["image"] = await image_with_toolboxes(provider, plain, [runtime])
+        built["image"] = await image_with_toolboxes(provider, plain, [runtime.mount])
     return built["image"]
 
 
@@ -178,7 +178,7 @@ async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes
 async def test_an_image_with_toolboxes_is_built_once_and_keeps_what_it_was(
     provider: DrivenProvider, plain: ImageRef, image: ImageRef, runtime: Toolbox
 ) -> None:
-    assert await image_with_toolboxes(provider, plain, [runtime]) == image
+    assert await image_with_toolboxes(provider, plain, [runtime.mount]) == image
     assert image.reference != plain.reference
     assert image.workdir == "/some/where"
 

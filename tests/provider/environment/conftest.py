@@ -8,17 +8,19 @@ import pytest
 import pytest_asyncio
 from support.state_room import Room, attached, room_in
 
-from benchflow.planes.agent.toolbox import Toolbox
+from benchflow.paths import StatePaths
+from benchflow.planes.agent.toolbox import ensure_python
 
 
 @pytest_asyncio.fixture
 async def room(
-    request: pytest.FixtureRequest, runtime: Toolbox, base_image: str, use_state: Callable[[str], None]
+    request: pytest.FixtureRequest, base_image: str, kept: StatePaths, use_state: Callable[[str], None]
 ) -> AsyncIterator[Room]:
-    """A sandbox of the kind, and with the helper, that the test's parameter names."""
-    where, kind = request.param
+    """A sandbox of the provider, with the helper run by the Python, that the test's parameter names."""
+    where, _, whose = request.param.partition("-")
     use_state(where)
-    async with room_in(where, kind, runtime, base_image) as made:
+    mounted = await ensure_python(kept) if whose == "mounted" else None
+    async with room_in(where, base_image, mounted) as made:
         yield made
 
 

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.state_room import PROVIDERS, Room, by_both, by_python
+from support.state_room import PROVIDERS, Room, by_both, by_the_images
 
 from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.helper_interpreter import interpreter_of, program_of
+from benchflow.planes.environment.helper_interpreter import has_python
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.observing import observe
 from benchflow.planes.sandbox.docker import DockerDriver
@@ -103,7 +103,7 @@ async def test_all_targets_are_asked_until_they_are_healthy(room: Room) -> None:
     assert all(each.seconds is not None and each.seconds < 300 for each in probed.answers)
 
 
-@by_both
+@by_the_images
 async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
     hows = ["starting", "chunked", "rude", "shut", "silent"]
     async with serving(room, *(f"127.0.0.1,{9001 + n},{how}" for n, how in enumerate(hows))):
@@ -148,7 +148,7 @@ async def test_services_are_asked_for_what_they_show_of_their_state(room: Room) 
 
 
 @pytest.mark.long
-@by_python
+@by_the_images
 async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,fading"):
         # Less than a whole try, so that there is only the one that is cut short.
@@ -156,7 +156,7 @@ async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(ro
     assert [each.answer for each in probed.answers] == ["HTTP 503: not yet up"]
 
 
-@by_python
+@by_the_images
 async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
     probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=300))
     async with serving(room, "127.0.0.1,9001,healthy"):
@@ -164,7 +164,7 @@ async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
     assert probed.healthy
 
 
-@by_python
+@by_the_images
 async def test_the_wait_is_over_when_a_service_has_ended(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/two.exit")
     probed = await room.keeper.probe(tcp=[9001], deadline=600, exits=["/w/one.exit", "/w/two.exit"])
@@ -181,16 +181,16 @@ async def test_who_listens_on_a_port_is_told(room: Room) -> None:
     assert await room.keeper.ports_in_use([9003]) == {}
 
 
-@by_python
+@by_the_images
 async def test_a_request_may_be_larger_than_one_argument(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/exit")
     exits = [f"/w/{'é' * 50}{number}" for number in range(1500)]
     assert (await room.keeper.probe(tcp=[9], deadline=60, exits=[*exits, "/w/exit"])).ended == ("/w/exit",)
 
 
-@by_python
+@by_the_images
 async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> None:
-    broken = Keeper(room.sandbox, ("/no/such/program",), "python3")
+    broken = Keeper(room.sandbox, "/no/such/program")
     with pytest.raises(WorldError, match="ended with status 127") as failed:
         await broken.ports_in_use([1])
     assert "not found" in str(failed.value.log_tail)
@@ -198,7 +198,7 @@ async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> 
         await broken.ask("snapshot", {}, 5)
 
 
-@by_python
+@by_the_images
 async def test_a_helper_that_does_not_end_is_given_up(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,silent"):
         request = {"http": [], "tcp": [1], "deadline": 60, "exits": [], "every": 0.02}
@@ -218,16 +218,15 @@ async def test_the_images_python_is_found_once(where: str, state: Path, base_ima
     labels = {"benchflow.stack": uuid.uuid4().hex}
     image = ImageRef(reference="host" if where == "local" else base_image)
     try:
-        assert await interpreter_of(provider, image, paths, labels=labels) == "python3"
-        file = paths.toolboxes / "interpreter.json"
+        assert await has_python(provider, image, paths, labels=labels)
+        file = paths.toolboxes / "python.json"
         (key,) = json.loads(file.read_text())
-        file.write_text(json.dumps({key: "node"}))
-        assert await interpreter_of(provider, image, paths, labels=labels) == "node", "it is known, and not asked again"
+        file.write_text(json.dumps({key: "no"}))
+        assert not await has_python(provider, image, paths, labels=labels), "it is known, and not asked again"
         assert await provider.owned(labels["benchflow.stack"]) == []
     finally:
         await provider.sweep(labels["benchflow.stack"])
         await provider.close()
-    assert program_of("python3") == ("python3",)
 
 
 @pytest.mark.docker
@@ -245,7 +244,7 @@ async def test_a_look_that_is_cancelled_while_it_removes_its_sandbox_removes_it(
     provider, labels = Provider(DockerDriver()), {"benchflow.stack": uuid.uuid4().hex}
     try:
         image = ImageRef(reference=base_image)
-        looking = asyncio.create_task(interpreter_of(provider, image, StatePaths(tmp_path), labels=labels))
+        looking = asyncio.create_task(has_python(provider, image, StatePaths(tmp_path), labels=labels))
         await removing.wait()
         looking.cancel()
         # Not before the cancel has come to where the look waits.
@@ -265,7 +264,7 @@ async def test_a_look_that_is_cancelled_while_it_removes_its_sandbox_removes_it(
     "step",
     ["find / -name '_sqlite3*.so' -delete", pytest.param("rm -f /usr/bin/python3*", marks=pytest.mark.long)],
 )
-async def test_an_image_without_python_or_its_sqlite_is_left_to_node(
+async def test_an_image_without_python_or_its_sqlite_is_told_from_one_with_them(
     state: Path, base_image: str, tmp_path: Path, step: str
 ) -> None:
     provider = DrivenProvider(DockerDriver())
@@ -278,7 +277,7 @@ async def test_an_image_without_python_or_its_sqlite_is_left_to_node(
         )
         try:
             labels = {"benchflow.stack": uuid.uuid4().hex}
-            assert await interpreter_of(provider, image, StatePaths(tmp_path), labels=labels) == "node"
+            assert not await has_python(provider, image, StatePaths(tmp_path), labels=labels)
         finally:
             await provider.remove_image(image)
     finally:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.state_room import Ledger, Room, by_both, by_python, by_python_locally, untorn
+from support.state_room import Ledger, Room, by_both, by_the_images, locally, untorn
 
 from benchflow.errors import StateBusyError, StateError
 from benchflow.planes.environment.world_state import FENCE_TABLE, SNAPSHOTS, diff_snapshots, read_state
@@ -83,7 +83,7 @@ async def test_every_kind_of_database_comes_back_as_it_was(room: Room) -> None:
     assert left <= await room.names("/data") <= left | {"persist.db-journal"}
 
 
-@by_python
+@by_the_images
 async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     insert = "INSERT INTO mail VALUES (1, 'in the log')"
@@ -93,7 +93,7 @@ async def test_rows_that_are_only_in_the_log_are_captured(room: Room, tmp_path: 
     assert read_state(tmp_path / "one", rows=1).table("/data/a.db", "mail").values == [[1, "in the log"]]
 
 
-@by_python
+@by_the_images
 async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path) -> None:
     await room.sql("/x/a.db", MAIL + "INSERT INTO mail VALUES (1, 'x');", COUNT)
     await room.sql("/y/a.db", MAIL + "INSERT INTO mail VALUES (1, 'y'), (2, 'y');", COUNT)
@@ -110,7 +110,7 @@ async def test_missing_empty_and_equally_named_files(room: Room, tmp_path: Path)
     assert await room.sql("/x/empty.db", "SELECT count(*) FROM sqlite_master") == [[0]]
 
 
-@by_python
+@by_the_images
 async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None:
     paths = ["/data/ö #1?%41.db", '/data/it\'s "quoted" $HOME `x`.db', "/data/a;b&c=d.db"]
     for path in paths:
@@ -124,7 +124,7 @@ async def test_paths_may_hold_what_means_something_elsewhere(room: Room) -> None
     assert len((await room.sh("ls -A /data")).splitlines()) == 3
 
 
-@by_python
+@by_the_images
 async def test_a_name_is_taken_once(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -137,7 +137,7 @@ async def test_a_name_is_taken_once(room: Room) -> None:
     assert await room.names(SNAPSHOTS) == {".lock", "one", "two"}
 
 
-@by_both
+@by_the_images
 async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_path: Path) -> None:
     ledger = Ledger(room)
     await ledger.start()
@@ -161,7 +161,7 @@ async def test_several_databases_are_captured_as_of_one_moment(room: Room, tmp_p
     await ledger.stop()
 
 
-@by_python
+@by_the_images
 async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh("ln -s /proc/self/environ /data/link.db; ln -s a.db /data/same.db; ln /data/a.db /data/hard.db")
@@ -194,7 +194,7 @@ async def test_paths_that_are_not_the_worlds_are_refused(room: Room) -> None:
     assert await room.names(SNAPSHOTS) == {".lock"}
 
 
-@by_python
+@by_the_images
 async def test_a_link_is_followed_and_stays(room: Room) -> None:
     await room.sql("/real/a.db", MAIL, COUNT)
     await room.sh("mkdir /data; ln -s ../real/a.db /data/a.db; ln -s /dev/shm/b.db /data/b.db")
@@ -207,7 +207,7 @@ async def test_a_link_is_followed_and_stays(room: Room) -> None:
     assert await room.sh("readlink /data/a.db /data/b.db") == "../real/a.db\n/dev/shm/b.db\n"
 
 
-@by_both
+@by_the_images
 async def test_a_process_that_does_not_let_go_is_told_of(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sql("/data/b.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
@@ -220,7 +220,7 @@ async def test_a_process_that_does_not_let_go_is_told_of(room: Room) -> None:
     assert (await store.snapshot("one", ["/data/a.db", "/data/b.db"])).size > 0
 
 
-@by_both
+@by_the_images
 async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> None:
     store = room.store(patience=0.2)
     for name, journal in (("a", "WAL"), ("b", "DELETE")):
@@ -240,7 +240,7 @@ async def test_nothing_is_put_under_a_process_that_has_it_open(room: Room) -> No
         assert await room.sql(path, COUNT) == [[0]]
 
 
-@by_python
+@by_the_images
 async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     await room.sh("chown -R 1234 /data")
@@ -250,7 +250,7 @@ async def test_a_process_of_another_user_is_noticed_by_its_locks(room: Room) -> 
             await room.store().restore(taken, live=False)
 
 
-@by_python
+@by_the_images
 async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -272,7 +272,7 @@ async def test_a_snapshot_that_was_changed_is_not_put_back(room: Room, tmp_path:
     assert await room.names("/data") == {"a.db"}
 
 
-@by_python
+@by_the_images
 async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     for path in ("/data/a.db", "/data/c.db"):
         await room.sql(path, "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
@@ -295,7 +295,7 @@ async def test_a_live_restore_says_what_it_cannot_do(room: Room) -> None:
     assert await room.sql("/data/c.db", COUNT) == [[0]]
 
 
-@by_python
+@by_the_images
 async def test_a_log_that_a_killed_process_left_is_not_played_back(room: Room) -> None:
     await room.sql("/data/a.db", "PRAGMA journal_mode=WAL;" + MAIL, COUNT)
     taken = await room.store().snapshot("one", ["/data/a.db"])
@@ -306,7 +306,7 @@ async def test_a_log_that_a_killed_process_left_is_not_played_back(room: Room) -
     assert await room.sql("/data/a.db", COUNT) == [[0]]
 
 
-@by_python
+@by_the_images
 async def test_a_full_disk_is_told_and_nothing_is_left(room: Room) -> None:
     fill = "INSERT INTO mail SELECT value, randomblob(100000) FROM (WITH RECURSIVE n(value) AS (SELECT {} UNION ALL "
     fill += "SELECT value + 1 FROM n WHERE value < {}) SELECT value FROM n)"
@@ -333,7 +333,7 @@ async def test_a_full_disk_is_told_and_nothing_is_left(room: Room) -> None:
     assert await room.sql("/data/a.db", COUNT) == [[100]]
 
 
-@by_python
+@by_the_images
 async def test_a_snapshot_is_brought_to_this_host(room: Room, tmp_path: Path) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     store = room.store()
@@ -354,7 +354,7 @@ async def test_a_snapshot_is_brought_to_this_host(room: Room, tmp_path: Path) ->
     assert diff_snapshots(tmp_path / "before", tmp_path / "after").is_empty
 
 
-@by_python
+@by_the_images
 async def test_what_a_dead_helper_left_is_cleared_away(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh(
@@ -368,7 +368,7 @@ async def test_what_a_dead_helper_left_is_cleared_away(room: Room) -> None:
     assert await room.sql("/data/a.db", f"SELECT count(*) FROM sqlite_master WHERE name = '{FENCE_TABLE}'") == [[0]]
 
 
-@by_python
+@by_the_images
 async def test_one_who_is_locked_out_by_a_dying_helper_says_so(room: Room) -> None:
     await room.sql("/data/a.db", MAIL, COUNT)
     await room.sh('mkdir -p "$1"', SNAPSHOTS)
@@ -379,7 +379,7 @@ async def test_one_who_is_locked_out_by_a_dying_helper_says_so(room: Room) -> No
 
 
 @pytest.mark.soak
-@by_python_locally
+@locally
 async def test_a_gigabyte_goes_there_and_back(room: Room) -> None:
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1024) "
     fill = f"INSERT INTO mail {many} SELECT i, randomblob(1048576) FROM n; PRAGMA journal_mode=WAL;"

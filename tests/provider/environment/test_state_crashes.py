@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 import pytest
-from support.state_room import Ledger, Room, by_both, by_python, by_python_locally, rooms, untorn
+from support.state_room import Ledger, Room, by_the_images, locally, untorn
 
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import BenchFlowError
@@ -140,18 +140,18 @@ async def go_through(room: Room, ending: Ending, signs: dict[str, Sequence[str]]
 FEW = {what: signs[-1:] for what, signs in SIGNS.items()}
 
 
-@by_python
+@by_the_images
 async def test_a_killed_helper_is_made_good_by_the_next(room: Room, other: Room) -> None:
     await go_through(room, Ending(other, "helper"), FEW)
 
 
-@by_python
+@by_the_images
 async def test_a_caller_that_goes_away_leaves_nothing_that_the_next_would_trip_over(room: Room, other: Room) -> None:
     await go_through(room, Ending(other, "caller"), FEW)
 
 
 @pytest.mark.long
-@by_both
+@by_the_images
 @pytest.mark.parametrize("who", ["helper", "caller"])
 async def test_who_works_on_state_may_end_at_any_moment(
     room: Room, other: Room, who: Literal["helper", "caller"]
@@ -232,18 +232,18 @@ class Life:
         await self._ledger.tell("resume")
 
 
-@by_python
+@by_the_images
 async def test_a_world_is_where_it_must_be_after_any_sequence(room: Room) -> None:
     await Life(room, 6).run(12)
 
 
 @pytest.mark.long
-@rooms()
+@by_the_images
 async def test_a_world_is_where_it_must_be_after_eighty_steps(room: Room) -> None:
     await Life(room, 7).run(80)
 
 
 @pytest.mark.soak
-@by_python_locally
+@locally
 async def test_a_world_is_where_it_must_be_after_a_thousand_steps(room: Room) -> None:
     await Life(room, 8).run(1000)

@@ -69,7 +69,7 @@ class AcpAgent(RolloutAgent):
         place = self.place
         libc = await libc_of(place.provider, wanted.image, self._paths, labels=wanted.labels)
         mounted = place.provider.capabilities().mounts
-        toolboxes = await self._toolboxes(libc)
+        toolboxes = [toolbox.mount for toolbox in await self._toolboxes(libc)]
         setup = RuntimeSetup(libc=libc, mounted=mounted, access=place.access)
         with storage_errors(place.directory):
             place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -80,9 +80,7 @@ class AcpAgent(RolloutAgent):
         files = SessionFiles.below(place.directory)
         with storage_errors(files.shared):
             files.shared.mkdir(exist_ok=True, mode=0o700)
-        mounts = [run_mount(files), *(toolbox.mount for toolbox in toolboxes)]
-        # The world may need the same toolbox, and have its mount in the spec.
-        return wanted.model_copy(update={"mounts": tuple(dict.fromkeys([*wanted.mounts, *mounts]))})
+        return wanted.model_copy(update={"mounts": (*wanted.mounts, run_mount(files), *toolboxes)})
 
     async def set_up(self) -> None:
         """Start the relay to the gateway in the sandbox, if the agent calls its model through the gateway."""

@@ -7,6 +7,7 @@ of this host, needs only this interpreter and a package index, and a task's imag
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
@@ -14,8 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchflow.contracts.agent_record import NODE_VERSION, AgentRecord, NodeInstall, PythonInstall
+from benchflow.contracts.agent_record import NODE_VERSION, TOOLBOX_ROOT, AgentRecord, NodeInstall, PythonInstall
 from benchflow.contracts.ids import short_hash
+from benchflow.contracts.sandbox import Mount
 from benchflow.errors import AgentInstallError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import built_once, measure
@@ -23,7 +25,7 @@ from benchflow.planes.agent.toolbox.libc import libc_of
 from benchflow.planes.agent.toolbox.musl import musl_version
 from benchflow.planes.agent.toolbox.node import NPM_VERSION, install_node, node_arch
 from benchflow.planes.agent.toolbox.portable_python import Interpreter, find_interpreter
-from benchflow.planes.agent.toolbox.python import install_python
+from benchflow.planes.agent.toolbox.python import copy_interpreter, install_python
 from benchflow.planes.agent.toolbox.toolbox_fit import require_runs_in
 from benchflow.planes.agent.toolbox.toolbox_layer import image_with_toolboxes
 from benchflow.planes.agent.toolbox.toolbox_manifest import (
@@ -38,10 +40,12 @@ from benchflow.planes.agent.toolbox.toolbox_scripts import ToolboxScripts, read_
 
 __all__ = [
     "PUMP",
+    "PYTHON",
     "RELAY",
     "Libc",
     "Toolbox",
     "ToolboxManifest",
+    "ensure_python",
     "ensure_runtime",
     "ensure_toolbox",
     "image_with_toolboxes",
@@ -58,6 +62,12 @@ PUMP = "pump"
 
 RELAY = "relay"
 """Name of the relay, by which a sandbox reaches the model gateway, in the same toolbox."""
+
+# Its path is the same for all versions: a checkpoint of a sandbox may be continued where the host has another one.
+_PYTHON_ROOT = f"{TOOLBOX_ROOT}/python"
+
+PYTHON = f"{_PYTHON_ROOT}/bin/python3"
+"""Path in a sandbox of the Python that `ensure_python` mounts."""
 
 
 async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") -> Toolbox:
@@ -81,6 +91,21 @@ async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") 
     toolbox = await ensure_toolbox(record, paths, libc)
     assert toolbox is not None
     return toolbox
+
+
+async def ensure_python(paths: StatePaths | None = None) -> Mount:
+    """Return the mount of a portable copy of this host's Python, which runs in all images. It is made if there is none.
+
+    Args:
+        paths: State paths with the toolboxes; None for the default.
+
+    Raises:
+        AgentInstallError: This host's Python cannot be copied.
+    """
+    _require_host()
+    interpreter = await asyncio.to_thread(find_interpreter, f"3.{sys.version_info.minor}", needs_pip=False)
+    copy = await copy_interpreter(interpreter, (paths or StatePaths.default()).toolboxes / "runtimes")
+    return Mount(source=str(copy), target=_PYTHON_ROOT, read_only=True)
 
 
 async def ensure_toolbox(record: AgentRecord, paths: StatePaths | None = None, libc: Libc = "glibc") -> Toolbox | None:

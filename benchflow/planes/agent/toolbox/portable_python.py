@@ -8,6 +8,7 @@ that it starts itself (`multiprocessing`, `python -m`) use the copy, too, and no
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -144,8 +145,13 @@ class Interpreter:
                 yield str(file)
 
 
-def find_interpreter(wanted: str) -> Interpreter:
-    """Return a Python of this host that can be copied. wanted: its minor version, as `3.12`.
+@functools.cache  # Its question takes a good part of a second.
+def find_interpreter(wanted: str, *, needs_pip: bool = True) -> Interpreter:
+    """Return a Python of this host that can be copied.
+
+    Args:
+        wanted: Its minor version, as `3.12`.
+        needs_pip: Whether it must have pip, for a copy that packages are installed to.
 
     Raises:
         AgentInstallError: There is none. The error names those that were found.
@@ -157,11 +163,10 @@ def find_interpreter(wanted: str) -> Interpreter:
             continue
         looked.append(candidate)
         loader = next((name for name in said["libraries"] if Path(name).name.startswith("ld-linux")), None)
-        if loader is not None and said["glibc"] and said["pip"] and _knows_argv0(loader):
+        if loader is not None and said["glibc"] and (said["pip"] or not needs_pip) and _knows_argv0(loader):
             return Interpreter(said, loader)
-    why = (
-        f"{', '.join(looked)} cannot be copied: it needs glibc 2.33 and pip (or ensurepip)" if looked else "none found"
-    )
+    needs = "glibc 2.33 and pip (or ensurepip)" if needs_pip else "glibc 2.33"
+    why = f"{', '.join(looked)} cannot be copied: it needs {needs}" if looked else "none found"
     raise AgentInstallError(
         f"this host has no Python {wanted} to build a toolbox from: {why}",
         key="install.python",

@@ -38,8 +38,7 @@ async def install_python(install: PythonInstall, interpreter: Interpreter, root:
     Raises:
         AgentInstallError: It fails.
     """
-    runtime = runtimes / f"python-{interpreter.key}"
-    await built_once(runtime, lambda part: _make_runtime(interpreter, part))
+    runtime = await copy_interpreter(interpreter, runtimes)
     await asyncio.to_thread(link_tree, runtime, root)
     # The files are links to the runtime's, but the directories are the toolbox's own.
     for at, _, _ in os.walk(root):
@@ -87,6 +86,17 @@ async def install_python(install: PythonInstall, interpreter: Interpreter, root:
         probe=("bin/python3", *_OPTIONS, "--version"),
         libc="own",
     )
+
+
+async def copy_interpreter(interpreter: Interpreter, runtimes: Path) -> Path:
+    """Return the directory below `runtimes` with a copy of an interpreter, made if there is none.
+
+    Raises:
+        AgentInstallError: It fails.
+    """
+    copy = runtimes / f"python-{interpreter.key}"
+    await built_once(copy, lambda part: _make_runtime(interpreter, part))
+    return copy
 
 
 async def _make_runtime(interpreter: Interpreter, part: Path) -> None:

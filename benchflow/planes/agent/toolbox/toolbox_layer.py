@@ -8,32 +8,32 @@ from pathlib import Path
 
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageConfig, ImageRef
+from benchflow.contracts.sandbox import Mount
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ConfigError
-from benchflow.planes.agent.toolbox.toolbox_manifest import Toolbox
 from benchflow.store import write_atomic
 
 _TIMEOUT = 1800.0
 
 
 async def image_with_toolboxes(
-    provider: SandboxProvider, image: ImageRef, toolboxes: Sequence[Toolbox], *, log: Path | None = None
+    provider: SandboxProvider, image: ImageRef, mounts: Sequence[Mount], *, log: Path | None = None
 ) -> ImageRef:
-    """Return an image with toolboxes at their mount paths, based on another one.
+    """Return an image with toolboxes in place of their mounts, based on another one.
 
     It is built once for the same toolboxes.
 
     Args:
         provider: Provider of the sandbox.
         image: Image to add the toolboxes to, and returned if there are none.
-        toolboxes: The toolboxes, which must lie in one directory.
+        mounts: Mounts of the toolboxes, which must lie in one directory.
         log: File for the output of the build.
 
     Raises:
         ImageBuildError: The build fails.
         ConfigError: The toolboxes lie in several directories.
     """
-    wanted = sorted({(toolbox.mount_path, toolbox.root) for toolbox in toolboxes})
+    wanted = sorted({(mount.target, Path(mount.source)) for mount in mounts})
     if not wanted:
         return image
     (directory, *others) = {root.parent for _, root in wanted}

@@ -1,6 +1,6 @@
-"""The helper programs that the engine runs inside a sandbox, in Python and in JavaScript with the same behaviour.
+"""The helper programs that the engine runs inside a sandbox.
 
 `snapshot` copies databases, `restore` restores them; `probe` polls services until they are healthy, `ports` finds
-listeners, `observe` sends GET requests. They are sent as text and never installed. Of the Python ones the engine
-imports constants alone; they use only features of Python 3.7.
+listeners, `observe` sends GET requests. They are sent as text and never installed. They use only features of
+Python 3.7, and the engine imports constants alone of them.
 """
