@@ -13,11 +13,11 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from benchflow.contracts.gateway import CallError, CallTiming
-from benchflow.gateway.dialects import Answered, Dialect, Document, count_spoken, documents
 from benchflow.gateway.key_cutter import KeyForms
 from benchflow.gateway.memory_budget import RESPONSE_LIMIT
 from benchflow.gateway.plain_body import UnpackingError, unpack
 from benchflow.gateway.upstream import HOP_BY_HOP
+from benchflow.llm_apis import Dialect, Document, ParsedResponse, count_spoken, documents
 
 _SET_HERE = HOP_BY_HOP | {"content-length", "date", "server"}
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -84,7 +84,7 @@ class RecordedResponse:
         """Return an error of the gateway's own in the format of the dialect, marked as not to be retried."""
         self.error = error
         headers = {"content-type": "application/json", "x-should-retry": "false"}
-        return self.whole(status, headers, json.dumps(dialect.error(status, error.message)).encode())
+        return self.whole(status, headers, json.dumps(dialect.error_body(status, error.message)).encode())
 
     @property
     def response(self) -> web.StreamResponse:
@@ -149,10 +149,10 @@ def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacke
 class ReadAnswer(NamedTuple):
     """A parsed response."""
 
-    answered: Answered
+    answered: ParsedResponse
     """All that the endpoint has sent."""
 
-    heard: Answered
+    heard: ParsedResponse
     """The part that was delivered to the agent; the same as `answered` for a compressed body."""
 
     spoken: int
@@ -182,9 +182,9 @@ def read_answer(body: bytes, delivered: int, encoding: str, dialect: Dialect | N
 
     if dialect is None:
         collections.deque(counted(), maxlen=0)
-        return ReadAnswer(Answered(), Answered(), spoken)
-    answered = heard = dialect.answered(counted())
+        return ReadAnswer(ParsedResponse(), ParsedResponse(), spoken)
+    answered = heard = dialect.parse_response(counted())
     if delivered < len(body) and not encoding:
-        heard = dialect.answered(documents(body[:delivered]))
+        heard = dialect.parse_response(documents(body[:delivered]))
     # A body that holds no JSON document may be model output as a whole.
     return ReadAnswer(answered, heard, spoken or (0 if found else len(plain)))

@@ -27,8 +27,8 @@ from benchflow.contracts.gateway import (
 )
 from benchflow.disk_writes import append_all, end_of_lines
 from benchflow.gateway.budget import Meter
-from benchflow.gateway.dialects import read_json
 from benchflow.gateway.refusals import Refusals
+from benchflow.llm_apis import read_json
 from benchflow.secrets import Redactor
 from benchflow.store import storage_errors
 from benchflow.trajectories.journal import timestamp

@@ -21,7 +21,6 @@ from benchflow.gateway.allowed_requests import Passed
 from benchflow.gateway.answer import ReadAnswer, RecordedResponse, plain_headers, read_answer
 from benchflow.gateway.budget import estimate_usage, is_plausible
 from benchflow.gateway.call_record import TOKEN_COUNT, CallRedactor, body_member, line, response_member
-from benchflow.gateway.dialects import DIALECTS, Answered, Dialect, read_json
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.key_cutter import key_forms
 from benchflow.gateway.memory_budget import LARGE, RESPONSE_LIMIT, Capacity, Reservation
@@ -29,7 +28,6 @@ from benchflow.gateway.plain_body import PlainBody, UnpackingError
 from benchflow.gateway.request_body import BodyError, TakenRequest, receive_body, reserved_size, take_request
 from benchflow.gateway.rollouts import RolloutCalls
 from benchflow.gateway.sampling import applied, changes_calls
-from benchflow.gateway.side_calls import side_reason
 from benchflow.gateway.surcharges import find_surcharge
 from benchflow.gateway.upstream import (
     Asking,
@@ -40,7 +38,9 @@ from benchflow.gateway.upstream import (
     upstream_headers,
     upstream_url,
 )
-from benchflow.gateway.value_counts import MAX_VALUES, AnswerValues, count_values
+from benchflow.llm_apis import DIALECTS, Dialect, ParsedResponse, read_json
+from benchflow.llm_apis.side_calls import side_reason
+from benchflow.llm_apis.value_counts import MAX_VALUES, AnswerValues, count_values
 from benchflow.trajectories.journal import timestamp
 
 ERROR_LIMIT = 16 * 1024 * 1024
@@ -137,7 +137,7 @@ class Exchange:
                         asking.shrink(self._taken.size)
                         other = TOKEN_COUNT if self._passed.counts_as == "token_count" else "additional"
                         agent = self._rollout.registration.agent
-                        self._side = side_reason(agent, self._taken.asked) if self._dialect is not None else other
+                        self._side = side_reason(agent, self._taken.parsed) if self._dialect is not None else other
                         async with capacity.answers.reserved(holder, 0) as answering:
                             return await self._carry_out(upstream, capacity, answering)
                 except BodyError as error:
@@ -199,7 +199,9 @@ class Exchange:
 
     def _expect_usage(self) -> bool:
         """Return whether the response has not reported its usage yet; if so, count an estimate until it does."""
-        read = self._read_answer() if len(self._answer.body) < LARGE else ReadAnswer(Answered(), Answered(), 0)
+        read = (
+            self._read_answer() if len(self._answer.body) < LARGE else ReadAnswer(ParsedResponse(), ParsedResponse(), 0)
+        )
         if read.answered.usage is not None and read.answered.finish is not None:
             return False
         expected = self._priced(self._estimated(read.answered.usage, read.spoken), read.answered.model)
@@ -265,8 +267,8 @@ class Exchange:
             "api": self._dialect.api if self._dialect is not None else "other",
             "method": self._request.method,
             "path": self._passed.path,
-            "model": self._taken.asked.model,
-            "stream": self._taken.asked.stream,
+            "model": self._taken.parsed.model,
+            "stream": self._taken.parsed.stream,
             "sampling_applied": None,
             "source": "live",
         }
@@ -332,7 +334,7 @@ class Exchange:
         It is empty where the request names no model, since the endpoint may choose any. A registration's additional
         requests are unpriced, too: no dialect reports what they cost.
         """
-        model = self._taken.asked.model or ""
+        model = self._taken.parsed.model or ""
         if not prices.has_price(model) or self._dialect is None or self._taken.document is None:
             return model
         return find_surcharge(self._dialect.api, self._taken.document)
@@ -357,7 +359,7 @@ class Exchange:
 
     @property
     def _model(self) -> str:
-        return self._taken.asked.model or self._rollout.registration.model or ""
+        return self._taken.parsed.model or self._rollout.registration.model or ""
 
     async def _live(self, upstream: Upstream, body: bytes, memory: Reservation) -> web.StreamResponse:
         """Forward the call to the upstream, and return the agent's response."""
@@ -587,7 +589,7 @@ class Exchange:
         """Return the usage with its cost: of the requested model, or of the answering one if it is dearer."""
         if usage is None:
             return None
-        cost = prices.cost(self._taken.asked.model or self._rollout.registration.model, usage)
+        cost = prices.cost(self._taken.parsed.model or self._rollout.registration.model, usage)
         if cost is not None:
             cost = max(cost, prices.cost(answering, usage) or 0.0)
         return usage.model_copy(update={"cost_usd": cost})

@@ -11,7 +11,6 @@ from aiohttp import ClientResponse
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from benchflow.contracts.gateway import Api, Registration, RetryPolicy, Sampling
-from benchflow.gateway.dialects import DIALECTS, documents, is_answer
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.gateway_client import make_token
 from benchflow.gateway.key_cutter import key_forms
@@ -27,6 +26,7 @@ from benchflow.gateway.upstream import (
     upstream_headers,
     upstream_url,
 )
+from benchflow.llm_apis import DIALECTS, documents, is_answer
 from benchflow.paths import StatePaths
 
 ANSWER_SEC = 60.0
@@ -40,13 +40,6 @@ FIRST_WAIT_SEC = 1.0
 
 MAX_TOKENS: dict[Api, int] = {"openai-chat": 1, "openai-responses": 16, "anthropic-messages": 1, "gemini": 1}
 """Requested maximum of tokens, by dialect. OpenAI's responses refuse fewer than 16."""
-
-_PATHS: dict[Api, str] = {
-    "openai-chat": "/v1/chat/completions",
-    "openai-responses": "/v1/responses",
-    "anthropic-messages": "/v1/messages",
-    "gemini": "/v1beta/models/{model}:generateContent",
-}
 
 _OF_PARAMETERS = frozenset({400, 413, 422})
 """Statuses of endpoints that accept the key and the model, and refuse other parts of the request."""
@@ -88,7 +81,7 @@ async def probe(
     if api == "anthropic-messages":
         given["anthropic-version"] = "2023-06-01"
     headers = upstream_headers(CIMultiDictProxy(given), registration, key)
-    url = upstream_url(registration, _PATHS[api].format(model=model))
+    url = upstream_url(registration, DIALECTS[api].path.format(model=model))
     body = json.dumps(_question(api, base_url, model)).encode()
     asking = Asking(Outage(lambda sent: None), key_forms(*(key or ("", ""))).cover_text, model)
     upstream = Upstream()
@@ -111,7 +104,7 @@ async def _read_problem(response: ClientResponse, api: Api, asking: Asking, mode
     if len(body) >= ANSWER_BYTES or response.headers.get("Content-Encoding", "identity") != "identity":
         return None
     found = list(documents(body))
-    answered = DIALECTS[api].answered(found)
+    answered = DIALECTS[api].parse_response(found)
     if answered.finish != "error" and (answered.finish or any(is_answer(document) for document in found)):
         return None
     words = endpoint_words(asking.cover(body.decode("utf-8", "replace")))
@@ -127,5 +120,5 @@ def _question(api: Api, base_url: str, model: str) -> dict[str, Any]:
         body = {"model": model, "input": "Hi", "store": False}
     else:
         body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
-    DIALECTS[api].sample(body, Sampling(max_tokens=MAX_TOKENS[api]), base_url)
+    DIALECTS[api].apply_sampling(body, Sampling(max_tokens=MAX_TOKENS[api]), base_url)
     return body

@@ -16,10 +16,10 @@ from typing import Any
 from benchflow.contracts.gateway import Divergence, PrefixState, Registration
 from benchflow.errors import ConfigError
 from benchflow.gateway.call_record import head_of
-from benchflow.gateway.dialects import Document, documents, read_json
 from benchflow.gateway.form_difference import is_prefix, short_diff
+from benchflow.gateway.model_output import repeated_output, response_output
 from benchflow.gateway.normal_form import Normaliser
-from benchflow.gateway.said import repeated_in, said_in
+from benchflow.llm_apis import Document, documents, read_json
 
 _SYSTEM = ("system", "developer")
 
@@ -79,15 +79,15 @@ def prefix_divergence(
     if not found:
         message = f"the call begins otherwise than the parent's last: {found.shared} of {found.of} messages are equal"
         return Divergence(seq=seq, recorded=recorded, message=message, diff=found.diff)
-    said = said_in(api, earlier_response).form
-    if not any(said.values()):
+    output = response_output(api, earlier_response)
+    if not any(output.values()):
         return None
     rest = later_request.get(name)
-    heard = repeated_in(api, rest[found.of :] if isinstance(rest, list) else []).form
-    if heard == said:
+    repeated = repeated_output(api, rest[found.of :] if isinstance(rest, list) else [])
+    if repeated == output:
         return None
     message = "the call does not repeat the answer to the parent's last"
-    return Divergence(seq=seq, recorded=recorded, message=message, diff=short_diff(said, heard))
+    return Divergence(seq=seq, recorded=recorded, message=message, diff=short_diff(output, repeated))
 
 
 def _spoken(conversation: Any) -> Any:

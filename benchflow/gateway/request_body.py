@@ -17,10 +17,10 @@ from aiohttp import web
 
 from benchflow.contracts.gateway import CallError
 from benchflow.gateway.allowed_requests import Passed
-from benchflow.gateway.dialects import Dialect, ParsedRequest, read_json
 from benchflow.gateway.memory_budget import Capacity
 from benchflow.gateway.plain_body import UnpackingError, unpack
-from benchflow.gateway.value_counts import MAX_VALUES, count_values
+from benchflow.llm_apis import Dialect, ParsedRequest, read_json
+from benchflow.llm_apis.value_counts import MAX_VALUES, count_values
 
 REQUEST_LIMIT = 100 * 1024 * 1024
 """Maximum of bytes of a request's body."""
@@ -70,7 +70,7 @@ class TakenRequest:
     is_json: bool = False
     """Whether the body is JSON."""
 
-    asked: ParsedRequest = field(default_factory=ParsedRequest)
+    parsed: ParsedRequest = field(default_factory=ParsedRequest)
     """Parsed request of a generation call; else empty."""
 
     size: int = 0
@@ -108,7 +108,7 @@ async def take_request(
             taken.problem = CallError(kind="unreadable", message=f"the request cannot be read in one way: {error}")
     taken.size = len(taken.read or taken.sent)
     if dialect is not None and taken.document is not None:
-        taken.asked = dialect.asked(passed.path.partition("?")[0], taken.document)
+        taken.parsed = dialect.parse_request(passed.path.partition("?")[0], taken.document)
         named = sorted(key for key in dialect.forbidden if taken.document.get(key))
         if named:
             message = f"the model gateway passes no request on with {', '.join(named)}"

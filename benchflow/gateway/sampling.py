@@ -8,7 +8,7 @@ from typing import Any
 
 from benchflow.contracts.gateway import Registration
 from benchflow.errors import ConfigError
-from benchflow.gateway.dialects import DIALECTS, Dialect
+from benchflow.llm_apis import DIALECTS, Dialect
 
 
 def check_sampling(registration: Registration) -> None:
@@ -48,9 +48,9 @@ def applied(registration: Registration, dialect: Dialect, body: dict[str, Any]) 
     # A path may be of another dialect than the registered one, and lack parameters that the registration was not
     # checked for.
     lacking = dict.fromkeys(dialect.unsupported)
-    new = dialect.sample(changed, registration.sampling.model_copy(update=lacking), registration.base_url)
+    new = dialect.apply_sampling(changed, registration.sampling.model_copy(update=lacking), registration.base_url)
     if needs_usage(registration):
-        new |= dialect.ask_for_usage(changed)
+        new |= dialect.request_usage(changed)
     if not new:
         return None
     # ASCII escapes, because a lone surrogate in a text cannot be encoded.

@@ -18,12 +18,12 @@ from benchflow.gateway.answer import RecordedResponse
 from benchflow.gateway.blockage import AbsenceWatch
 from benchflow.gateway.connections import CallServer, OncePerMinute, Tally
 from benchflow.gateway.control import ControlApp, Info
-from benchflow.gateway.dialects import DIALECTS, Dialect
 from benchflow.gateway.exchange import Exchange
 from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
 from benchflow.gateway.memory_budget import Capacity
 from benchflow.gateway.rollouts import Rollouts
 from benchflow.gateway.upstream import Upstream, find_key, token_of
+from benchflow.llm_apis import DIALECTS, Dialect
 from benchflow.paths import StatePaths
 from benchflow.stack_processes import raise_open_files
 from benchflow.store import storage_errors

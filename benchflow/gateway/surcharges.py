@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchflow.contracts.gateway import Api
-from benchflow.gateway.dialects import Document, tables
+from benchflow.llm_apis.json_values import Document, tables
 
 _ORDINARY: dict[str, frozenset[str]] = {
     "service_tier": frozenset({"auto", "default", "standard", "standard_only"}),

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchflow.gateway.call_record import head_of
-from benchflow.gateway.dialects import Document, count_spoken, documents, is_answer, read_json
-from benchflow.gateway.dialects.reading import table, tables
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
+from benchflow.llm_apis import Document, count_spoken, documents, is_answer, read_json
+from benchflow.llm_apis.json_values import table, tables
 
 MIN_PATIENCE_SEC = 30.0
 """Seconds without an answer after which an agent that leaves has given up on the endpoint. Before, it may have other

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.confined import ConfinedPath
-from benchflow.contracts.gateway import Api
 from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.reward import JudgeScale
 from benchflow.contracts.rollout_records import RolloutResult, RolloutTree
 from benchflow.errors import BenchFlowError
-from benchflow.gateway.dialects import DIALECTS
-from benchflow.gateway.dialects.reading import documents, read_json
+from benchflow.gateway.model_output import response_output
 from benchflow.gateway.normal_form import Normaliser, digest
-from benchflow.gateway.said import said_in
+from benchflow.llm_apis import DIALECTS
+from benchflow.llm_apis.json_values import documents, read_json
 from benchflow.paths import RolloutPaths
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.agent_record_files import parse_record
@@ -113,28 +112,20 @@ def _recipe(data: bytes, directory: Path) -> Any:
     return read_recipe(context, host="Debian GNU/Linux 12", machine="x86_64")
 
 
-PATHS: dict[Api, str] = {
-    "openai-chat": "/v1/chat/completions",
-    "openai-responses": "/v1/responses",
-    "anthropic-messages": "/v1/messages",
-    "gemini": "/v1beta/models/m:generateContent",
-}
-
-
-def _answer(api: Api) -> Callable[[bytes, Path], Any]:
+def _answer(api: str) -> Callable[[bytes, Path], Any]:
     """What an endpoint answered, read for the record and for its usage."""
 
     def parse(data: bytes, directory: Path) -> Any:
         dialect = DIALECTS[api]
         found = documents(data)
-        digest(Normaliser.of("opencode", api)(said_in(api, found).form))
-        answered = dialect.answered(found)
+        digest(Normaliser.of("opencode", api)(response_output(api, found)))
+        answered = dialect.parse_response(found)
         return answered.usage
 
     return parse
 
 
-def _request(api: Api) -> Callable[[bytes, Path], Any]:
+def _request(api: str) -> Callable[[bytes, Path], Any]:
     """What an agent asked a model."""
 
     def parse(data: bytes, directory: Path) -> Any:
@@ -142,7 +133,7 @@ def _request(api: Api) -> Callable[[bytes, Path], Any]:
         body = read_json(data)
         digest(Normaliser.of("opencode", api)(body))
         if isinstance(body, dict):
-            dialect.asked(PATHS[api], body)
+            dialect.parse_request(dialect.path, body)
 
     return parse
 
@@ -414,11 +405,11 @@ PARSERS = [
     Parser("pack", _unpack, (_packed(),)),
     *(
         Parser(f"request to {api}", _request(api), (example,), (ValueError,))
-        for api, example in zip(PATHS, (CHAT, RESPONSES, MESSAGES, GEMINI), strict=True)
+        for api, example in zip(DIALECTS, (CHAT, RESPONSES, MESSAGES, GEMINI), strict=True)
     ),
     *(
         Parser(f"answer of {api}", _answer(api), (example, b"data: " + example.replace(b"\n", b"") + b"\n\n"))
-        for api, example in zip(PATHS, (CHAT_ANSWER, RESPONSES_ANSWER, MESSAGES_ANSWER, GEMINI_ANSWER), strict=True)
+        for api, example in zip(DIALECTS, (CHAT_ANSWER, RESPONSES_ANSWER, MESSAGES_ANSWER, GEMINI_ANSWER), strict=True)
     ),
     Parser("updates of an agent", _updates, (UPDATES,)),
     Parser("trajectory", lambda data, at: _follow(data, at), (EVENTS,)),

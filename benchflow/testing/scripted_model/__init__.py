@@ -9,8 +9,9 @@ own, `dialects` the wire formats (OpenAI chat completions and responses, Anthrop
 shows how to point an agent at it.
 """
 
+from benchflow.llm_apis.conversation import OfferedTool, ToolResult
 from benchflow.testing.scripted_model.call_log import ReceivedCall
-from benchflow.testing.scripted_model.conversation import ModelRequest, OfferedTool, ToolResult
+from benchflow.testing.scripted_model.model_request import ModelRequest
 from benchflow.testing.scripted_model.model_script import (
     Fault,
     HTTPError,

@@ -19,7 +19,8 @@ from importlib import resources
 from typing import Any, Literal
 
 from benchflow.contracts.base import Model
-from benchflow.testing.scripted_model.conversation import ModelRequest, OfferedTool
+from benchflow.llm_apis.conversation import OfferedTool
+from benchflow.testing.scripted_model.model_request import ModelRequest
 from benchflow.testing.scripted_model.model_script import ToolUse
 
 PLACEHOLDER = re.compile(r"\{(\w+)((?:\|\w+)*)\}")
@@ -64,22 +65,6 @@ class KnownTool(Model):
         return all(found[name] is not None and want in ("any", found[name]) for name, want in self.shape.items())
 
 
-class KnownSideCall(Model):
-    """A row of `agents.toml`: a text by which a side call of an agent is recognised."""
-
-    agent: str
-    """Name of the agent."""
-
-    what: str
-    """Purpose of the call, such as a title."""
-
-    where: Literal["system", "user"]
-    """Whether the text is in the system prompt or in the last user messages."""
-
-    text: str
-    """Text by which the call is recognised."""
-
-
 @dataclass(frozen=True)
 class ConcreteCall:
     """A tool call as it is sent."""
@@ -101,20 +86,10 @@ class ConcreteCall:
 
 
 @functools.cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath("agents.toml").read_text(encoding="utf-8"))
-
-
-@functools.cache
 def known_tools() -> tuple[KnownTool, ...]:
     """Return the table of known tools, in the order in which its rows are tried."""
-    return tuple(KnownTool.model_validate(row) for row in _data()["tool"])
-
-
-@functools.cache
-def known_side_calls() -> tuple[KnownSideCall, ...]:
-    """Return the texts by which the side calls of known agents are recognised."""
-    return tuple(KnownSideCall.model_validate(row) for row in _data()["side_call"])
+    data = tomllib.loads(resources.files(__package__).joinpath("agents.toml").read_text(encoding="utf-8"))
+    return tuple(KnownTool.model_validate(row) for row in data["tool"])
 
 
 class NoSuchToolError(LookupError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchflow.testing.scripted_model.conversation import ModelRequest
+from benchflow.testing.scripted_model.model_request import ModelRequest
 
 
 @dataclass

@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from benchflow.contracts.base import Model
 from benchflow.errors import ConfigError
-from benchflow.testing.scripted_model.conversation import DialectName
+from benchflow.testing.scripted_model.model_request import DialectName
 
 Finish = Literal["stop", "length", "tools", "filtered"]
 """Reason why the model stops."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from benchflow.testing.scripted_model.agent_tools import known_side_calls
-from benchflow.testing.scripted_model.conversation import ModelRequest
+from benchflow.llm_apis.side_calls import side_call_rules
+from benchflow.testing.scripted_model.model_request import ModelRequest
 from benchflow.testing.scripted_model.model_script import HTTPError, Reply, Script, SideCalls, When
 
 Program = Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
@@ -125,8 +125,8 @@ def is_side_call(request: ModelRequest, rules: SideCalls) -> bool:
         return True
     if any(text in request.text for text in rules.contains):
         return True
-    where = {"system": request.system, "user": request.user_text}
-    return rules.known and any(known.text in where[known.where] for known in known_side_calls())
+    texts = {"system": request.system, "user": request.user_text}
+    return rules.known and any(rule.where and rule.text in texts[rule.where] for rule in side_call_rules())
 
 
 def holds(when: When, request: ModelRequest) -> bool:

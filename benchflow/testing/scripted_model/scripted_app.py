@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import time
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,23 +15,27 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from benchflow.llm_apis import Dialect, find_dialect
 from benchflow.testing.scripted_model.agent_tools import NoSuchToolError, concrete
 from benchflow.testing.scripted_model.call_log import CallLog, ReceivedCall
-from benchflow.testing.scripted_model.dialects import ReplyDialect, Speech
-from benchflow.testing.scripted_model.dialects.scripted_anthropic import AnthropicReplies
-from benchflow.testing.scripted_model.dialects.scripted_gemini import GeminiReplies
-from benchflow.testing.scripted_model.dialects.scripted_openai_chat import OpenAIChatReplies
-from benchflow.testing.scripted_model.dialects.scripted_openai_responses import OpenAIResponsesReplies
+from benchflow.testing.scripted_model.model_request import ModelRequest
 from benchflow.testing.scripted_model.model_script import HTTPError, Reply
 from benchflow.testing.scripted_model.reply_choice import Chooser, ReplyChoice, unanswered
+from benchflow.testing.scripted_model.reply_dialect import ReplyDialect, Speech
+from benchflow.testing.scripted_model.scripted_anthropic import AnthropicReplies
+from benchflow.testing.scripted_model.scripted_gemini import GeminiReplies
+from benchflow.testing.scripted_model.scripted_openai_chat import OpenAIChatReplies
+from benchflow.testing.scripted_model.scripted_openai_responses import OpenAIResponsesReplies
 
-PATHS: tuple[tuple[re.Pattern[str], ReplyDialect], ...] = (
-    (re.compile(r"/chat/completions$"), OpenAIChatReplies()),
-    (re.compile(r"/responses$"), OpenAIResponsesReplies()),
-    (re.compile(r"/messages$"), AnthropicReplies()),
-    (re.compile(r"/models/[^:]+:(generateContent|streamGenerateContent)$"), GeminiReplies()),
+_REPLIES: tuple[ReplyDialect, ...] = (
+    OpenAIChatReplies(),
+    OpenAIResponsesReplies(),
+    AnthropicReplies(),
+    GeminiReplies(),
 )
-"""Dialects by the ends of their paths. What precedes is free, because clients differ in their base URLs."""
+
+REPLIES: dict[str, ReplyDialect] = {replies.api: replies for replies in _REPLIES}
+"""Writers of replies by their API."""
 
 
 class ScriptedApp:
@@ -64,29 +66,36 @@ class ScriptedApp:
             body = raw.decode("utf-8", "replace")
         headers = {name.lower(): value for name, value in http.headers.items()}
         call = self.log.arrive(http.method, http.url.path, http.url.query, headers, body)
-        if http.method == "POST":
-            for pattern, dialect in PATHS:
-                if pattern.search(http.url.path):
-                    return await self._model_call(http, call, dialect)
-        return self._other(call)
+        dialect = find_dialect(http.url.path) if http.method == "POST" else None
+        return self._other(call) if dialect is None else await self._model_call(http, call, dialect)
 
-    async def _model_call(self, http: Request, call: ReceivedCall, dialect: ReplyDialect) -> Response:
+    async def _model_call(self, http: Request, call: ReceivedCall, dialect: Dialect) -> Response:
         """Return the response to a model call: the chosen reply, or status 400 for a body that isn't of the dialect."""
-        try:
-            if not isinstance(call.body, dict):
-                raise TypeError("the body is not a JSON object")
-            request = dialect.read(call.path, dict(http.query_params), call.body)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            wrong = HTTPError(status=400, message=f"scripted model: not a {dialect.name} request: {error!r}")
-            return self._plain(call, dialect.error(wrong), 400)
-        choice = await self.chooser.choose(replace(request, headers=call.headers))
+        replies = REPLIES[dialect.api]
+        problem = _problem(dialect, call)
+        if problem is not None:
+            wrong = HTTPError(status=400, message=f"scripted model: not a {replies.name} request: {problem}")
+            return self._plain(call, replies.error(wrong), 400)
+        parsed = dialect.parse_request(call.path, call.body)
+        request = ModelRequest(
+            dialect=replies.name,
+            model=parsed.model or "",
+            stream=parsed.stream,
+            system=parsed.system,
+            messages=tuple(dialect.messages(call.body)),
+            tools=tuple(dialect.tools(call.body)),
+            body=call.body,
+            query=dict(http.query_params),
+            headers=call.headers,
+        )
+        choice = await self.chooser.choose(request)
         try:
             speech = _speech(choice, call)
         except NoSuchToolError as error:
             choice = unanswered(choice.request, str(error))
             speech = _speech(choice, call)
         self.log.decided(call, choice.label, choice.request)
-        return Delivery(self, call, dialect, speech, choice.label)
+        return Delivery(self, call, replies, speech, choice.label)
 
     def _other(self, call: ReceivedCall) -> Response:
         """Return the response to a request that calls no model: model list, token count, health check; else 404."""
@@ -217,6 +226,20 @@ class Delivery(Response):
             await self._wait_for(None)
         elif fault.kind == "garbage":
             await send({"type": "http.response.body", "body": fault.text.encode()})
+
+
+def _problem(dialect: Dialect, call: ReceivedCall) -> str | None:
+    """Return why a body isn't of a dialect; None if it is."""
+    body = call.body
+    if not isinstance(body, dict):
+        return "the body is not a JSON object"
+    if dialect.parse_target(call.path, body)[0] is None:
+        return "it names no model"
+    given = body.get(dialect.conversation)
+    is_text = dialect.api == "openai-responses" and (given is None or isinstance(given, str))
+    if is_text or (isinstance(given, list) and all(isinstance(item, dict) for item in given)):
+        return None
+    return f"`{dialect.conversation}` is not a list of objects"
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -23,7 +23,7 @@ from benchflow.gateway import connections, request_body
 from benchflow.gateway.budget import MAX_REFUSED_BODIES
 from benchflow.gateway.gateway_client import GatewayClient
 from benchflow.gateway.sockets import Gateway
-from benchflow.gateway.value_counts import MAX_VALUES
+from benchflow.llm_apis.value_counts import MAX_VALUES
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
 

@@ -29,6 +29,7 @@ HOST: dict[str, str] = {
     "config_file.py": "configurations that the user names",
     "cli/": "what the user names, and results by names that the host makes",
     "gateway/": "the gateway's own records, prices and sockets",
+    "llm_apis/side_calls.py": "a table of the package",
     "testing/": "programs of tests: their own directories",
     "trajectories/": "journals and trees that the host writes",
     "results/": _RESULTS,

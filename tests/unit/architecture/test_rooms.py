@@ -42,8 +42,21 @@ ALLOWED: dict[str, set[str]] = {
     "sanitise": set(),
     "trajectories": {"contracts", "disk_writes", "errors", "paths", "sanitise", "store", "stored_files"},
     "branching": {"contracts", "errors", "trajectories"},
+    # The gateway and the scripted model read the same requests, and neither may know the other.
+    "llm_apis": {"contracts"},
     "gateway": {
-        *("contracts", "disk_writes", "errors", "log", "log_files", "paths", "stack_processes", "secrets", "store"),
+        *(
+            "contracts",
+            "disk_writes",
+            "errors",
+            "llm_apis",
+            "log",
+            "log_files",
+            "paths",
+            "stack_processes",
+            "secrets",
+            "store",
+        ),
         *("trajectories",),
     },
     "planes": {
@@ -63,7 +76,7 @@ ALLOWED: dict[str, set[str]] = {
         *("trajectories",),
     },
     "checkpoints": {"contracts", "errors"},
-    "testing": {"contracts", "errors", "planes", "store"},
+    "testing": {"contracts", "errors", "llm_apis", "planes", "store"},
     "results": {"contracts", "disk_writes", "errors", "paths", "store", "stored_files", "trajectories"},
     "workflows": {
         *("branching.policies", "contracts", "errors", "sanitise", "trajectories.growth", "trajectories.state_values"),

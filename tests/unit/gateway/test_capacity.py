@@ -8,13 +8,12 @@ import logging
 import pytest
 from structlog.testing import capture_logs
 
-from benchflow.gateway import value_counts
 from benchflow.gateway.allowed_requests import is_allowed_header
 from benchflow.gateway.connections import MAX_PEER_CONNECTIONS, OncePerMinute, Tally, connection_limits
-from benchflow.gateway.dialects import documents
 from benchflow.gateway.memory_budget import MemoryBudget
 from benchflow.gateway.request_body import read_request
-from benchflow.gateway.value_counts import MAX_VALUES, AnswerValues
+from benchflow.llm_apis import documents, value_counts
+from benchflow.llm_apis.value_counts import MAX_VALUES, AnswerValues
 
 
 @pytest.mark.parametrize("files", [256, 1024, 4096, 20_000, 1_048_576, 2**30])

@@ -1,17 +1,17 @@
-"""The wire formats: one module each parses requests and formats replies, whole or as a stream of events.
-
-This module holds what they share: their protocol, and the pieces in which text is streamed.
-"""
+"""The base class of the modules that write replies in the format of an API, whole or as a stream of events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from benchflow.contracts.gateway import Api
+from benchflow.llm_apis import DIALECTS
 from benchflow.testing.scripted_model.agent_tools import ConcreteCall
-from benchflow.testing.scripted_model.conversation import DialectName, ModelRequest
+from benchflow.testing.scripted_model.model_request import DialectName, ModelRequest
 from benchflow.testing.scripted_model.model_script import HTTPError, Reply
 
 PIECE = 20
@@ -54,30 +54,32 @@ class Speech:
         return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-class ReplyDialect(Protocol):
-    """A wire format of an LLM API."""
+class ReplyDialect(ABC):
+    """Writer of the replies of one LLM API.
 
+    Attributes:
+        api: The API.
+        name: Its name in scripts and in the record.
+    """
+
+    api: Api
     name: DialectName
-    """Name of the dialect."""
 
     def media_type(self, request: ModelRequest) -> str:
         """Return the content type of a streamed reply."""
+        return SSE
 
-    def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
-        """Parse a request from its path, query and body.
-
-        Raises:
-            AttributeError, KeyError, TypeError, ValueError: The body is not of this dialect.
-        """
-
+    @abstractmethod
     def whole(self, speech: Speech) -> Any:
         """Return the reply as JSON data, for a request without streaming."""
 
+    @abstractmethod
     def events(self, speech: Speech) -> Iterator[str]:
         """Yield the reply event by event, as text for the stream."""
 
     def error(self, error: HTTPError) -> dict[str, Any]:
         """Return an error as JSON data."""
+        return DIALECTS[self.api].error_body(error.status, error.message, error.type)
 
 
 def event(data: Any, name: str | None = None) -> str:

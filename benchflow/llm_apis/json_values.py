@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic_core import from_json
 
-from benchflow.gateway.dialects.dialect import Document
-from benchflow.gateway.value_counts import MAX_VALUES, count_values
+from benchflow.llm_apis.value_counts import MAX_VALUES, count_values
+
+Document = Mapping[str, Any]
+"""A JSON object of a request or a response."""
 
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|[\r\n]|\Z)")
 
@@ -147,11 +149,10 @@ def word(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def text_of(content: Any) -> str:
-    """Return the text of a message's content, which is a string or an array of parts."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(part["text"]) for part in tables(content) if isinstance(part.get("text"), str))
+def document_index(document: Document) -> int | None:
+    """Return the number of the block or call that a streamed document is about; None if it has none."""
+    index = document.get("index")
+    return index if isinstance(index, int) else None
 
 
 def put(body: dict[str, Any], place: str, value: Any) -> dict[str, Any]:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchflow.testing.scripted_model.conversation import (
-    DialectName,
-    Message,
-    ModelRequest,
-    OfferedTool,
-    ToolResult,
-    plain_text,
-)
-from benchflow.testing.scripted_model.dialects import SSE, Speech, arguments_text, event
-from benchflow.testing.scripted_model.dialects.scripted_openai_chat import openai_error
-from benchflow.testing.scripted_model.model_script import HTTPError
+from benchflow.contracts.gateway import Api
+from benchflow.testing.scripted_model.model_request import DialectName
+from benchflow.testing.scripted_model.reply_dialect import ReplyDialect, Speech, arguments_text, event
 
 INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
 """Reason of an incomplete response by the reason in scripts."""
@@ -24,37 +16,11 @@ Emit = Callable[..., str]
 """Function that returns an event of the stream, from its type and its fields."""
 
 
-class OpenAIResponsesReplies:
-    """The OpenAI responses API as a `Dialect`."""
+class OpenAIResponsesReplies(ReplyDialect):
+    """Replies in the OpenAI responses API."""
 
+    api: Api = "openai-responses"
     name: DialectName = "openai-responses"
-
-    def media_type(self, request: ModelRequest) -> str:
-        """Return the content type of a streamed reply."""
-        return SSE
-
-    def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
-        """Parse a request; see `Dialect.read`."""
-        system = [str(body.get("instructions") or "")]
-        messages: list[Message] = []
-        tools = list(body.get("tools") or ())
-        given = body.get("input") or []
-        for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
-            if item.get("type") == "additional_tools":
-                tools += item.get("tools") or ()
-            elif item.get("role") in ("system", "developer"):
-                system.append(plain_text(item.get("content")))
-            else:
-                messages.append(_message(item))
-        return ModelRequest(
-            dialect=self.name,
-            model=str(body["model"]),
-            stream=bool(body.get("stream")),
-            system="\n".join(text for text in system if text),
-            messages=tuple(messages),
-            tools=tuple(offered for tool in tools for offered in _offered(tool)),
-            body=body,
-        )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
         """Return the reply as JSON data, for a request without streaming."""
@@ -79,36 +45,6 @@ class OpenAIResponsesReplies:
             yield emit("response.output_item.done", output_index=index, item=item)
         whole = _response(speech, items)
         yield emit(f"response.{whole['status']}", response=whole)
-
-    def error(self, error: HTTPError) -> dict[str, Any]:
-        """Return an error as JSON data."""
-        return openai_error(error)
-
-
-def _message(item: Mapping[str, Any]) -> Message:
-    """Parse an item of a request's input."""
-    kind = item.get("type", "message")
-    if kind.endswith("_call_output"):
-        return Message("user", results=(ToolResult(item.get("call_id", ""), plain_text(item.get("output"))),))
-    if kind.endswith("_call"):
-        return Message("assistant", tools=(str(item.get("name", kind)),))
-    if kind == "reasoning" or item.get("role") == "assistant":
-        return Message("assistant", plain_text(item.get("content")))
-    return Message("user", plain_text(item.get("content")))
-
-
-def _offered(tool: Mapping[str, Any]) -> Iterator[OfferedTool]:
-    """Yield the tools of an entry: built-in ones (web search) by their type, a namespace's one by one."""
-    if tool.get("type") == "namespace":
-        for inner in tool.get("tools") or ():
-            for offered in _offered(inner):
-                yield OfferedTool(offered.name, offered.kind, offered.schema, namespace=str(tool["name"]))
-        return
-    name = str(tool.get("name") or tool["type"])
-    if tool.get("type") == "custom":
-        yield OfferedTool(name, "custom")
-    else:
-        yield OfferedTool(name, schema=tool.get("parameters") or {})
 
 
 def _items(speech: Speech) -> list[dict[str, Any]]:

@@ -1,7 +1,4 @@
-"""The requests to a model, independent of their API dialect.
-
-Each dialect parses its own wire format into a `ModelRequest`, which is all that conditions and Python scripts see.
-"""
+"""The requests to a model as conditions and Python scripts see them, independent of their API dialect."""
 
 from __future__ import annotations
 
@@ -10,64 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
+from benchflow.llm_apis.conversation import Message, OfferedTool, ToolResult
+
 DialectName = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """Name of an API dialect."""
-
-
-@dataclass(frozen=True)
-class OfferedTool:
-    """A tool that a request offers to the model."""
-
-    name: str
-    """Name of the tool."""
-
-    kind: Literal["function", "custom"] = "function"
-    """`function` takes a JSON object of the schema, `custom` takes free text."""
-
-    schema: Mapping[str, Any] = field(default_factory=dict)
-    """JSON schema of the arguments."""
-
-    namespace: str | None = None
-    """Namespace of the tool, in the Responses API; None if it has none."""
-
-    def property_type(self, name: str) -> str | None:
-        """Return the JSON type of a parameter: `any` if the schema has none, None if there is no such parameter."""
-        properties = self.schema.get("properties") or {}
-        if name not in properties:
-            return None
-        declared = properties[name].get("type", "any") if isinstance(properties[name], dict) else "any"
-        return declared.lower() if isinstance(declared, str) else "any"
-
-
-@dataclass(frozen=True)
-class ToolResult:
-    """The result of a tool call, as text."""
-
-    call_id: str
-    """Id of the call; empty in dialects that don't send it."""
-
-    text: str
-    """Text of the result."""
-
-    name: str = ""
-    """Name of the tool; empty in dialects that don't send it."""
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message of the conversation."""
-
-    role: Literal["user", "assistant"]
-    """Author of the message."""
-
-    text: str = ""
-    """Text of the message."""
-
-    results: tuple[ToolResult, ...] = ()
-    """Tool results that a user message carries."""
-
-    tools: tuple[str, ...] = ()
-    """Names of the tools that an assistant message calls."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +83,3 @@ class ModelRequest:
     def tool(self, name: str) -> OfferedTool | None:
         """Return the offered tool of a name; None if there is none."""
         return next((tool for tool in self.tools if tool.name == name), None)
-
-
-def plain_text(content: Any) -> str:
-    """Return the text of a message's content, in any dialect: a string, or blocks of which some have a `text`."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, dict):
-        inner = content.get("text")
-        return inner if isinstance(inner, str) else plain_text(content.get("content"))
-    if isinstance(content, list):
-        return "\n".join(text for text in map(plain_text, content) if text)
-    return ""

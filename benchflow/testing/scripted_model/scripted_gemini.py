@@ -5,59 +5,27 @@ The stream is one of server-sent events with `alt=sse`, else a JSON array.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from benchflow.testing.scripted_model.conversation import (
-    DialectName,
-    Message,
-    ModelRequest,
-    OfferedTool,
-    ToolResult,
-    plain_text,
-)
-from benchflow.testing.scripted_model.dialects import SSE, Speech, compact
+from benchflow.contracts.gateway import Api
+from benchflow.testing.scripted_model.model_request import DialectName, ModelRequest
 from benchflow.testing.scripted_model.model_script import HTTPError
+from benchflow.testing.scripted_model.reply_dialect import SSE, ReplyDialect, Speech, compact
 
 FINISH = {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "filtered": "SAFETY"}
 """`finishReason` by the reason in scripts."""
 
-STATUS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
-"""Status of an error by its HTTP status."""
 
+class GeminiReplies(ReplyDialect):
+    """Replies in the Gemini API."""
 
-class GeminiReplies:
-    """The Gemini API as a `Dialect`."""
-
+    api: Api = "gemini"
     name: DialectName = "gemini"
 
     def media_type(self, request: ModelRequest) -> str:
         """Return the content type of a streamed reply."""
         return SSE if request.query.get("alt") == "sse" else "application/json"
-
-    def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
-        """Parse a request; see `Dialect.read`."""
-        model, _, verb = path.rpartition("/models/")[2].partition(":")
-        system = body.get("systemInstruction") or body.get("system_instruction") or {}
-        return ModelRequest(
-            dialect=self.name,
-            model=model,
-            stream=verb == "streamGenerateContent",
-            system=plain_text(system.get("parts") if isinstance(system, dict) else system),
-            messages=tuple(_message(item) for item in body["contents"]),
-            tools=tuple(_offered(body.get("tools") or ())),
-            body=body,
-            query=query,
-        )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
         """Return the reply as JSON data, for a request without streaming."""
@@ -76,39 +44,11 @@ class GeminiReplies:
 
     def error(self, error: HTTPError) -> dict[str, Any]:
         """Return an error as JSON data."""
-        inner: dict[str, Any] = {"code": error.status, "message": error.message}
-        inner["status"] = error.type or STATUS.get(error.status, "UNKNOWN")
+        body = super().error(error)
         if error.retry_after is not None:
             kind = "type.googleapis.com/google.rpc.RetryInfo"
-            inner["details"] = [{"@type": kind, "retryDelay": f"{error.retry_after:g}s"}]
-        return {"error": inner}
-
-
-def _message(item: Mapping[str, Any]) -> Message:
-    """Parse a message of a request."""
-    texts, results, tools = [], [], []
-    for part in item.get("parts") or ():
-        if "functionResponse" in part:
-            response = part["functionResponse"]
-            text = plain_text(list((response.get("response") or {}).values()))
-            results.append(ToolResult(str(response.get("id") or ""), text, str(response.get("name", ""))))
-        elif "functionCall" in part:
-            tools.append(str(part["functionCall"].get("name", "")))
-        elif not part.get("thought"):
-            texts.append(str(part.get("text") or ""))
-    role: Any = "assistant" if item.get("role") == "model" else "user"
-    return Message(role, "\n".join(text for text in texts if text), tuple(results), tuple(tools))
-
-
-def _offered(tools: Any) -> Iterator[OfferedTool]:
-    """Yield the tools that a request offers: functions, and built-in tools by their names."""
-    for tool in tools:
-        declared = tool.get("functionDeclarations") or tool.get("function_declarations")
-        if declared is None:
-            yield from (OfferedTool(name) for name in tool)
-        for function in declared or ():
-            schema = function.get("parametersJsonSchema") or function.get("parameters") or {}
-            yield OfferedTool(str(function["name"]), schema=schema)
+            body["error"]["details"] = [{"@type": kind, "retryDelay": f"{error.retry_after:g}s"}]
+        return body
 
 
 def _calls(speech: Speech) -> list[dict[str, Any]]:

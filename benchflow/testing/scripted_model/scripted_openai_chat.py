@@ -5,67 +5,23 @@ Thinking is sent as `reasoning_content`, a common extension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from benchflow.contracts.gateway import Api
 from benchflow.testing.scripted_model.agent_tools import ConcreteCall
-from benchflow.testing.scripted_model.conversation import (
-    DialectName,
-    Message,
-    ModelRequest,
-    OfferedTool,
-    ToolResult,
-    plain_text,
-)
-from benchflow.testing.scripted_model.dialects import SSE, Speech, arguments_text, event
-from benchflow.testing.scripted_model.model_script import HTTPError
+from benchflow.testing.scripted_model.model_request import DialectName
+from benchflow.testing.scripted_model.reply_dialect import ReplyDialect, Speech, arguments_text, event
 
 FINISH = {"stop": "stop", "length": "length", "tools": "tool_calls", "filtered": "content_filter"}
 """`finish_reason` by the reason in scripts."""
 
-ERRORS = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error"}
-"""Type of an error by its HTTP status."""
 
+class OpenAIChatReplies(ReplyDialect):
+    """Replies in the OpenAI chat completions API."""
 
-def openai_error(error: HTTPError) -> dict[str, Any]:
-    """Return an error as JSON data, in the shape of both OpenAI dialects."""
-    kind = error.type or ERRORS.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
-    return {"error": {"message": error.message, "type": kind, "param": None, "code": kind}}
-
-
-class OpenAIChatReplies:
-    """The OpenAI chat completions API as a `Dialect`."""
-
+    api: Api = "openai-chat"
     name: DialectName = "openai-chat"
-
-    def media_type(self, request: ModelRequest) -> str:
-        """Return the content type of a streamed reply."""
-        return SSE
-
-    def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
-        """Parse a request; see `Dialect.read`."""
-        system: list[str] = []
-        messages: list[Message] = []
-        for item in body["messages"]:
-            text = plain_text(item.get("content"))
-            if item["role"] in ("system", "developer"):
-                system.append(text)
-            elif item["role"] == "assistant":
-                names = tuple(_called(call) for call in item.get("tool_calls") or ())
-                messages.append(Message("assistant", text, tools=names))
-            elif item["role"] == "tool":
-                messages.append(Message("user", results=(ToolResult(item.get("tool_call_id", ""), text),)))
-            else:
-                messages.append(Message("user", text))
-        return ModelRequest(
-            dialect=self.name,
-            model=str(body["model"]),
-            stream=bool(body.get("stream")),
-            system="\n".join(system),
-            messages=tuple(messages),
-            tools=tuple(_offered(tool) for tool in body.get("tools") or ()),
-            body=body,
-        )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
         """Return the reply as JSON data, for a request without streaming."""
@@ -99,22 +55,6 @@ class OpenAIChatReplies:
         if (speech.request.body.get("stream_options") or {}).get("include_usage"):
             yield event({**head, "choices": [], "usage": _usage(speech)})
         yield "data: [DONE]\n\n"
-
-    def error(self, error: HTTPError) -> dict[str, Any]:
-        """Return an error as JSON data."""
-        return openai_error(error)
-
-
-def _called(call: Mapping[str, Any]) -> str:
-    """Return the name of the tool in a tool call of a request."""
-    return str((call.get("function") or call.get("custom") or {}).get("name", ""))
-
-
-def _offered(tool: Mapping[str, Any]) -> OfferedTool:
-    """Parse a tool that a request offers."""
-    if tool.get("type") == "custom":
-        return OfferedTool(tool["custom"]["name"], "custom")
-    return OfferedTool(tool["function"]["name"], schema=tool["function"].get("parameters") or {})
 
 
 def _argument_key(call: ConcreteCall) -> str:

@@ -2,63 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from benchflow.testing.scripted_model.conversation import (
-    DialectName,
-    Message,
-    ModelRequest,
-    OfferedTool,
-    ToolResult,
-    plain_text,
-)
-from benchflow.testing.scripted_model.dialects import SSE, Speech, arguments_text, event
+from benchflow.contracts.gateway import Api
+from benchflow.testing.scripted_model.model_request import DialectName
 from benchflow.testing.scripted_model.model_script import HTTPError
+from benchflow.testing.scripted_model.reply_dialect import ReplyDialect, Speech, arguments_text, event
 
 FINISH = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use", "filtered": "refusal"}
 """`stop_reason` by the reason in scripts."""
-
-ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    529: "overloaded_error",
-}
-"""Type of an error by its HTTP status."""
 
 SIGNATURE = "c2NyaXB0ZWQtdGhpbmtpbmc="
 """Signature of thinking. Opaque to clients, which send it back with the thinking."""
 
 
-class AnthropicReplies:
-    """The Anthropic messages API as a `Dialect`."""
+class AnthropicReplies(ReplyDialect):
+    """Replies in the Anthropic messages API."""
 
+    api: Api = "anthropic-messages"
     name: DialectName = "anthropic"
-
-    def media_type(self, request: ModelRequest) -> str:
-        """Return the content type of a streamed reply."""
-        return SSE
-
-    def read(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
-        """Parse a request; see `Dialect.read`."""
-        # Some clients send system messages in the conversation.
-        inline = [plain_text(item.get("content")) for item in body["messages"] if item["role"] == "system"]
-        return ModelRequest(
-            dialect=self.name,
-            model=str(body["model"]),
-            stream=bool(body.get("stream")),
-            system="\n".join([plain_text(body.get("system")), *inline]).strip(),
-            messages=tuple(_message(item) for item in body["messages"] if item["role"] != "system"),
-            tools=tuple(
-                OfferedTool(str(tool["name"]), schema=tool.get("input_schema") or {})
-                for tool in body.get("tools") or ()
-            ),
-            body=body,
-        )
 
     def whole(self, speech: Speech) -> dict[str, Any]:
         """Return the reply as JSON data, for a request without streaming."""
@@ -91,22 +54,7 @@ class AnthropicReplies:
 
     def error(self, error: HTTPError) -> dict[str, Any]:
         """Return an error as JSON data."""
-        kind = error.type or ERRORS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": None}
-
-
-def _message(item: Mapping[str, Any]) -> Message:
-    """Parse a message of a request."""
-    content = item.get("content")
-    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = [str(block["text"]) for block in blocks if block.get("type") == "text" and block.get("text")]
-    results = tuple(
-        ToolResult(str(block["tool_use_id"]), plain_text(block.get("content")))
-        for block in blocks
-        if block.get("type") == "tool_result"
-    )
-    tools = tuple(str(block["name"]) for block in blocks if block.get("type") == "tool_use")
-    return Message("assistant" if item["role"] == "assistant" else "user", "\n".join(texts), results, tools)
+        return {**super().error(error), "request_id": None}
 
 
 def _head(speech: Speech) -> dict[str, Any]:
