@@ -1,5 +1,31 @@
 """One tree of errors: the base, a group per boundary, and a leaf per kind of failure.
 
+    BenchFlowError: ModelEndpointError, RolloutCancelledError, RolloutDeadlineError, NotStartedError,
+          RolloutTerminatedError
+        UsageError: ConfigError, JobConflictError, JobNotFoundError, UntrustedJobError, AskUserError, MissingSecretError
+            TaskError: UnsupportedFeatureError
+        StackError: ServerUnavailableError, ActivityTimeoutError
+        StoreError: DiskFullError, StoreAccessError, MissingArtifactError, ResultFileError, CorruptArtifactError
+        SandboxError: ProcessNotStartedError, SandboxStartError, UnsafePathError, SandboxSetupError, ImageBuildError,
+              ForeignSnapshotError, HostFullError, HostLostError, ReadinessError
+            SandboxUnavailableError: DaemonUnavailableError
+            SandboxBusyError: SandboxSpaceError
+            SandboxLostError: SandboxMemoryError
+            ImagePullError: RegistryUnavailableError
+        WorldError: ManifestError, ServiceDiedError
+            StateError: StatelessError, UnprovenStateError, StateBusyError
+        CheckpointError: NotRestorableError, BranchError, CallsUnderWayError
+        AgentError: AgentTimeoutError, AgentConnectionError, AgentExitError, AgentOutputError, AgentDivergedError,
+              BudgetExhaustedError
+            AgentInstallError: AgentSpaceError, AgentDownloadError
+            ACPError: SessionNotLoadedError
+        GatewayError: GatewayUnavailableError, ReplayDivergedError, UnknownRolloutError
+        VerifierError: VerifierTimeoutError, VerifierMemoryError, RewardFileError, RewardMissingError,
+              RewardScalarError, TamperingError, RewardFuncError
+            JudgeError: JudgeUnavailableError
+
+A class with two bases is drawn under the first one.
+
 Every failure is attributed to one boundary, where it is raised, and recorded once, in the result. An error has what is
 needed to fix it: file, key, remedy, the tail of a log. `Failure`, in `benchflow.contracts.rollout_records`, is the same
 as data.
@@ -84,22 +110,6 @@ class TaskError(UsageError):
     category = "task"
 
 
-class TaskNotFoundError(TaskError):
-    """There is no task where one was named."""
-
-
-class TaskParseError(TaskError):
-    """A file of the task cannot be read as what it should be."""
-
-
-class UnknownKeyError(TaskError):
-    """A key that no format knows."""
-
-
-class TaskValueError(TaskError):
-    """A known key has a value that is not allowed."""
-
-
 class UnsupportedFeatureError(TaskError):
     """The task is valid but asks for something that cannot be done here."""
 
@@ -150,20 +160,10 @@ class ServerUnavailableError(StackError):
     is_outage = True
 
 
-class PortTakenError(StackError):
-    """A port that was asked for belongs to another process."""
+class ActivityTimeoutError(StackError):
+    """An activity took longer than it may, or no worker took it up or sent heartbeats."""
 
-
-class TurnInterruptedError(StackError):
-    """The engine ended a turn of a rollout that was not cancelled, so that its outcome says nothing of the agent."""
-
-
-class PayloadTooLargeError(StackError):
-    """A message is larger than a workflow may carry."""
-
-
-class StateKeyError(StackError):
-    """The key by which this user's jobs are known cannot be used."""
+    retryable = True
 
 
 class StoreError(BenchFlowError):
@@ -261,14 +261,8 @@ class UnsafePathError(SandboxError):
     """Where a file of a sandbox is to be opened on the host lies a link, a pipe or a device, or too much."""
 
 
-class SandboxSetupTimeoutError(SandboxError, builtins.TimeoutError):
-    """Preparing the sandbox for the agent took longer than `sandbox_setup_timeout`."""
-
-    category = "sandbox_setup"
-
-
-class SetupCommandError(SandboxError):
-    """A setup command of the task failed."""
+class SandboxSetupError(SandboxError):
+    """A setup command of the task, or the preparation of the sandbox for the agent, failed or took too long."""
 
     category = "sandbox_setup"
 
@@ -329,14 +323,6 @@ class ManifestError(WorldError, UsageError):
     category = "manifest"
 
 
-class NoServiceError(WorldError):
-    """Of the services that a manifest declares, the image has none."""
-
-
-class PortInUseError(WorldError):
-    """A service's port belongs to another process of the sandbox."""
-
-
 class ServiceDiedError(WorldError):
     """A part of the world ended while it was needed."""
 
@@ -377,8 +363,8 @@ class NotRestorableError(CheckpointError, UsageError):
     category = "checkpoint"
 
 
-class TornCheckpointError(CheckpointError):
-    """The layers of a checkpoint are not of one moment."""
+class BranchError(CheckpointError):
+    """None of a node's children has a return. Results have the category of the first child's error instead, if any."""
 
 
 class CallsUnderWayError(CheckpointError):
@@ -421,10 +407,6 @@ class ACPError(AgentError):
 
 class SessionNotLoadedError(ACPError):
     """The agent does not go on with a session of its own, in a copy of its world."""
-
-
-class SessionNotReplayedError(ACPError):
-    """A new session could not be driven to where another one was."""
 
 
 class AgentTimeoutError(AgentError, builtins.TimeoutError):
@@ -475,14 +457,10 @@ class GatewayError(BenchFlowError):
 
 
 class GatewayUnavailableError(GatewayError):
-    """The gateway of this host does not answer."""
+    """The gateway of this host does not answer, or is of an older version and still in use."""
 
     retryable = True
     is_outage = True
-
-
-class OutdatedGatewayError(GatewayUnavailableError):
-    """The gateway of this host is of an older version than the engine, and still in use."""
 
 
 class ReplayDivergedError(GatewayError):

@@ -17,7 +17,7 @@ from temporalio.converter import DataConverter, PayloadCodec
 
 from benchflow.contracts.base import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, ArtifactRef
 from benchflow.contracts.failures import typed_error
-from benchflow.errors import BenchFlowError, PayloadTooLargeError
+from benchflow.errors import BenchFlowError, StackError
 from benchflow.store import BULK, Store
 
 _ENCODING = b"json/benchflow-artifact"
@@ -27,12 +27,12 @@ class GuardedConverter(PydanticPayloadConverter):
     """Converter of pydantic models to JSON that refuses messages beyond `MAX_MESSAGE_BYTES`."""
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
-        """Return the payloads of a message. Raise `PayloadTooLargeError` if they are too large together."""
+        """Return the payloads of a message. Raise `StackError` if they are too large together."""
         payloads = super().to_payloads(values)
         size = sum(len(payload.data) for payload in payloads)
         if size > MAX_MESSAGE_BYTES:
             kinds = ", ".join(type(value).__name__ for value in values)
-            raise PayloadTooLargeError(
+            raise StackError(
                 f"a message of {size} bytes ({kinds}) is larger than {MAX_MESSAGE_BYTES}",
                 remedy="put bulk into the artifact store and send its reference",
             )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.job import AgentSpec, JobSpec
-from benchflow.errors import ResultFileError, StateKeyError, UnsafePathError, UntrustedJobError
+from benchflow.errors import ResultFileError, StackError, UnsafePathError, UntrustedJobError
 from benchflow.host import locked, make_state_private, require_own_place
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.results.summary import parse_spec, read_config
@@ -177,7 +177,7 @@ def _make_key(paths: StatePaths) -> bytes:
 
 
 def _read_key(paths: StatePaths) -> bytes | None:
-    """Return the key of a state directory; None if there is none yet. Raise `StateKeyError` if it is not safe."""
+    """Return the key of a state directory; None if there is none yet. Raise `StackError` if it is not safe."""
     # Another user who knows the key could forge MACs of this user.
     require_own_place(paths.root, key="BENCHFLOW_STATE_DIR")
     try:
@@ -194,8 +194,8 @@ def _read_key(paths: StatePaths) -> bytes | None:
     return key
 
 
-def _no_key(paths: StatePaths, why: str) -> StateKeyError:
-    return StateKeyError(
+def _no_key(paths: StatePaths, why: str) -> StackError:
+    return StackError(
         f"this cannot be the key by which jobs are known: {why}",
         file=str(paths.job_key),
         remedy="remove it; jobs that were submitted before then need --trust",

@@ -23,7 +23,7 @@ from typing import Literal
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.operator_options import WorkerOptions
-from benchflow.errors import ConfigError, PortTakenError, StackError
+from benchflow.errors import ConfigError, StackError
 from benchflow.host import is_alive, make_state_private, start_time
 from benchflow.log_files import open_log
 from benchflow.paths import StatePaths
@@ -193,7 +193,7 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
 
     Raises:
         StackError: It does not start in time.
-        PortTakenError: A requested port is in use.
+        StackError: A requested port is in use.
         ConfigError: A setting in the environment is invalid.
     """
     paths = paths or StatePaths.default()
@@ -256,10 +256,10 @@ def stop(paths: StatePaths | None = None) -> bool:
 
 
 def check_port(variable: str) -> None:
-    """Raise `PortTakenError` if the port that an environment variable requests is in use."""
+    """Raise `StackError` if the port that an environment variable requests is in use."""
     port = wanted_port(variable)
     if port is not None and not is_free(port):
-        raise PortTakenError(
+        raise StackError(
             f"port {port} is taken by another process",
             key=variable,
             remedy=f"unset {variable} to let a free port be chosen, or name another",

@@ -212,7 +212,7 @@ class Supervisor:
         return await start_server(self.paths, self.record)
 
     def _leave_taken_ports(self) -> None:
-        """Choose other loopback ports for those that are in use. Raise `PortTakenError` if one was requested."""
+        """Choose other loopback ports for those that are in use. Raise `StackError` if one was requested."""
         check_port(PORT_VARIABLE)
         check_port(UI_PORT_VARIABLE)
         if not is_free(self.record.port):

@@ -22,6 +22,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from benchflow.activities.handover import NEXT_WORKER
+from benchflow.errors import StackError
 from benchflow.hosting.interruption import answer_with
 from benchflow.planes.sandbox.timeouts import awake_sleep
 from benchflow.workflow_executions import is_not_found
@@ -119,13 +120,13 @@ class OngoingWork:
                 elif not (details is not None and details.worker_shutdown) and not work.limit.done():
                     raise ApplicationError(
                         "the server lost contact with this attempt; the next one joins its work",
-                        type="AttemptLost",
+                        type=StackError.__name__,
                         next_retry_delay=NEXT_WORKER,
                     ) from None
                 work.task.cancel()
         if work.task.cancelled() and not work.is_cancelled:
             raise ApplicationError(
-                "the worker stops; another goes on", type="WorkerStopped", next_retry_delay=NEXT_WORKER
+                "the worker stops; another goes on", type=StackError.__name__, next_retry_delay=NEXT_WORKER
             )
         return work.task.result()
 

@@ -22,7 +22,7 @@ from benchflow.contracts.base import MAX_MESSAGE_BYTES, Model
 from benchflow.contracts.failures import failure_of, typed_error
 from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.contracts.rollout_records import Failure
-from benchflow.errors import BenchFlowError, PayloadTooLargeError, ServerUnavailableError
+from benchflow.errors import BenchFlowError, ServerUnavailableError, StackError
 
 log = structlog.get_logger("benchflow.activities")
 
@@ -146,11 +146,11 @@ def failures_before() -> int:
 
 
 def _check_size(result: Any) -> None:
-    """Raise `PayloadTooLargeError` if a result is larger than a workflow may carry."""
+    """Raise `StackError` if a result is larger than a workflow may carry."""
     if isinstance(result, Model):
         size = len(result.model_dump_json())
         if size > MAX_MESSAGE_BYTES:
-            raise PayloadTooLargeError(
+            raise StackError(
                 f"{type(result).__name__} of {size} bytes is more than a workflow carries ({MAX_MESSAGE_BYTES})"
             )
 

@@ -23,7 +23,7 @@ from temporalio.client import AsyncActivityHandle, Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from benchflow.errors import ServerUnavailableError
+from benchflow.errors import ServerUnavailableError, StackError
 from benchflow.host import is_alive, start_time
 from benchflow.rounds import Failures
 from benchflow.workflow_executions import is_not_found, require_not_found
@@ -196,7 +196,9 @@ async def _fail_recorded(client: Client, record: Path) -> int:
 async def _fail(activity_: AsyncActivityHandle) -> int:
     """Report an activity of a dead process as failed; return 1, or 0 if it had ended already."""
     try:
-        await activity_.fail(ApplicationError("the worker died", type="WorkerDied", next_retry_delay=NEXT_WORKER))
+        await activity_.fail(
+            ApplicationError("the worker died", type=StackError.__name__, next_retry_delay=NEXT_WORKER)
+        )
     except RPCError as error:
         if not is_not_found(error):
             raise

@@ -118,7 +118,7 @@ class RolloutActivities:
             request: The rollout, the number of the sandbox, and the checkpoint that it starts from.
 
         Raises:
-            ApplicationError: This host has no free slot (`names.HOST_FULL`).
+            ApplicationError: This host has no free slot (`HostFullError`).
         """
         rollout = await HostedRollout.of(self.context, request.spec)
         try:
@@ -126,9 +126,7 @@ class RolloutActivities:
         except HostFullError as error:
             # Non-retryable: the workflow then calls `wait_for_slot`, whose time does not count towards its deadline.
             failure = failure_of(error)
-            raise ApplicationError(
-                failure.message, failure, type=temporal_names.HOST_FULL, non_retryable=True
-            ) from None
+            raise ApplicationError(failure.message, failure, type=failure.type, non_retryable=True) from None
 
     @activity.defn(name=temporal_names.WAIT_FOR_SLOT)
     async def wait_for_slot(self, request: ProvisionInput) -> SandboxRef:

@@ -21,7 +21,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.world import StatefulEnvironment
-from benchflow.errors import SandboxError, StateBusyError, TornCheckpointError
+from benchflow.errors import CheckpointError, SandboxError, StateBusyError
 
 FENCE = "/var/lib/benchflow/fence"
 """Path in a sandbox of the consistency token of its last checkpoint, readable for root alone."""
@@ -88,7 +88,7 @@ async def capture(
         attempts: Maximum number of attempts.
 
     Raises:
-        TornCheckpointError: Something changed in every attempt. No layer is left behind.
+        CheckpointError: Something changed in every attempt. No layer is left behind.
     """
     spent = dict.fromkeys(("quiesce", "state", "files"), 0.0)
     moved: dict[str, None] = {}
@@ -110,7 +110,7 @@ async def capture(
             return taken.captured(attempt)
         await taken.discard()
         moved |= dict.fromkeys(sorted(key for key in {*before, *after} if before.get(key) != after.get(key)))
-    raise TornCheckpointError(
+    raise CheckpointError(
         f"the world did not stand still in {attempts} attempts to capture it: {', '.join(moved)}",
         remedy="branch where nothing is at work, or stop what writes all the time",
     )

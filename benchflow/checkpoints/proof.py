@@ -6,7 +6,7 @@ from benchflow.checkpoints.checkpoint_capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.world import StatefulEnvironment
-from benchflow.errors import StateError, TornCheckpointError
+from benchflow.errors import CheckpointError, StateError
 
 
 async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: StatefulEnvironment | None) -> None:
@@ -21,14 +21,14 @@ async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: StatefulEnviron
         world: Environment of the copy, whose services are not started yet. Without a state to restore, it is left so.
 
     Raises:
-        TornCheckpointError: The files or the state are not those of the checkpoint.
+        CheckpointError: The files or the state are not those of the checkpoint.
     """
     try:
         found = (await sandbox.read_bytes(FENCE)).decode(errors="replace")
     except FileNotFoundError:
         found = ""
     if found != checkpoint.fence:
-        raise TornCheckpointError(
+        raise CheckpointError(
             "the files of the copy are not those of the checkpoint: it has another fence",
             key=checkpoint.id,
             remedy="take the checkpoint again",
@@ -38,7 +38,7 @@ async def prove(checkpoint: Checkpoint, sandbox: Sandbox, world: StatefulEnviron
     try:
         await world.restore(checkpoint.state.snapshot)
     except StateError as error:
-        raise TornCheckpointError(
+        raise CheckpointError(
             f"the state of the copy is not that of the checkpoint: {error.message}",
             key=error.key,
             remedy="take the checkpoint again",

@@ -285,7 +285,7 @@ async def _look(chosen: Chosen) -> VerifyResult:
         raise ServerUnavailableError("the Temporal server has not answered in time", remedy="ask again") from error
     except WorkflowUpdateFailedError as error:
         told = getattr(error.cause, "message", str(error.cause))
-        if getattr(error.cause, "type", "") == "NotWaiting":
+        if getattr(error.cause, "type", "") == UsageError.__name__:
             raise UsageError(
                 f"{chosen.label} cannot be looked at now: {told}",
                 key="ROLLOUT",

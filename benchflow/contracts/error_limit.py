@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 
 from benchflow.contracts.base import Model
-from benchflow.contracts.job_retries import TAMPERING
+from benchflow.contracts.failures import failure_of
 from benchflow.contracts.rollout_records import Failure, RolloutOutcome
+from benchflow.errors import (
+    NotStartedError,
+    RewardScalarError,
+    RolloutCancelledError,
+    RolloutDeadlineError,
+    RolloutTerminatedError,
+    TamperingError,
+)
 
 DEFAULT_ERRORS = 5
 """Equal errors without a success from which on the cause is taken to be common to all rollouts."""
@@ -14,10 +22,12 @@ DEFAULT_ERRORS = 5
 _MAX_KINDS = 100
 """Most kinds of errors that are counted. A job carries them across continue-as-new, in its input."""
 
-_NO_SCALAR = "reward_scalar"
+_NO_SCALAR = RewardScalarError.category
 """Category of the error of a rollout whose verifier, or a child's, reported several keys and no scalar reward."""
 
-_NOT_COUNTED = frozenset({"cancelled", "deadline", TAMPERING, "terminated"})
+_NOT_COUNTED = frozenset(
+    kind.category for kind in (RolloutCancelledError, RolloutDeadlineError, RolloutTerminatedError, TamperingError)
+)
 """Categories of errors that do not count, since they do not predict how later rollouts end."""
 
 _VARYING = re.compile(
@@ -109,11 +119,5 @@ class ErrorLimit(Model):
             message = f"{self.errors} rollouts failed alike, and none was scored: {failure.message}"
         else:
             return None
-        return Failure(
-            type="NotStartedError",
-            category="not_started",
-            message=message,
-            phase="plan",
-            key=failure.key,
-            remedy=f"{failure.remedy or 'mend the cause'}; then bench job resume runs the rest",
-        )
+        remedy = f"{failure.remedy or 'mend the cause'}; then bench job resume runs the rest"
+        return failure_of(NotStartedError(message, key=failure.key, remedy=remedy), "plan")

@@ -60,7 +60,7 @@ def failure_of(error: BaseException, phase: Phase | None = None) -> Failure:
     """Return an exception as data.
 
     An exception that is no `BenchFlowError` is a fault of the engine: category `internal`. It is retryable, because
-    its cause is not known.
+    its cause is not known. A subclass that a module of the engine has for itself is named by its base in the tree.
 
     Args:
         error: The exception.
@@ -68,8 +68,13 @@ def failure_of(error: BaseException, phase: Phase | None = None) -> Failure:
     """
     error = typed_error(error)
     if isinstance(error, errors.BenchFlowError):
+        own = errors.__name__.partition(".")[0] + "."
         return Failure(
-            type=type(error).__name__,
+            type=next(
+                kind.__name__
+                for kind in type(error).__mro__
+                if kind.__module__ == errors.__name__ or not kind.__module__.startswith(own)
+            ),
             category=error.category,
             message=error.message[:MAX_TEXT],
             phase=phase,

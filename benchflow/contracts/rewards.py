@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from benchflow.contracts.failures import failure_of
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout_records import Failure, Status, StepOutcome
+from benchflow.errors import RewardFuncError
 
 _OF_THE_AGENT = frozenset(
     {
@@ -129,7 +131,7 @@ def _unscored(verify: VerifyResult | None) -> Failure | None:
     if verify is None or verify.is_scored:
         return None
     message = verify.error or "the reward could not be made of what was measured"
-    return Failure(type="RewardFuncError", category="reward_func", message=message, phase="verify")
+    return failure_of(RewardFuncError(message), "verify")
 
 
 def first_failure(steps: Sequence[StepOutcome]) -> Failure | None:

@@ -71,9 +71,7 @@ class Failure(Model):
     """An error as data: the fields of a `BenchFlowError`, and the phase in which it was recorded."""
 
     type: str
-    """Class name of the error. A name that is not in `benchflow.errors` is another exception's, or one that a workflow
-    gives, such as `ActivityTimeout`.
-    """
+    """Class name of the error. A name that is not in `benchflow.errors` is another exception's."""
 
     category: str
     """Category by which results group errors and retries select them (`BenchFlowError.category`); `internal` for an

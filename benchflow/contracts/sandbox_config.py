@@ -74,7 +74,7 @@ class SetupCommand(Model):
     """A shell command that prepares the sandbox once, before the agent: an entry of `sandbox.setup_commands`.
 
     In task.toml the list is `environment.setup_commands`. A non-zero exit status fails the rollout with a
-    `SetupCommandError`.
+    `SandboxSetupError`.
     """
 
     command: str

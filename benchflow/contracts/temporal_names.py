@@ -54,9 +54,6 @@ RESTORE = "restore"
 TREE = "tree"
 PROGRESS = "progress"
 
-# Types of errors that workflows tell apart.
-HOST_FULL = "HostFullError"
-
 # Search attributes: Keyword, but for the reward, which is a Double.
 ATTR_JOB = "BenchflowJob"
 ATTR_TASK = "BenchflowTask"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import benchflow
-from benchflow.errors import GatewayError, GatewayUnavailableError, OutdatedGatewayError
+from benchflow.errors import GatewayError, GatewayUnavailableError
 from benchflow.log_files import open_log, read_tail
 from benchflow.paths import StatePaths
 from benchflow.store import storage_errors
@@ -43,8 +43,7 @@ async def ensure_gateway(paths: StatePaths) -> Info:
     A gateway of an older version is replaced: the new one restores its rollouts from their files and records.
 
     Raises:
-        GatewayUnavailableError: It does not start, or does not respond.
-        OutdatedGatewayError: It is of an older version, and has calls in flight.
+        GatewayUnavailableError: It does not start, does not respond, or is of an older version with calls in flight.
     """
     # Imported here: the supervisor imports this module and rarely calls this, and an HTTP client is a third of the
     # time that it takes to start.
@@ -76,10 +75,10 @@ async def ensure_gateway(paths: StatePaths) -> Info:
 
 
 async def _stop_outdated(paths: StatePaths, client: GatewayClient) -> None:
-    """Stop a gateway of an older version. Raise `OutdatedGatewayError` if that would break a call."""
+    """Stop a gateway of an older version. Raise `GatewayUnavailableError` if that would break a call."""
     busy = [status.id for status in await client.statuses() if status.in_flight or status.waiting]
     if busy:
-        raise OutdatedGatewayError(
+        raise GatewayUnavailableError(
             f"a model gateway of an older version runs, with calls of {busy[0]} under way",
             file=str(paths.gateway.root),
             remedy="wait for them to end, or run `bench stack stop`",

@@ -21,7 +21,7 @@ from benchflow.errors import (
     BenchFlowError,
     BudgetExhaustedError,
     ReplayDivergedError,
-    TurnInterruptedError,
+    StackError,
 )
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
 from benchflow.hosting.hosted import Hosted
@@ -89,7 +89,7 @@ class SessionTurn:
             The result: stop reason, usage, question or failure.
 
         Raises:
-            TurnInterruptedError: The engine stopped the agent although the rollout was not cancelled; retryable.
+            StackError: The engine stopped the agent although the rollout was not cancelled; retryable.
         """
         self._session = session
         try:
@@ -102,7 +102,7 @@ class SessionTurn:
         finally:
             await session.close()
         if self._is_interrupted and turn.failure is None:
-            raise TurnInterruptedError("the engine stopped the agent, and the rollout was not cancelled")
+            raise StackError("the engine stopped the agent, and the rollout was not cancelled")
         return turn
 
     async def _heard(self, writer: NodeWriter) -> TurnResult:

@@ -199,7 +199,7 @@ class Blueprint:
             secrets: Values of the variables that the commands name.
 
         Raises:
-            SetupCommandError: A command fails, or takes too long.
+            SandboxSetupError: A command fails, or takes too long.
         """
         commands = self.task.sandbox.setup_commands
         await run_setup_commands(sandbox, commands, env, secrets, file=self.task.config_file)
@@ -216,7 +216,7 @@ class Blueprint:
             is_set_up: Whether the sandbox started from a capture after the setup commands, which then are not run.
 
         Raises:
-            SetupCommandError: A setup command fails, or takes too long.
+            SandboxSetupError: A setup command fails, or takes too long.
             ReadinessError: The healthcheck does not succeed.
         """
         if not is_set_up:

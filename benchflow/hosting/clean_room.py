@@ -216,7 +216,7 @@ class CleanRoom:
         Raises:
             VerifierError: The work can't be put in.
             SandboxStartError: The sandbox does not start in time.
-            SetupCommandError: A setup command fails.
+            SandboxSetupError: A setup command fails.
             ReadinessError: The healthcheck does not succeed.
         """
         name = self.notes / _NAME

@@ -66,7 +66,7 @@ async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
 
     Raises:
         CallsUnderWayError: A call of the agent's model is still in flight.
-        TornCheckpointError: The state changed during every attempt to capture it.
+        CheckpointError: The state changed during every attempt to capture it.
     """
     host, spec = rollout.host, rollout.spec
     name = checkpoint_id(host.stack, work.run_id, work.node, work.sandbox.name)

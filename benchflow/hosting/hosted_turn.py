@@ -16,7 +16,7 @@ from benchflow.errors import (
     BenchFlowError,
     SandboxLostError,
     ServiceDiedError,
-    TurnInterruptedError,
+    StackError,
 )
 from benchflow.hosting.agent_baseline import inherit_baseline, keep_agent_baseline
 from benchflow.hosting.agent_memory import keep_step_memory
@@ -65,7 +65,7 @@ class HostedTurn:
 
         Raises:
             SandboxLostError: The sandbox is gone.
-            TurnInterruptedError: The engine stopped the agent although the rollout was not cancelled; retryable.
+            StackError: The engine stopped the agent although the rollout was not cancelled; retryable.
         """
         rollout, work, sandbox = self._rollout, self._work, self._rollout.sandbox
         # A preview that a crash interrupted, while the agent waited for an answer, may have left it frozen.
@@ -230,7 +230,7 @@ class HostedTurn:
                     await see_through(self._kill_oracle())
             raise
         if turn.failure is not None and rollout.has_mark(self._stopped):
-            raise TurnInterruptedError("the engine stopped the oracle, and the rollout was not cancelled")
+            raise StackError("the engine stopped the oracle, and the rollout was not cancelled")
         writer.add(events)
         return turn
 

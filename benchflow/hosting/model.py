@@ -110,7 +110,7 @@ class RolloutModel:
     """The gateway's side of one rollout: registers it, holds, attributes and counts its model calls.
 
     Methods raise `GatewayUnavailableError` if the gateway does not respond; `blocked`, `forget`, `warnings` do not.
-    `open` also raises `OutdatedGatewayError`, and `ConfigError` for a registration that can't be carried out.
+    `open` also raises `ConfigError` for a registration that can't be carried out.
     """
 
     def __init__(

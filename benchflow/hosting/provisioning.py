@@ -98,8 +98,8 @@ async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> Sand
         MissingArtifactError: The job's directory is gone.
         ImageBuildError: The image can't be built.
         SandboxStartError: The sandbox does not start in time.
-        SetupCommandError: A setup command fails.
-        TornCheckpointError: The copy is not in the checkpoint's state.
+        SandboxSetupError: A setup command fails.
+        CheckpointError: The copy is not in the checkpoint's state.
         UnsupportedFeatureError: The agent can't act in such a sandbox.
     """
     paths = await asyncio.to_thread(rollout.make_results_directory)

@@ -7,7 +7,7 @@ from benchflow.contracts.activities import StepInput, TakenBefore
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus
 from benchflow.contracts.rollout_records import TurnResult
-from benchflow.errors import SessionNotReplayedError
+from benchflow.errors import ACPError
 from benchflow.hosting.hosted import Hosted
 
 TAKEN_AGAIN = "session_before.trajectory.jsonl"
@@ -29,7 +29,7 @@ async def compared(rollout: Hosted, work: StepInput, turn: TurnResult) -> TurnRe
         why = await _state_difference(rollout, work.before, turn.replay)
     if why is None:
         return turn
-    error = SessionNotReplayedError(f"turn {work.step.index + 1} was not as it was in the parent: {why}")
+    error = ACPError(f"turn {work.step.index + 1} was not as it was in the parent: {why}")
     return turn.model_copy(update={"failure": failure_of(error)})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from benchflow.contracts.rollout_records import Step
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_config import Healthcheck, SetupCommand
-from benchflow.errors import ReadinessError, SetupCommandError
+from benchflow.errors import ReadinessError, SandboxSetupError
 from benchflow.planes.sandbox.timeouts import awake_clock
 from benchflow.secrets import Secrets
 
@@ -31,7 +31,7 @@ async def run_setup_commands(
         file: Configuration file of the task, for errors.
 
     Raises:
-        SetupCommandError: A command failed or timed out; the rest is not run.
+        SandboxSetupError: A command failed or timed out; the rest is not run.
     """
     for number, command in enumerate(commands):
         result = await sandbox.exec_once(
@@ -44,7 +44,7 @@ async def run_setup_commands(
         )
         if result.return_code != 0 or result.timed_out:
             how = f"took longer than {command.timeout_sec:g} s" if result.timed_out else "failed"
-            raise SetupCommandError(
+            raise SandboxSetupError(
                 f"setup command {number + 1} {how} (exit status {result.return_code}): {command.command}",
                 file=file,
                 key=f"setup_commands[{number}]",
@@ -67,7 +67,7 @@ async def run_step_setup(
         user: User as whom it runs; None for root.
 
     Raises:
-        SetupCommandError: The script failed or timed out.
+        SandboxSetupError: The script failed or timed out.
     """
     run = "chmod +x ./setup.sh 2>/dev/null; command -v bash >/dev/null && exec bash ./setup.sh; exec sh ./setup.sh"
     result = await sandbox.exec_once(
@@ -75,7 +75,7 @@ async def run_step_setup(
     )
     if result.return_code != 0 or result.timed_out:
         how = f"took longer than {timeout:g} s" if result.timed_out else f"ended with {result.return_code}"
-        raise SetupCommandError(
+        raise SandboxSetupError(
             f"the step's setup.sh {how}",
             file=f"steps/{step.name}/workdir/setup.sh",
             remedy="mend the script",

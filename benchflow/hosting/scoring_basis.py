@@ -13,7 +13,7 @@ from benchflow.contracts.failures import error_of
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rescoring_basis import ScoredBy, Scoring
 from benchflow.contracts.rollout_records import Failure
-from benchflow.errors import BenchFlowError, StoreError, TaskNotFoundError
+from benchflow.errors import BenchFlowError, StoreError, TaskError
 from benchflow.host import SlotOwner
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.rubric_code import Scorer, load_scorer
@@ -89,7 +89,7 @@ class ScoringBasis:
             except StoreError as error:
                 if error.retryable:
                     raise
-                raise TaskNotFoundError(
+                raise TaskError(
                     f"task {by.ref.name!r} is not what it was, or gone, and it cannot be had from the store: "
                     f"{error.message}",
                     file=by.ref.source,

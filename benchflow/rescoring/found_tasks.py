@@ -15,7 +15,7 @@ from benchflow.contracts.failures import failure_of
 from benchflow.contracts.job import TaskRef
 from benchflow.contracts.rescoring_basis import ScoredBy
 from benchflow.contracts.task import Task
-from benchflow.errors import BenchFlowError, StoreError, TaskError, TaskNotFoundError, TaskValueError
+from benchflow.errors import BenchFlowError, StoreError, TaskError
 from benchflow.jobs.job_plan import pack_directory
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.functions import check_declared
@@ -59,7 +59,7 @@ class Tasks:
             allow_code: Modules that their reward functions may come from; None if these functions do not score.
 
         Raises:
-            TaskNotFoundError: The given directory has no tasks.
+            TaskError: The given directory has no tasks.
         """
         self._store = store
         self._state = state
@@ -96,7 +96,7 @@ class Tasks:
         assert self._paths is not None
         path = self._paths.get(ref.name)
         if path is None:
-            raise TaskNotFoundError(
+            raise TaskError(
                 f"there is no task {ref.name!r}",
                 file=str(self._given),
                 key="--tasks",
@@ -153,13 +153,13 @@ class Tasks:
         """Return the names of the variables that a task needs.
 
         Raises:
-            TaskValueError: It names code or variables that it may not have.
+            TaskError: It names code or variables that it may not have.
         """
         file = str(directory / task.config_file)
         if task.reward is not None and self._allow_code is not None:
             for key, target in check_declared(task.reward, file=file):
                 if not is_allowed(target, self._allow_code):
-                    raise TaskValueError(
+                    raise TaskError(
                         f"{target!r} is code of this host that no installed package declares for tasks",
                         file=file,
                         key=key,
@@ -168,7 +168,7 @@ class Tasks:
         named = {*references(task), *(name for name, _ in own_judges(task))}
         taken = [name for name in named if name in os.environ]
         if taken and not self._take_variables:
-            raise TaskValueError(
+            raise TaskError(
                 f"takes variables of your environment: {', '.join(sorted(taken))}",
                 file=file,
                 key="--yes",
@@ -190,9 +190,9 @@ def _has_digest(directory: Path, digest: str) -> bool:
         return False
 
 
-def _not_in_store(what: str, ref: TaskRef, error: StoreError) -> TaskNotFoundError:
+def _not_in_store(what: str, ref: TaskRef, error: StoreError) -> TaskError:
     """Return the error for a task of which the store has lost a part."""
-    return TaskNotFoundError(
+    return TaskError(
         f"{what} cannot be had from the store: {error.message}",
         file=ref.source,
         key="--tasks",

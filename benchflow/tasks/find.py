@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchflow.errors import TaskNotFoundError
+from benchflow.errors import TaskError
 from benchflow.tasks.layout import DEFINITIONS
 
 
@@ -12,12 +12,12 @@ def find_tasks(path: Path) -> list[Path]:
     """Return the task directories at `path`, sorted: `path` itself, those in it, or those in its `tasks/`.
 
     Raises:
-        TaskNotFoundError: There is none.
+        TaskError: There is none.
     """
     if not path.exists():
-        raise TaskNotFoundError("does not exist", file=str(path), remedy="give an existing task directory")
+        raise TaskError("does not exist", file=str(path), remedy="give an existing task directory")
     if not path.is_dir():
-        raise TaskNotFoundError(
+        raise TaskError(
             "is a file, not a task directory", file=str(path), remedy="give the directory that the file is in"
         )
     if _looks_like_a_task(path):
@@ -27,7 +27,7 @@ def find_tasks(path: Path) -> list[Path]:
         if tasks:
             return tasks
     empty = not any(path.iterdir())
-    raise TaskNotFoundError(
+    raise TaskError(
         "is empty" if empty else "holds no task",
         file=str(path),
         remedy="a task is a directory with a task.md (or task.toml and instruction.md) and an environment/; "

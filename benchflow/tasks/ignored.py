@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from pathspec import GitIgnoreSpec
 
 from benchflow.confined import MAX_TEXT, ConfinedDirectory
-from benchflow.errors import TaskParseError, TaskValueError, UnsafePathError
+from benchflow.errors import TaskError, UnsafePathError
 from benchflow.tasks.layout import COMPOSE_FILES, ORACLE_DIRS, VERIFIER_DIRS
 
 IGNORE_FILE = ".harborignore"
@@ -35,9 +35,9 @@ def ignored_files(root: Path) -> list[str]:
             scopes = [f"{base}{name}" for base in bases for name in (*VERIFIER_DIRS, *ORACLE_DIRS)]
             found = [name for scope in scopes for name in _ignored(directory, scope)]
     except UnsafePathError as error:
-        raise TaskValueError(error.message, file=error.file, remedy="remove it from the directory") from error
+        raise TaskError(error.message, file=error.file, remedy="remove it from the directory") from error
     except OSError as error:
-        raise TaskParseError(f"cannot be read: {error.strerror or error}", file=str(error.filename or root)) from error
+        raise TaskError(f"cannot be read: {error.strerror or error}", file=str(error.filename or root)) from error
     for scope in scopes if found else ():
         _refuse_needed(root, scope, {*found})
     return sorted(found)
@@ -85,7 +85,7 @@ def _rules_in(directory: ConfinedDirectory, name: str, outer: _Rules) -> _Rules:
         spec = GitIgnoreSpec.from_lines(directory.read(file, MAX_TEXT).decode().splitlines())
     except ValueError as error:
         place = str(directory.path / file)
-        raise TaskValueError(f"has no rules as .gitignore has them: {error}", file=place) from error
+        raise TaskError(f"has no rules as .gitignore has them: {error}", file=place) from error
     return (*outer, (name, spec))
 
 
@@ -102,14 +102,14 @@ def _leads_into(root: Path, link: str, left_out: set[str]) -> bool:
 
 
 def _refuse_needed(root: Path, scope: str, left_out: set[str]) -> None:
-    """Raise `TaskValueError` if test.sh or solve.sh is ignored, or anything in a directory that is a build context."""
+    """Raise `TaskError` if test.sh or solve.sh is ignored, or anything in a directory that is a build context."""
     for name in ("test.sh", "solve.sh"):
         if f"{scope}/{name}" in left_out:
             remedy = f"take the rule that matches it out of {IGNORE_FILE}"
-            raise TaskValueError(f"is left out by {IGNORE_FILE}", file=str(root / scope / name), remedy=remedy)
+            raise TaskError(f"is left out by {IGNORE_FILE}", file=str(root / scope / name), remedy=remedy)
     build = next((name for name in (*COMPOSE_FILES, "Dockerfile") if (root / scope / name).is_file()), None)
     if build is not None and any(name.startswith(f"{scope}/") for name in left_out):
-        raise TaskValueError(
+        raise TaskError(
             f"leaves files out of a directory that is also the build context of {build}",
             file=str(root / scope / IGNORE_FILE),
             remedy=f"remove {IGNORE_FILE}, or the {build}; .dockerignore is for images",

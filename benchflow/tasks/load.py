@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec
 from benchflow.contracts.verifier import VerifierDocument
-from benchflow.errors import TaskError, TaskValueError
+from benchflow.errors import TaskError
 from benchflow.tasks.compose import ComposeReading, read_compose
 from benchflow.tasks.environments import named_in, package_manifest
 from benchflow.tasks.ignored import ignored_files
@@ -105,7 +105,7 @@ def _expect_own_files(path: Path) -> None:
         for _ in entries(path, exclude=ignored_files(path)):
             pass
     except TaskError as error:
-        kind: Kind = "value" if isinstance(error, TaskValueError) else "parse"
+        kind: Kind = "parse" if isinstance(error.__cause__, OSError) else "value"
         problem = Problem(severity="error", kind=kind, file=error.file, message=error.message, suggestion=error.remedy)
         raise ProblemError(problem) from error
 

@@ -18,7 +18,7 @@ from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.base import Model
 from benchflow.contracts.images import user_of
 from benchflow.contracts.task import Task
-from benchflow.errors import StoreError, TaskParseError, TaskValueError
+from benchflow.errors import StoreError, TaskError
 from benchflow.tasks.layout import ORACLE_DIRS, VERIFIER_DIRS
 from benchflow.tasks.load import load_task
 from benchflow.tasks.problems import KeyPath, Problems, dotted
@@ -53,7 +53,7 @@ def migrate_task(path: Path) -> MigrationReport:
         StoreError: A file can't be written; the task is unchanged then.
     """
     if (path / "task.md").exists():
-        raise TaskValueError("is a native task already", file=str(path / "task.md"))
+        raise TaskError("is a native task already", file=str(path / "task.md"))
     before = load_task(path)
     moves = list(_moves(path))
     _refuse_conflicts(path, moves)
@@ -75,24 +75,24 @@ def _moves(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_conflicts(root: Path, moves: list[tuple[str, str]]) -> None:
-    """Raise `TaskValueError` for existing targets, and for files that mean something in a native task only."""
+    """Raise `TaskError` for existing targets, and for files that mean something in a native task only."""
     for old, new in moves:
         if (root / new).exists():
-            raise TaskValueError(
+            raise TaskError(
                 f"exists, so {old}/ can't be moved there",
                 file=str(root / new),
                 remedy=f"remove {old}/ or {new}/",
             )
     for name in ("prompts", "tests/verifier.md"):
         if (root / name).exists():
-            raise TaskValueError(
+            raise TaskError(
                 "would get a meaning in a native task that it doesn't have now",
                 file=str(root / name),
                 remedy="rename it",
             )
     instruction = root / "instruction.md"
     if instruction.is_file() and has_reserved_heading(read_text(instruction)):
-        raise TaskValueError(
+        raise TaskError(
             "has a heading that is reserved in task.md",
             file=str(instruction),
             remedy="rename the heading (`## prompt`, `## role:…`, `## scene:…`, `## user-persona`)",
@@ -173,7 +173,7 @@ def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], sources: lis
             (root / old).rename(root / new)
             done.append((root / old, root / new))
         if _meaning(load_task(root)) != _meaning(before):
-            raise TaskParseError("can't be written as a task.md that means the same", file=str(root / "task.toml"))
+            raise TaskError("can't be written as a task.md that means the same", file=str(root / "task.toml"))
         warnings = _warnings(root, moves, before)
         for name in sources:
             removed[root / name] = (root / name).read_bytes()

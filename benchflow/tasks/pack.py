@@ -23,9 +23,7 @@ from benchflow.errors import (
     CorruptArtifactError,
     DiskFullError,
     StoreError,
-    TaskNotFoundError,
-    TaskParseError,
-    TaskValueError,
+    TaskError,
     UnsafePathError,
 )
 
@@ -64,9 +62,8 @@ def digest_tree(root: Path, *, exclude: Iterable[str] = ()) -> str:
         exclude: Relative paths to leave out.
 
     Raises:
-        TaskNotFoundError: `root` is no directory.
-        TaskValueError: A link leads out of it, an entry is a socket, pipe or device, or the files exceed `MAX_BYTES`.
-        TaskParseError: An entry can't be read.
+        TaskError: `root` is no directory, a link leads out of it, an entry can't be read or is a socket, pipe or
+            device, or the files exceed `MAX_BYTES`.
     """
     digest = hashlib.sha256()
     with _open_root(root) as directory:
@@ -205,9 +202,9 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
             found = sorted(directory.entries(skip=is_left_out), key=lambda each: os.fsencode(each.name).split(b"/"))
             targets = {each.name: directory.read_link(each.name) for each in found if each.is_link}
     except UnsafePathError as error:
-        raise TaskValueError(error.message, file=error.file, remedy="remove it from the directory") from error
+        raise TaskError(error.message, file=error.file, remedy="remove it from the directory") from error
     except OSError as error:
-        raise TaskParseError(f"cannot be read: {error.strerror}", file=str(error.filename or root)) from error
+        raise TaskError(f"cannot be read: {error.strerror}", file=str(error.filename or root)) from error
     real_root = Path(os.path.realpath(root))
     left = MAX_BYTES
     for each in found:
@@ -219,14 +216,14 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
         elif each.is_file:
             left -= each.status.st_size
             if left < 0:
-                raise TaskValueError(
+                raise TaskError(
                     f"makes its directory larger than {MAX_BYTES >> 30} GiB",
                     file=str(path),
                     remedy="remove it, or have a Dockerfile download it",
                 )
             yield PackEntry(each.name, path, "f", executable=bool(each.status.st_mode & 0o111))
         else:
-            raise TaskValueError(
+            raise TaskError(
                 "is neither a file, a directory nor a link",
                 file=str(path),
                 remedy="remove it from the directory",
@@ -234,11 +231,11 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
 
 
 def _link_target(link: Path, written: str, root: Path) -> str:
-    """Return a link's target, made relative. Raise `TaskValueError` if it resolves to a path outside of `root`."""
+    """Return a link's target, made relative. Raise `TaskError` if it resolves to a path outside of `root`."""
     target = Path(written)
     resolved = Path(os.path.realpath(link.parent / target))
     if not resolved.is_relative_to(root):
-        raise TaskValueError(
+        raise TaskError(
             f"is a link that leads out of the directory, to {target}",
             file=str(link),
             remedy="copy what it points to into the directory",
@@ -263,7 +260,7 @@ def _add(tar: tarfile.TarFile, directory: ConfinedDirectory, entry: PackEntry) -
 
 def _open_root(root: Path) -> ConfinedDirectory:
     if not root.is_dir():
-        raise TaskNotFoundError("is not a directory", file=str(root))
+        raise TaskError("is not a directory", file=str(root))
     return ConfinedDirectory(root)
 
 
@@ -271,9 +268,9 @@ def _open(directory: ConfinedDirectory, entry: PackEntry) -> BufferedReader:
     try:
         return directory.open(entry.name)
     except UnsafePathError as error:
-        raise TaskValueError(f"was a file, and {error.message}", file=error.file) from error
+        raise TaskError(f"was a file, and {error.message}", file=error.file) from error
     except OSError as error:
-        raise TaskParseError(f"cannot be read: {error.strerror}", file=str(entry.path)) from error
+        raise TaskError(f"cannot be read: {error.strerror}", file=str(entry.path)) from error
 
 
 def _store_error(error: OSError, target: Path) -> StoreError:

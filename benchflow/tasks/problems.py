@@ -11,27 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow.contracts.base import Model
-from benchflow.errors import (
-    TaskError,
-    TaskNotFoundError,
-    TaskParseError,
-    TaskValueError,
-    UnknownKeyError,
-    UnsupportedFeatureError,
-)
+from benchflow.errors import TaskError, UnsupportedFeatureError
 
 Severity = Literal["error", "unsupported", "warning"]
 Kind = Literal["not-found", "parse", "unknown-key", "value", "unsupported"]
 KeyPath = tuple[str | int, ...]
 """Path of a key from the root of a file: names of keys, and indices in lists."""
-
-_ERRORS: dict[Kind, type[TaskError]] = {
-    "not-found": TaskNotFoundError,
-    "parse": TaskParseError,
-    "unknown-key": UnknownKeyError,
-    "value": TaskValueError,
-    "unsupported": UnsupportedFeatureError,
-}
 
 
 class Problem(Model):
@@ -57,7 +42,8 @@ class Problem(Model):
 
     def as_error(self) -> TaskError:
         """Return the problem as a typed error."""
-        return _ERRORS[self.kind](self.message, file=self.file, key=self.key, remedy=self.suggestion)
+        error = UnsupportedFeatureError if self.kind == "unsupported" else TaskError
+        return error(self.message, file=self.file, key=self.key, remedy=self.suggestion)
 
     def __str__(self) -> str:
         """Return the problem as one line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from benchflow.errors import StoreError, TaskValueError
+from benchflow.errors import StoreError, TaskError
 from benchflow.tasks.layout import PLAIN_NAME
 
 Layout = Literal["native", "split"]
@@ -83,19 +83,19 @@ def init_task(parent: Path, name: str, *, layout: Layout = "native") -> Path:
         layout: `native` for a task.md, `split` for a task.toml and an instruction.md.
 
     Raises:
-        TaskValueError: The name can't be a directory's, or is taken.
+        TaskError: The name can't be a directory's, or is taken.
         StoreError: A file can't be written.
     """
     organisation, slash, short = name.rpartition("/")
     for part in (organisation if slash else "benchflow", short):
         if PLAIN_NAME.fullmatch(part) is None:
-            raise TaskValueError(
+            raise TaskError(
                 f"{name!r} can't be the name of a task",
                 remedy="use letters, digits, '.', '_' and '-', beginning with a letter or digit",
             )
     root = parent / short
     if root.exists():
-        raise TaskValueError("exists already", file=str(root), remedy="choose another name")
+        raise TaskError("exists already", file=str(root), remedy="choose another name")
     full_name = f"{organisation or 'benchflow'}/{short}"
     try:
         for path, text in _files(layout, full_name).items():

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from benchflow.contracts.branch import ChildOutcome, StateValue
+from benchflow.contracts.failures import failure_of
 from benchflow.contracts.rollout_records import Failure
-from benchflow.errors import ConfigError, RewardFuncError, VerifierError
+from benchflow.errors import ConfigError, RewardFuncError, RewardMissingError, VerifierError
 
 Aggregate = Callable[[Sequence[float]], float]
 """Function that aggregates children's returns, in the order of their numbers, to one value. The list is never empty."""
@@ -133,7 +134,7 @@ def _failure_of(outcome: ChildOutcome) -> Failure:
     if outcome.failure is not None:
         return outcome.failure
     why = "none of its own children has a return" if outcome.value is not None else "nothing was measured"
-    return Failure(type="RewardMissingError", category="reward_missing", message=why, phase="verify")
+    return failure_of(RewardMissingError(why), "verify")
 
 
 def _number_of(chain: str) -> tuple[int, str]:

@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.resuming import is_enough
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollout_records import Answer, Question, Step, TurnResult
+    from benchflow.errors import UsageError, VerifierError
     from benchflow.workflows.clock import Phases, waiting
     from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
     from benchflow.workflows.rollout_checkpoints import Checkpoints
@@ -315,7 +316,7 @@ class AgentTurns:
         """Return how the verifier would score the world now, while the agent waits for an answer. Changes nothing.
 
         Raises:
-            ApplicationError: The rollout has ended or lost its host (`NotWaiting`), or the verifier has failed
+            ApplicationError: The rollout has ended or lost its host (`UsageError`), or the verifier has failed
                 (`VerifierError`). An error of another type would fail the workflow task instead of the update.
         """
         state = self._state
@@ -338,9 +339,9 @@ class AgentTurns:
         try:
             result: VerifyResult = await preview
         except (asyncio.CancelledError, HostGoneError) as error:
-            raise ApplicationError("the rollout has ended, or lost its host", type="NotWaiting") from error
+            raise ApplicationError("the rollout has ended, or lost its host", type=UsageError.__name__) from error
         except ActivityError as error:
-            raise ApplicationError(failure_from(error, "verify").message, type="VerifierError") from error
+            raise ApplicationError(failure_from(error, "verify").message, type=VerifierError.__name__) from error
         finally:
             previews.remove(preview)
         return result

@@ -15,9 +15,11 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import ids, temporal_names
     from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
     from benchflow.contracts.checkpoint import Checkpoint
+    from benchflow.contracts.failures import failure_of
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rewards import scalar_of
     from benchflow.contracts.rollout_records import Failure, RolloutOutcome, StepOutcome, total
+    from benchflow.errors import BranchError
     from benchflow.trajectories.growth import child_chain
     from benchflow.workflows.clock import waiting
     from benchflow.workflows.rollout_state import RolloutState
@@ -201,13 +203,6 @@ def no_return(outcomes: Sequence[ChildOutcome]) -> Failure:
     message = f"none of {len(outcomes)} children could be measured"
     first = next((outcome.failure for outcome in outcomes if outcome.failure is not None), None)
     if first is None:
-        return Failure(type="BranchError", category="checkpoint", message=message, phase="execute")
-    return Failure(
-        type="BranchError",
-        category=first.category,
-        message=f"{message}: {first.message}",
-        phase="execute",
-        file=first.file,
-        key=first.key,
-        remedy=first.remedy,
-    )
+        return failure_of(BranchError(message), "execute")
+    error = BranchError(f"{message}: {first.message}", file=first.file, key=first.key, remedy=first.remedy)
+    return failure_of(error, "execute").model_copy(update={"category": first.category})

@@ -24,9 +24,10 @@ with workflow.unsafe.imports_passed_through():
         SandboxInput,
     )
     from benchflow.contracts.checkpoint import Checkpoint, SessionBegin
+    from benchflow.contracts.failures import failure_of
     from benchflow.contracts.job import RolloutSpec
-    from benchflow.contracts.rollout_records import Failure
     from benchflow.contracts.sandbox import SandboxRef
+    from benchflow.errors import HostFullError, HostLostError
     from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import activity_options, rollout_slots
     from benchflow.workflows.clock import Phases, waiting
@@ -222,14 +223,9 @@ async def provision(
         except HostGoneError as error:
             if wanted.checkpoint is not None and not wanted.checkpoint.is_portable:
                 message = f"the state of {near.node} lies on the host {near.host_id}, which is lost"
-                failure = Failure(
-                    type="HostLostError",
-                    category="sandbox_lost",
-                    message=message,
-                    key="branch.portable",
-                    remedy="with portable checkpoints other hosts go on",
-                )
-                raise ApplicationError(message, failure) from error
+                remedy = "with portable checkpoints other hosts go on"
+                lost = HostLostError(message, key="branch.portable", remedy=remedy)
+                raise ApplicationError(message, failure_of(lost)) from error
     return await _provision(None, wanted, limit, before)
 
 
@@ -270,7 +266,7 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
                 # The activity may have been cancelled before a worker started it: then only this frees the slot.
                 await to_the_end(tear_down(wanted.spec, place))
             cause = error.cause if isinstance(error, ActivityError) else None
-            if not isinstance(cause, ApplicationError) or cause.type != temporal_names.HOST_FULL:
+            if not isinstance(cause, ApplicationError) or cause.type != HostFullError.__name__:
                 raise
         place = await wait_for_slot(queue, wanted, before)
 

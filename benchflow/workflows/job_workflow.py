@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import temporal_names
     from benchflow.contracts.activities import Batch, BatchInput
     from benchflow.contracts.error_limit import ErrorLimitDecision
+    from benchflow.contracts.failures import failure_of
     from benchflow.contracts.job import (
         CancelRollout,
         JobInput,
@@ -34,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.lost_rollouts import LostGroup, LostRollout, merged, without
     from benchflow.contracts.rollout_records import Failure, RolloutOutcome
     from benchflow.contracts.slot_messages import SlotAccount
+    from benchflow.errors import BenchFlowError
     from benchflow.workflows import activity_options
     from benchflow.workflows.backlog import Backlog
     from benchflow.workflows.closing import finish_job
@@ -127,7 +129,7 @@ class JobWorkflow:
         self._lost = without(self._lost, outcome.index)
         if outcome.directory is None and outcome.pack is None:
             # Even if it is retried: the retry may never start, and this attempt needs a row then.
-            failure = outcome.error or Failure(type="ReportError", category="internal", message="there is no result")
+            failure = outcome.error or failure_of(BenchFlowError("there is no result"))
             self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
         if (wait := self._retry_wait(outcome)) is not None:
             self._backlog.add_retry(outcome.index, outcome.attempt + 1, workflow.time() + wait)
@@ -400,7 +402,7 @@ class JobWorkflow:
         """Wait for open rollouts and write the summary. Errors are logged: `bench results` writes the summary again."""
         try:
             if self._is_unfinished() and not self._starts_nothing:
-                self._give_up(Failure(type="JobError", category="internal", message="the job's workflow has a defect"))
+                self._give_up(failure_of(BenchFlowError("the job's workflow has a defect")))
             while self._open:
                 # Only after an unexpected error in `_drive`: otherwise nothing is open by now.
                 await self._cancellations.send()

@@ -15,6 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.failures import MAX_LINE, error_type
+    from benchflow.errors import ActivityTimeoutError
     from benchflow.workflows import activity_options
     from benchflow.workflows.workflow_failures import failure_from
 
@@ -80,7 +81,9 @@ class Patience:
         now = workflow.time()
         self._failures += 1
         failure = failure_from(error, "plan")
-        is_outage = error_type(failure.type).is_outage or (self._timeouts_pass and failure.type == "ActivityTimeout")
+        is_outage = error_type(failure.type).is_outage or (
+            self._timeouts_pass and failure.type == ActivityTimeoutError.__name__
+        )
         if is_outage and self._outlasts():
             self._outage_since, self.since = self._outage_since or now, None
             is_long = now - self._outage_since > self._total_sec

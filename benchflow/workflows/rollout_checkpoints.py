@@ -21,16 +21,13 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.ended import EndedState, Restart, RetainInput
     from benchflow.contracts.failures import failure_of
     from benchflow.contracts.rollback import Restored, UndoInput, Undone
-    from benchflow.contracts.rollout_records import Failure, Rollback, Usage, total
-    from benchflow.errors import NotRestorableError
+    from benchflow.contracts.rollout_records import Rollback, Usage, total
+    from benchflow.errors import HostLostError, NotRestorableError
     from benchflow.workflows import activity_options
     from benchflow.workflows.clock import Phases
     from benchflow.workflows.hosts import HostGoneError, RolloutSandbox, on_host, tear_down
     from benchflow.workflows.rollout_state import RolloutState
     from benchflow.workflows.workflow_cancellation import to_the_end
-
-NOT_RESTORABLE = "NotRestorable"
-"""Type of the `ApplicationError` that refuses to restore a rollout; its message has the reason."""
 
 
 async def release(
@@ -214,7 +211,7 @@ class RolloutRestores:
             has_started: Whether the rollout runs in a sandbox, with nothing left to revert there.
 
         Raises:
-            ApplicationError: It can't be restored (`NOT_RESTORABLE`); the message has the reason.
+            ApplicationError: It can't be restored (`NotRestorableError`); the message has the reason.
         """
         state = self._state
         if not has_started:
@@ -406,8 +403,8 @@ class RolloutRestores:
 def lost_checkpoints(queue: str) -> ApplicationError:
     """Return the error for a roll-back of an ended rollout whose checkpoints are on the lost host of `queue`."""
     message = f"the host of its checkpoints does not answer: {queue}"
-    return ApplicationError(message, Failure(type="HostLostError", category="sandbox_lost", message=message))
+    return ApplicationError(message, failure_of(HostLostError(message)))
 
 
 def _refuse(why: str) -> NoReturn:
-    raise ApplicationError(why, type=NOT_RESTORABLE, non_retryable=True)
+    raise ApplicationError(why, type=NotRestorableError.__name__, non_retryable=True)

@@ -21,14 +21,22 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import temporal_names
     from benchflow.contracts.activities import RolloutPlan, VerifyInput
     from benchflow.contracts.branch import ChildOutcome
+    from benchflow.contracts.failures import failure_of
     from benchflow.contracts.job import RolloutProgress, RolloutSpec
     from benchflow.contracts.rescoring import AgentlessScore
     from benchflow.contracts.rescoring_basis import AgentlessInput
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rewards import first_failure, is_worth_scoring, leads_on
     from benchflow.contracts.rollback import Restore, Restored, Undone
-    from benchflow.contracts.rollout_records import Answer, Failure, RolloutOutcome, Step, StepOutcome, TurnResult
+    from benchflow.contracts.rollout_records import Answer, RolloutOutcome, Step, StepOutcome, TurnResult
     from benchflow.contracts.slot_messages import SlotGrant
+    from benchflow.errors import (
+        HostLostError,
+        NotRestorableError,
+        RolloutCancelledError,
+        RolloutDeadlineError,
+        UsageError,
+    )
     from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import activity_options
     from benchflow.workflows.agent_turns import AgentTurns
@@ -38,7 +46,6 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
     from benchflow.workflows.operator import phase_detail, rollout_details, show
     from benchflow.workflows.rollout_checkpoints import (
-        NOT_RESTORABLE,
         Checkpoints,
         RestorePoint,
         RolloutRestores,
@@ -62,7 +69,7 @@ def _as_update_failure() -> Iterator[None]:
         raise
     except Exception as error:
         workflow.logger.exception("an update failed by a fault of the engine")
-        raise ApplicationError(f"{type(error).__name__}: {error}", type="InternalError") from error
+        raise ApplicationError(f"{type(error).__name__}: {error}", type=type(error).__name__) from error
 
 
 @workflow.defn(name=temporal_names.ROLLOUT_WORKFLOW)
@@ -130,28 +137,24 @@ class RolloutWorkflow:
 
     async def _work_in_time(self) -> None:
         """Run the work, ended early by a cancellation or by the deadline."""
-        work = asyncio.create_task(self._work())
+        state, work = self._state, asyncio.create_task(self._work())
         try:
             if not await self._deadline.wait_for(work):
                 message = f"the rollout reached its deadline of {self._deadline.limit_sec:g} s"
-                self._stop("RolloutDeadlineError", "deadline", message)
+                state.stop = failure_of(RolloutDeadlineError(message), self._phases.phase)
         except asyncio.CancelledError:
-            self._stop("RolloutCancelledError", "cancelled", "the rollout was cancelled")
+            state.stop = failure_of(RolloutCancelledError("the rollout was cancelled"), self._phases.phase)
         except Exception as error:
             # An error of the deadline's clock: the work must not continue beside the report and teardown.
             workflow.logger.exception("the rollout's clock failed")
-            self._state.stop = failure_from(error, self._phases.phase)
-        if self._state.stop is not None:
+            state.stop = failure_from(error, self._phases.phase)
+        if state.stop is not None:
             for task in (work, *self._turns.previews):
                 task.cancel()
         try:
             await to_the_end(work, on_cancel=self._ending.hurry)
         finally:
             self._is_over = True
-
-    def _stop(self, type_: str, category: str, message: str) -> None:
-        """Set the failure by which the rollout ends early; `check_stop` then raises."""
-        self._state.stop = Failure(type=type_, category=category, message=message, phase=self._phases.phase)
 
     # --- the work ---------------------------------------------------------------------------------------------
 
@@ -188,14 +191,8 @@ class RolloutWorkflow:
                 node = state.node(len(state.steps))
                 again = "provisioned again" if start.revert is None else f"it went on from {node}"
                 state.warnings.append(f"host {lost.host_id} was lost in {self._phases.phase}; {again}")
-        raise ApplicationError(
-            "the host was lost too often",
-            Failure(
-                type="HostLostError",
-                category="sandbox_lost",
-                message=f"{self.options.max_provisions} hosts in a row stopped answering",
-            ),
-        )
+        message = f"{self.options.max_provisions} hosts in a row stopped answering"
+        raise ApplicationError("the host was lost too often", failure_of(HostLostError(message)))
 
     async def _score_without_agent(self, activity: str) -> None:
         """Score a stored rollout and its children again, or try a world, and copy the result into the state.
@@ -350,9 +347,9 @@ class RolloutWorkflow:
     def _check_soft_verify(self) -> None:
         """Refuse the update unless the agent waits for an answer and no other preview runs."""
         if self._state.question is None:
-            raise ApplicationError("the agent is in the middle of its turn, or there is none", type="NotWaiting")
+            raise ApplicationError("the agent is in the middle of its turn, or there is none", type=UsageError.__name__)
         if self._turns.previews:
-            raise ApplicationError("somebody else is looking at it", type="NotWaiting")
+            raise ApplicationError("somebody else is looking at it", type=UsageError.__name__)
 
     @workflow.update(name=temporal_names.RESTORE)
     async def restore(self, wanted: Restore) -> Restored:
@@ -371,7 +368,7 @@ class RolloutWorkflow:
                 task.cancel()
             await workflow.wait_condition(lambda: self._is_over or self._restores.is_done(number))
             if not self._restores.is_done(number):
-                raise ApplicationError("the rollout ended before it was back", type=NOT_RESTORABLE)
+                raise ApplicationError("the rollout ended before it was back", type=NotRestorableError.__name__)
             return self._restores.result(number)
 
     @restore.validator

@@ -10,9 +10,11 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import temporal_names
     from benchflow.contracts.activities import LostInput, LostOutcomes, OpenRollouts, ReportedState, ReportedStates
+    from benchflow.contracts.failures import failure_of
     from benchflow.contracts.job import JobInput, OpenRollout
     from benchflow.contracts.lost_rollouts import LostRollout, SweepState
-    from benchflow.contracts.rollout_records import Failure, RolloutOutcome
+    from benchflow.contracts.rollout_records import RolloutOutcome
+    from benchflow.errors import RolloutTerminatedError
     from benchflow.workflows import activity_options
     from benchflow.workflows.patience import Patience
 
@@ -151,12 +153,8 @@ class Sweep:
             state: State of its workflow. A `stuck` one is terminated by the activity first.
         """
         why = f": {state.reason}" if state.reason else ""
-        failure = Failure(
-            type="RolloutTerminatedError",
-            category="terminated",
-            message=f"the rollout's workflow ended without a result: {state.status}{why}",
-            retryable=True,
-        )
+        message = f"the rollout's workflow ended without a result: {state.status}{why}"
+        failure = failure_of(RolloutTerminatedError(message))
         run_id = rollout.run_id or state.run_id
         lost = LostRollout(index=rollout.index, attempt=rollout.attempt, run_id=run_id)
         job = self._job

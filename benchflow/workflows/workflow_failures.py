@@ -10,7 +10,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from benchflow.contracts.failures import error_type, failure_of
 from benchflow.contracts.rollout_records import Failure, Phase
-from benchflow.errors import BenchFlowError
+from benchflow.errors import ActivityTimeoutError, BenchFlowError, RolloutTerminatedError
 
 
 def failure_from(error: BaseException, phase: Phase) -> Failure:
@@ -29,12 +29,9 @@ def failure_from(error: BaseException, phase: Phase) -> Failure:
             return Failure.model_validate(cause.details[0]).model_copy(update={"phase": phase})
     if isinstance(cause, ActivityTimeout):
         kind = cause.type.name.lower().replace("_", "-") if cause.type is not None else "activity"
-        return Failure(type="ActivityTimeout", category="stack", message=f"{kind} timeout", phase=phase, retryable=True)
+        return failure_of(ActivityTimeoutError(f"{kind} timeout"), phase)
     if isinstance(cause, ChildWorkflowError) and isinstance(cause.cause, TerminatedError):
-        message = "its workflow was terminated"
-        return Failure(
-            type="RolloutTerminatedError", category="terminated", message=message, phase=phase, retryable=True
-        )
+        return failure_of(RolloutTerminatedError("its workflow was terminated"), phase)
     if isinstance(cause, ApplicationError):
         # An error that was raised outside the activity's interceptor, when its messages were encoded, has no `Failure`,
         # but a type, from which one is made.

@@ -21,7 +21,7 @@ from support.task_writer import write_task
 
 from benchflow import stack, supervisor, temporal_server
 from benchflow.contracts.operator_options import WorkflowOptions
-from benchflow.errors import PortTakenError
+from benchflow.errors import StackError
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import StatePaths
 from benchflow.stack import StackRecord, WorkerWanted
@@ -62,7 +62,7 @@ async def supervised(paths: StatePaths, monkeypatch: pytest.MonkeyPatch, start: 
         yield made
     finally:
         made.stopping.set()
-        with contextlib.suppress(PortTakenError):
+        with contextlib.suppress(StackError):
             await running
 
 
@@ -124,7 +124,7 @@ async def test_a_port_that_was_asked_for_and_is_taken_as_the_server_starts_is_an
         taken(record.port)
         return await start_server(paths, record)
 
-    with pytest.raises(PortTakenError, match=f"port {port} is taken") as caught:
+    with pytest.raises(StackError, match=f"port {port} is taken") as caught:
         async with supervised(StatePaths(state_root), monkeypatch, start):
             pass
     assert caught.value.key == stack.PORT_VARIABLE

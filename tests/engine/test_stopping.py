@@ -15,7 +15,7 @@ from support.theatre import Theatre
 
 from benchflow.cli.watch import EVERY_SEC
 from benchflow.contracts.config import JobConfig
-from benchflow.errors import BenchFlowError, ImageBuildError, RewardScalarError, SetupCommandError
+from benchflow.errors import BenchFlowError, ImageBuildError, RewardScalarError, SandboxSetupError
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.results.summary import summarize
 
@@ -73,7 +73,7 @@ async def test_errors_of_other_kinds_do_not_add_up(theatre: Theatre) -> None:
     mixed: list[BenchFlowError] = [
         ImageBuildError("no space"),
         ImageBuildError("no network"),
-        SetupCommandError("no space"),
+        SandboxSetupError("no space"),
         ImageBuildError("no space", key="image"),
     ]
     theatre.hall.faults["play"] = [*mixed, *mixed]

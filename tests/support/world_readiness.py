@@ -9,7 +9,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_config import Healthcheck, SandboxConfig, SetupCommand
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.task import Task
-from benchflow.errors import ReadinessError, SetupCommandError
+from benchflow.errors import ReadinessError, SandboxSetupError
 from benchflow.hosting.sandbox_readiness import check_health, run_setup_commands
 from benchflow.secrets import Secrets
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, nap, napping
@@ -59,14 +59,14 @@ class WorldReadiness(SandboxFixtures):
 
     async def test_a_setup_command_that_fails_is_told_with_its_last_words(self, episode: Sandbox) -> None:
         task = task_with(SetupCommand(command="true"), SetupCommand(command="echo no such thing >&2; exit 3"))
-        with pytest.raises(SetupCommandError, match="setup command 2 failed") as caught:
+        with pytest.raises(SandboxSetupError, match="setup command 2 failed") as caught:
             await run_commands(episode, task)
         assert caught.value.log_tail == "no such thing\n"
 
     async def test_a_setup_command_that_takes_too_long_is_killed(self, episode: Sandbox) -> None:
         length = nap()
         task = task_with(SetupCommand(command=f"setsid sleep {length} & sleep {length}", timeout_sec=0.5))
-        with pytest.raises(SetupCommandError, match="longer than"):
+        with pytest.raises(SandboxSetupError, match="longer than"):
             await run_commands(episode, task)
         assert await napping(episode, length) == []
 

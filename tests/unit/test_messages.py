@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.contracts.activities import OpenRollouts
 from benchflow.contracts.base import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES
-from benchflow.errors import MissingArtifactError, PayloadTooLargeError
+from benchflow.errors import MissingArtifactError, StackError
 from benchflow.messages import make_converter
 
 SMALL = OpenRollouts(ids=["x" * 1000])
@@ -18,7 +18,7 @@ LARGE = OpenRollouts(ids=["x" * MAX_INLINE_BYTES])
 def test_a_message_that_no_server_takes_is_refused_before_it_is_sent() -> None:
     converter = make_converter().payload_converter
     converter.to_payloads([SMALL])
-    with pytest.raises(PayloadTooLargeError, match="OpenRollouts") as caught:
+    with pytest.raises(StackError, match="OpenRollouts") as caught:
         converter.to_payloads([OpenRollouts(ids=["x" * MAX_MESSAGE_BYTES])])
     assert "store" in str(caught.value.remedy)
 

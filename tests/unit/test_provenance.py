@@ -19,7 +19,7 @@ from benchflow.cli.chosen import choose
 from benchflow.cli.resume import plan_again, plan_replay
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
-from benchflow.errors import ConfigError, StateKeyError, UntrustedJobError
+from benchflow.errors import ConfigError, StackError, UntrustedJobError
 from benchflow.jobs.identity import claim, differences, record_options
 from benchflow.jobs.job_plan import freeze, plan_job
 from benchflow.paths import JobPaths, StatePaths
@@ -233,11 +233,11 @@ def test_the_key_is_made_once_and_is_this_users_alone(tmp_path: Path, job: JobPa
 def test_a_key_that_others_can_read_is_no_key(job: JobPaths) -> None:
     key = StatePaths.default().job_key
     key.chmod(0o644)
-    with pytest.raises(StateKeyError, match="other users can read it"):
+    with pytest.raises(StackError, match="other users can read it"):
         again(job)
     key.chmod(0o600)
     key.write_bytes(b"")
-    with pytest.raises(StateKeyError, match="32 bytes"):
+    with pytest.raises(StackError, match="32 bytes"):
         again(job)
 
 

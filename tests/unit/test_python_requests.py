@@ -40,7 +40,7 @@ async def test_arguments_that_do_not_go_together_are_refused(arguments: dict[str
         ({"scenes": [bf.Scene.single(agent="nop", model="gpt-x")]}, errors.ConfigError, "uses no model"),
         ({"environment": "cloud"}, errors.ConfigError, "no sandbox provider 'cloud'"),
         ({"job_name": "../up"}, errors.ConfigError, "cannot name a job"),
-        ({"task_path": "nowhere"}, errors.TaskNotFoundError, "nowhere"),
+        ({"task_path": "nowhere"}, errors.TaskError, "nowhere"),
     ],
 )
 async def test_what_is_wrong_is_said_before_anything_starts(

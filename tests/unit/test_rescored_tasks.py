@@ -34,7 +34,7 @@ async def found(path: Path, state: Path, given: Path | None = None, **how: objec
 async def test_a_task_that_names_code_is_scored_by_only_if_the_user_allows_it(tmp_path: Path, state: Path) -> None:
     path = write_task(tmp_path, config="[[reward.funcs]]\ntype = 'theirs.tone:Politeness'\n")
     failure = (await found(path, state, allow_code=())).by.failure
-    assert failure is not None and failure.type == "TaskValueError"
+    assert failure is not None and failure.type == "TaskError"
     assert (failure.key, failure.remedy) == (
         "reward.funcs[0].type",
         "if you trust it, allow it yourself: --allow-code theirs.tone",
@@ -67,4 +67,4 @@ async def test_a_build_context_that_the_store_has_lost_fails_the_task_and_not_th
         await Tasks(Store.open(), StatePaths(state), None).find(reference(path).model_copy(update={"context": lost}))
     ).by
     assert by.ref is None and by.failure is not None
-    assert by.failure.type == "TaskNotFoundError" and "the build context of task 'task'" in by.failure.message
+    assert by.failure.type == "TaskError" and "the build context of task 'task'" in by.failure.message

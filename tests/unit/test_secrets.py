@@ -10,7 +10,7 @@ from support.task_writer import write_task
 
 from benchflow import secrets
 from benchflow.contracts.environment import ForwardEnv, Manifest
-from benchflow.errors import MissingSecretError, TaskValueError
+from benchflow.errors import MissingSecretError, TaskError
 from benchflow.paths import StatePaths
 from benchflow.tasks import load_task
 from benchflow.tasks.migrate import migrate_task
@@ -88,7 +88,7 @@ def test_in_the_split_layout_only_a_whole_value_is_a_reference(tmp_path: Path, t
 
 @pytest.mark.parametrize("text", ["${1X}", "${A-B}", "${A:-{}}", "${ONE:-1}${TWO}"])
 def test_in_the_split_layout_a_whole_value_that_names_no_variable_is_an_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(TaskValueError, match="names no variable") as caught:
+    with pytest.raises(TaskError, match="names no variable") as caught:
         load_task(write_task(tmp_path, config=f'[environment]\ndocker_image = "i"\nenv = {{ A = "{text}" }}\n'))
     assert caught.value.key == "environment.env.A"
 

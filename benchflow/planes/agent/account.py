@@ -12,7 +12,7 @@ from benchflow.contracts.agent import AgentPlace
 from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.errors import SandboxError, SandboxSetupTimeoutError
+from benchflow.errors import SandboxError, SandboxSetupError
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 AGENT_USER = "agent"
@@ -105,7 +105,7 @@ async def prepare_account(sandbox: Sandbox, record: AgentRecord, wanted: str | i
         timeout: Seconds after which it fails.
 
     Raises:
-        SandboxSetupTimeoutError: It takes too long.
+        SandboxSetupError: It takes too long.
         SandboxError: The account cannot be created.
     """
     user = wanted if wanted is not None else AGENT_USER if record.user == "agent" else "root"
@@ -115,7 +115,7 @@ async def prepare_account(sandbox: Sandbox, record: AgentRecord, wanted: str | i
         script = 'find "$3" -xdev ! -user "$1" -exec chown -h "$1:$1" {} +'
     else:
         script = _PREPARE
-    late = SandboxSetupTimeoutError(
+    late = SandboxSetupError(
         f"preparing the agent's account took longer than {timeout:g} s",
         key="sandbox_setup_timeout",
         remedy="raise sandbox_setup_timeout, or make the workspace smaller",

@@ -126,7 +126,7 @@ class ManifestEnvironment(StatefulEnvironment):
         """Start the services, wait until they are healthy, and capture the baseline. May be called again.
 
         Services that run, and a baseline that was captured, are left as they are. Raise the errors of `readiness`,
-        `NoServiceError` if the image has none of the services, and `PortInUseError` for a port that was taken before.
+        `WorldError` if the image has none of the services or a port was taken before.
         """
         await self.start()
         ready = await self.readiness()

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from benchflow.contracts.environment import Service, ServiceStatus
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
-from benchflow.errors import NoServiceError, PortInUseError, ServiceDiedError, WorldError
+from benchflow.errors import ServiceDiedError, WorldError
 from benchflow.planes.environment import incarnation
 from benchflow.planes.environment.incarnation import Fate, Incarnation
 from benchflow.planes.sandbox.background import start_once
@@ -100,12 +100,11 @@ class Services:
     async def start(self) -> tuple[ServiceStatus, ...]:
         """Start the services that this image has, unless that was done; return all statuses once all probes are over.
 
-        After an error of the first two kinds no service runs, and the next call tries again.
+        If the image has none of them, or a port is taken, no service runs, and the next call tries again.
 
         Raises:
-            NoServiceError: The image has none of the services.
-            PortInUseError: A service's port was listened on before.
-            WorldError: The supervisor ended, or a probe hangs.
+            WorldError: The image has none of the services, a service's port was listened on before, the supervisor
+                ended, or a probe hangs.
         """
         seen = await self._look()
         if seen.stage == "stopping":
@@ -167,13 +166,13 @@ class Services:
             pause = min(pause * 1.3, _LONGEST_LOOK)
 
     async def _require_startable(self, seen: Incarnation) -> None:
-        """Stop all services and raise if a port is taken (`PortInUseError`) or all are left out (`NoServiceError`)."""
+        """Stop all services and raise `WorldError` if a port is taken or all are left out."""
         both = list(zip(self._services, seen.fates, strict=True))
         for service, fate in both:
             if fate.state == "taken":
                 who = (await self._ports.ports_in_use([service.port])).get(service.port) or "another process"
                 await self._end(seen)
-                raise PortInUseError(
+                raise WorldError(
                     f"port {service.port} of the service {service.name!r} belongs to {who}",
                     file=self._source or None,
                     key=f"services.{service.name}.port",
@@ -183,7 +182,7 @@ class Services:
             words = await incarnation.read_logs(self._sandbox, [f"{name}.probe" for name in self._names], _LAST_WORDS)
             await self._end(seen)
             answers = (_answer(one, fate, said) for (one, fate), said in zip(both, words, strict=True))
-            raise NoServiceError(
+            raise WorldError(
                 "this image has none of the services: `--help` succeeded for none of them",
                 file=self._source or None,
                 key="services",

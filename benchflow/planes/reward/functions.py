@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from benchflow.contracts.allowed_code import allowing, is_allowed
 from benchflow.contracts.reward import RewardFunc, RewardFuncSpec, RewardTable, Space
-from benchflow.errors import TaskError, TaskValueError, UnknownKeyError
+from benchflow.errors import TaskError
 
 GROUP = "benchflow.rewards"
 SPACES: tuple[str, ...] = get_args(Space)
@@ -54,8 +54,7 @@ def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: C
         allowed: Modules that the user allows tasks to name.
 
     Raises:
-        TaskValueError: The type is unknown, not allowed or no reward function, or an option has a wrong value.
-        UnknownKeyError: The function has no such option.
+        TaskError: The type is unknown, not allowed or no reward function, or an option is unknown or has a wrong value.
     """
     at = f"reward.funcs[{index}]"
     make = _find(spec.type, file, f"{at}.type", allowed)
@@ -68,7 +67,7 @@ def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: C
     except TaskError:
         raise
     except Exception as error:
-        raise TaskValueError(
+        raise TaskError(
             f"{spec.type!r} cannot be made with these options: {type(error).__name__}: {error}", file=file, key=at
         ) from error
     _refuse_booleans(function, spec.options, file, at)
@@ -112,7 +111,7 @@ def check_declared(table: RewardTable, *, file: str) -> Iterator[tuple[str, str]
 
 
 def _check_aggregate(table: RewardTable, functions: dict[str, Any], file: str) -> None:
-    """Raise `TaskValueError` if the aggregate has a weight for a metric of a space that no function reports."""
+    """Raise `TaskError` if the aggregate has a weight for a metric of a space that no function reports."""
     # A function without a declared space may score any: then nothing can be checked.
     if table.aggregate is None or not all(hasattr(function, "space") for function in functions.values()):
         return
@@ -121,7 +120,7 @@ def _check_aggregate(table: RewardTable, functions: dict[str, Any], file: str) -
     for metric in table.aggregate.weights:
         of_a_space = metric.partition(".")[0] in SPACES
         if of_a_space and metric not in known and not any(metric.startswith(f"{one}.") for one in known if "." in one):
-            raise TaskValueError(
+            raise TaskError(
                 "no function of `reward.funcs` reports it",
                 file=file,
                 key=f"reward.aggregate.weights.{metric}",
@@ -145,7 +144,7 @@ Origin = Literal["built-in", "installed", "named"]
 def _locate(kind: str, file: str, key: str) -> tuple[Origin, str]:
     """Return the origin and the `module:Class` of a function, without an import.
 
-    Raise `TaskValueError` for an unknown type.
+    Raise `TaskError` for an unknown type.
     """
     if kind in BUILT_IN:
         return "built-in", BUILT_IN[kind]
@@ -154,16 +153,16 @@ def _locate(kind: str, file: str, key: str) -> tuple[Origin, str]:
         return "installed", points[kind]
     if ":" in kind:
         return "installed" if kind in points.values() else "named", kind
-    raise TaskValueError(
+    raise TaskError(
         f"there is no reward function {kind!r}", file=file, key=key, remedy=_nearest(kind, {*BUILT_IN, *points})
     )
 
 
 def _find(kind: str, file: str, key: str, allowed: Collection[str]) -> Callable[..., RewardFunc]:
-    """Return the class of a type. Raise `TaskValueError` if it is unknown, not allowed or cannot be imported."""
+    """Return the class of a type. Raise `TaskError` if it is unknown, not allowed or cannot be imported."""
     origin, target = _locate(kind, file, key)
     if origin == "named" and not is_allowed(target, allowed):
-        raise TaskValueError(
+        raise TaskError(
             f"{kind!r} is code of this host that no installed package declares for tasks: it is not imported",
             file=file,
             key=key,
@@ -178,7 +177,7 @@ def _load(target: str, kind: str, file: str, key: str) -> Callable[..., RewardFu
         found = reduce(getattr, path.split("."), importlib.import_module(module))
     # A user's module may fail in any way while it is imported, and may end the process, if it is a program.
     except (Exception, SystemExit) as error:
-        raise TaskValueError(
+        raise TaskError(
             f"{kind!r} cannot be imported: {type(error).__name__}: {error}",
             file=file,
             key=key,
@@ -186,7 +185,7 @@ def _load(target: str, kind: str, file: str, key: str) -> Callable[..., RewardFu
         ) from error
     # Checked before it is called: the task chooses this name, and must not call any installed function.
     if not isinstance(found, type) or not callable(getattr(found, "score", None)):
-        raise TaskValueError(
+        raise TaskError(
             f"{kind!r} is no class of reward functions: it has no method `score`",
             file=file,
             key=key,
@@ -199,7 +198,7 @@ def _load(target: str, kind: str, file: str, key: str) -> Callable[..., RewardFu
 def _expect_space(function: object, spec: RewardFuncSpec, file: str, key: str) -> None:
     space = getattr(function, "space", "output")
     if space not in SPACES:
-        raise TaskValueError(
+        raise TaskError(
             f"{spec.type!r} says that its space is {space!r}", file=file, key=key, remedy=_nearest(str(space), SPACES)
         )
 
@@ -219,15 +218,15 @@ def _refuse_options(error: ValidationError, make: Any, file: str, at: str) -> No
         remedy = _nearest(option, _options_of(make))
         if option in _CLAIMS:
             remedy = "remove it: only a judge reads claims (`type: reasoning-judge`)"
-        raise UnknownKeyError("unknown key", file=file, key=key, remedy=remedy) from error
+        raise TaskError("unknown key", file=file, key=key, remedy=remedy) from error
     if detail["type"] in ("missing", "missing_argument"):
-        raise TaskValueError("is required", file=file, key=key) from error
+        raise TaskError("is required", file=file, key=key) from error
     message = str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
     shown = repr(detail["input"])
     # An error without a location is about all options together: their values are not quoted.
     if detail["loc"] and len(shown) <= 80:
         message += f", not {shown}"
-    raise TaskValueError(message, file=file, key=key) from error
+    raise TaskError(message, file=file, key=key) from error
 
 
 def _options_of(make: object) -> list[str]:
@@ -235,11 +234,11 @@ def _options_of(make: object) -> list[str]:
 
 
 def _refuse_booleans(function: object, options: dict[str, Any], file: str, at: str) -> None:
-    """Raise `TaskValueError` for a boolean given for a number, into which pydantic would convert it."""
+    """Raise `TaskError` for a boolean given for a number, into which pydantic would convert it."""
     for name, value in options.items():
         taken = getattr(function, name, None)
         if isinstance(value, bool) and isinstance(taken, int | float) and not isinstance(taken, bool):
-            raise TaskValueError("must be a number, not true or false", file=file, key=f"{at}.{name}")
+            raise TaskError("must be a number, not true or false", file=file, key=f"{at}.{name}")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from benchflow.contracts.environment import StateTable
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_provider import SandboxProvider
-from benchflow.errors import TornCheckpointError
+from benchflow.errors import CheckpointError
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import leave, nap
 from benchflow.testing.waiting import until
@@ -130,7 +130,7 @@ class Checkpoints(Worlds):
         self, place: Sandbox, provider: SandboxProvider, take: Take
     ) -> None:
         restless = await self.begin(place, RESTLESS)
-        with pytest.raises(TornCheckpointError, match="did not stand still in 2 attempts"):
+        with pytest.raises(CheckpointError, match="did not stand still in 2 attempts"):
             await take(attempts=2)
         assert (await place.exec(["ls", "/var/lib/benchflow/snapshots"])).stdout.split() == []
         await place.kill_once(restless)
@@ -139,7 +139,7 @@ class Checkpoints(Worlds):
     @pytest.mark.long
     async def test_a_writer_that_asks_for_no_lock_is_seen(self, place: Sandbox, take: Take) -> None:
         blind = await self.begin(place, BLIND, DATABASE)
-        with pytest.raises(TornCheckpointError, match=DATABASE):
+        with pytest.raises(CheckpointError, match=DATABASE):
             await take(attempts=2)
         assert (await place.exec(["ls", "/var/lib/benchflow/snapshots"])).stdout.split() == []
         await place.kill_once(blind)
@@ -157,7 +157,7 @@ class Checkpoints(Worlds):
 
         try:
             await until(has_begun)
-            with pytest.raises(TornCheckpointError, match=DATABASE):
+            with pytest.raises(CheckpointError, match=DATABASE):
                 await take(attempts=2)
             assert outside.returncode is None
         finally:
@@ -192,7 +192,7 @@ class Checkpoints(Worlds):
         async def counters() -> dict[str, int | str]:
             return {"out": next(said)}
 
-        with pytest.raises(TornCheckpointError, match="out"):
+        with pytest.raises(CheckpointError, match="out"):
             await take(counters=counters, attempts=2)
 
     async def test_a_copy_that_is_not_of_the_moment_is_never_used(
@@ -201,12 +201,12 @@ class Checkpoints(Worlds):
         checkpoint = await take()
         other = await take()
         copy = await start(image=checkpoint.files.image)
-        with pytest.raises(TornCheckpointError, match="another fence"):
+        with pytest.raises(CheckpointError, match="another fence"):
             await prove(other, copy, None)
         assert checkpoint.state is not None
         file = f"{checkpoint.state.snapshot.directory}/files{DATABASE}"
         await copy.control('printf x >>"$1"', file)
-        with pytest.raises(TornCheckpointError, match="not that of the checkpoint"):
+        with pytest.raises(CheckpointError, match="not that of the checkpoint"):
             await prove(checkpoint, copy, world(notes(), sandbox=copy, state=STATE))
 
     async def test_a_capture_that_is_cut_short_leaves_nothing(self, place: Sandbox, take: Take) -> None:

@@ -14,7 +14,7 @@ from support.small_worlds import PORT, MakeServices, OnDocker, OnLocal, Worlds, 
 from benchflow.contracts.environment import Service, ServiceStatus
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_provider import SandboxProvider
-from benchflow.errors import NoServiceError, PortInUseError, ServiceDiedError
+from benchflow.errors import ServiceDiedError, WorldError
 from benchflow.planes.environment import services as product
 from benchflow.planes.environment.incarnation import WORLD
 from benchflow.testing.waiting import until
@@ -141,7 +141,7 @@ class ServicesOfAWorld(Worlds):
         refuses = Service(name="refuses", command="sh -c 'exit 3' --port 5", port=9198)
         await place.write_file("/usr/local/bin/sh", "#!/bin/sh\necho no help here; exit 3\n", mode=0o755)
         for _ in range(2):
-            with pytest.raises(NoServiceError) as caught:
+            with pytest.raises(WorldError) as caught:
                 await services(MISSING, refuses).start()
             assert caught.value.file == "world.toml"
             said = caught.value.log_tail or ""
@@ -153,7 +153,7 @@ class ServicesOfAWorld(Worlds):
     ) -> None:
         squatter = asyncio.create_task(place.exec(["python3", "-m", "http.server", str(PORT)], cwd="/tmp"))
         await healthy_port(place, PORT)
-        with pytest.raises(PortInUseError, match=f"{PORT}.*'notes'"):
+        with pytest.raises(WorldError, match=f"{PORT}.*'notes'"):
             await services(notes(), notes("more", 9102)).start()
         assert await running(place, "notes --db") == 0
         squatter.cancel()

@@ -41,7 +41,7 @@ def test_a_taken_port_for_the_local_server_ends_with_1(
         monkeypatch.setenv("BENCHFLOW_STACK_PORT", str(taken.getsockname()[1]))
         ran = bench("submit", task, "--sandbox", "noop", "--jobs-dir", tmp_path / "jobs", "--json")
     assert ran.status == 1
-    assert ran.json["error"]["type"] == "PortTakenError"
+    assert ran.json["error"]["type"] == "StackError"
     assert ran.json["error"]["key"] == "BENCHFLOW_STACK_PORT"
 
 

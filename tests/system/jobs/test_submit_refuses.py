@@ -129,7 +129,7 @@ async def test_a_taken_port_for_the_stack(
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setenv(variable, str(port))
-        with pytest.raises(errors.PortTakenError, match=f"port {port} is taken") as caught:
+        with pytest.raises(errors.StackError, match=f"port {port} is taken") as caught:
             await submit(plan_job(job_config([task], tmp_path / "jobs", sandbox="noop")))
     assert caught.value.key == variable
     assert caught.value.remedy

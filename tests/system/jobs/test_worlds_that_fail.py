@@ -58,9 +58,9 @@ def long_system_tasks(root: Path) -> SystemTasks:
         pytest.param(
             *("slow", "ReadinessError", "readiness", "readiness", "healthcheck", "timed out"), marks=pytest.mark.long
         ),
-        ("setup-fails", "SetupCommandError", "sandbox_setup", "provision", "setup_commands[0]", "exit status 3"),
+        ("setup-fails", "SandboxSetupError", "sandbox_setup", "provision", "setup_commands[0]", "exit status 3"),
         pytest.param(
-            *("setup-hangs", "SetupCommandError", "sandbox_setup", "provision", "setup_commands[0]"),
+            *("setup-hangs", "SandboxSetupError", "sandbox_setup", "provision", "setup_commands[0]"),
             "longer than 0.5 s",
             marks=pytest.mark.long,
         ),
@@ -130,4 +130,4 @@ def test_an_account_that_takes_too_long_to_prepare_is_an_error(late_results: Res
     result = late_results["slow-account"]
     assert result.error is not None and result.rewards is None
     error = result.error
-    assert (error.type, error.phase, error.key) == ("SandboxSetupTimeoutError", "connect", "sandbox_setup_timeout")
+    assert (error.type, error.phase, error.key) == ("SandboxSetupError", "connect", "sandbox_setup_timeout")

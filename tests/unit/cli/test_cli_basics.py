@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from benchflow import __version__
 from benchflow.cli.command import BenchCommand, Json
-from benchflow.errors import StoreError, TaskValueError
+from benchflow.errors import StoreError, TaskError
 
 
 @pytest.mark.parametrize("verb", ["submit", "results", "worker", "job", "tasks", "agent", "eval", "stack"])
@@ -58,7 +58,7 @@ def failing(error: Exception) -> typer.Typer:
 
 
 def test_a_wrong_request_ends_with_2_and_says_where_and_what_to_do(bench: Bench) -> None:
-    error = TaskValueError("is [wrong]", file="task.md", key="agent", remedy="write it [right]")
+    error = TaskError("is [wrong]", file="task.md", key="agent", remedy="write it [right]")
     result = CliRunner().invoke(failing(error), [])
     assert result.exit_code == 2
     assert result.stderr == "error: task.md: agent: is [wrong]\n  remedy: write it [right]\n"
@@ -72,11 +72,11 @@ def test_any_other_typed_error_ends_with_1_and_shows_the_tail_of_its_log(bench: 
 
 
 def test_with_json_an_error_is_an_object_on_stdout(bench: Bench) -> None:
-    error = TaskValueError("is wrong", file="task.md", key="agent", remedy="mend it")
+    error = TaskError("is wrong", file="task.md", key="agent", remedy="mend it")
     result = CliRunner().invoke(failing(error), ["--json"])
     assert json.loads(result.stdout) == {
         "error": {
-            "type": "TaskValueError",
+            "type": "TaskError",
             "category": "task",
             "message": "is wrong",
             "file": "task.md",

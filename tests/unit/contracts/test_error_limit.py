@@ -13,7 +13,7 @@ from benchflow.contracts.rollout_records import Failure, RolloutOutcome
 
 def outcomes(messages: Sequence[str]) -> list[RolloutOutcome]:
     """Return rollouts that ended with errors of these messages."""
-    failures = [Failure(type="SetupCommandError", category="setup", message=message) for message in messages]
+    failures = [Failure(type="SandboxSetupError", category="setup", message=message) for message in messages]
     return [
         RolloutOutcome(id=f"r{index}", index=index, attempt=1, status="errored", error=failure, seconds=1)
         for index, failure in enumerate(failures)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import errno
 import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.paths import ROOT
@@ -11,6 +16,7 @@ from support.paths import ROOT
 from benchflow import errors
 from benchflow.contracts.failures import failure_of, storage_error, typed_error
 from benchflow.contracts.job_retries import RetryConfig
+from benchflow.planes.sandbox.local.helper_client import HelperDiedError
 
 KINDS = [
     kind
@@ -32,6 +38,72 @@ def test_the_documentation_lists_every_error_as_it_is() -> None:
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
     ]
     assert sorted(rows) == sorted(map(row_of, KINDS))
+
+
+def drawn() -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a class and its base, as the docstring of `errors` draws them."""
+    groups: dict[int, str] = {}
+    depth = -1
+    for line in str(errors.__doc__).splitlines():
+        found = re.fullmatch(r"( +)(?:(\w+Error): )?((?:\w+Error(?:, |,?$))+)", line)
+        if found is None:
+            continue
+        indent, group, leaves = found.groups()
+        if group is not None:
+            depth = len(indent) // 4 - 1
+            groups[depth] = group
+            yield group, groups[depth - 1] if depth else "Exception"
+        yield from ((leaf, groups[depth]) for leaf in re.findall(r"\w+", leaves))
+
+
+def test_the_drawing_of_the_tree_is_the_tree() -> None:
+    tree = [(kind.__name__, kind.__bases__[0].__name__) for kind in (errors.BenchFlowError, *KINDS)]
+    assert sorted(drawn()) == sorted(tree)
+
+
+def types_written_out(file: Path) -> Iterator[str]:
+    """Yield the types of failures that a file writes as strings, and its other strings that look like such a type."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("ApplicationError", "Failure")):
+            yield from (str(ast.literal_eval(one.value)) for one in node.keywords if is_type(one))
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.fullmatch(r"[A-Z]\w+Error", node.value)
+        ):
+            yield node.value
+
+
+def is_type(keyword: ast.keyword) -> bool:
+    return keyword.arg == "type" and isinstance(keyword.value, ast.Constant)
+
+
+def test_no_type_of_an_error_is_written_as_a_string() -> None:
+    """A type comes from its class, so that a class that is renamed or gone leaves no string behind that means it."""
+    package = ROOT / "benchflow"
+    written = {
+        (str(file.relative_to(package)), name)
+        for file in package.rglob("*.py")
+        for name in types_written_out(file)
+        if not hasattr(builtins, name)
+    }
+    # The names that `benchflow` exports, and a class that the scripted model exports for its users.
+    assert written == {
+        ("__init__.py", "ACPError"),
+        ("__init__.py", "BenchFlowError"),
+        ("testing/scripted_model/__init__.py", "HTTPError"),
+    }
+
+
+def test_a_class_outside_of_the_tree_is_named_by_its_base() -> None:
+    failure = failure_of(HelperDiedError("it died"))
+    assert (failure.type, failure.category, failure.retryable) == ("SandboxError", "sandbox", True)
+
+    class PluginError(errors.SandboxError):
+        category = "plugin"
+
+    assert (failure_of(PluginError("no")).type, failure_of(PluginError("no")).category) == ("PluginError", "plugin")
 
 
 @pytest.mark.parametrize("kind", KINDS)

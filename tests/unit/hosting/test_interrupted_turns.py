@@ -10,7 +10,7 @@ import pytest
 
 from benchflow.contracts.agent import AskUser, Session, Stop, StopReason, TurnCounts, TurnRequest
 from benchflow.contracts.rollout_records import Step
-from benchflow.errors import TurnInterruptedError
+from benchflow.errors import StackError
 from benchflow.hosting.agent_turn import SessionTurn
 from benchflow.secrets import Redactor
 from benchflow.trajectories.journal import NodeWriter
@@ -49,7 +49,7 @@ async def take(session: Session, directory: Path) -> str:
 
 
 async def test_a_turn_that_the_engine_has_stopped_has_no_result(tmp_path: Path) -> None:
-    with pytest.raises(TurnInterruptedError):
+    with pytest.raises(StackError, match="the engine stopped the agent"):
         await take(EndedSession("cancelled"), tmp_path)
 
 

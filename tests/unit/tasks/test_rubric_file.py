@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.reward import Criterion, JudgeRubric, RubricJudge, RubricScoring
-from benchflow.errors import TaskError, TaskParseError, TaskValueError, UnknownKeyError, UnsupportedFeatureError
+from benchflow.errors import TaskError, UnsupportedFeatureError
 from benchflow.tasks import load_task, read_task
 from benchflow.tasks.problems import Problems
 from benchflow.tasks.rubric_file import load_rubric, read_rubric
@@ -129,30 +129,30 @@ def test_ids_that_are_made_are_made_unique(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "key", "message"),
     [
-        ("[[criterion]]\nid = 'a'\n" + SMALL, TaskValueError, "criterion[1].id", "two criteria are called 'a'"),
-        (SMALL + "colour = 'red'\n", UnknownKeyError, "criterion[0].colour", "unknown key"),
-        (SMALL + "[judge]\nmodle = 'x'\n", UnknownKeyError, "judge.modle", "unknown key"),
-        (SMALL + "type = 'ternary'\n", TaskValueError, "criterion[0].type", "'binary', 'likert' or 'numeric'"),
-        (SMALL + "weight = -1\n", TaskValueError, "criterion[0].weight", "greater than or equal to 0"),
-        (SMALL + "weight = true\n", TaskValueError, "criterion[0].weight", "not true or false"),
-        (SMALL + "weight = nan\n", TaskValueError, "criterion[0].weight", "finite"),
-        (SMALL + "weight = 0\n", TaskValueError, None, "every criterion has weight 0"),
-        (SMALL + "type = 'likert'\npoints = 1\n", TaskValueError, "criterion[0].points", "2"),
-        (SMALL + "type = 'numeric'\nmin = 5\nmax = 5\n", TaskValueError, "criterion[0].max", "above min"),
+        ("[[criterion]]\nid = 'a'\n" + SMALL, TaskError, "criterion[1].id", "two criteria are called 'a'"),
+        (SMALL + "colour = 'red'\n", TaskError, "criterion[0].colour", "unknown key"),
+        (SMALL + "[judge]\nmodle = 'x'\n", TaskError, "judge.modle", "unknown key"),
+        (SMALL + "type = 'ternary'\n", TaskError, "criterion[0].type", "'binary', 'likert' or 'numeric'"),
+        (SMALL + "weight = -1\n", TaskError, "criterion[0].weight", "greater than or equal to 0"),
+        (SMALL + "weight = true\n", TaskError, "criterion[0].weight", "not true or false"),
+        (SMALL + "weight = nan\n", TaskError, "criterion[0].weight", "finite"),
+        (SMALL + "weight = 0\n", TaskError, None, "every criterion has weight 0"),
+        (SMALL + "type = 'likert'\npoints = 1\n", TaskError, "criterion[0].points", "2"),
+        (SMALL + "type = 'numeric'\nmin = 5\nmax = 5\n", TaskError, "criterion[0].max", "above min"),
         (SMALL + "space = 'latent'\n", UnsupportedFeatureError, "criterion[0].space", "latent"),
-        (SMALL + "match_criteria = 'x'\n", TaskValueError, "criterion[0].match_criteria", "same as `description`"),
-        ("[[criterion]]\nid = 'reward'\n", TaskValueError, "criterion[0].id", "another number"),
-        ("[[criterion]]\nid = 'a b'\n", TaskValueError, "criterion[0].id", "can't be an id"),
-        ("[[criterion]]\nid = 'a'\n", TaskValueError, "criterion[0].description", "is required"),
-        ("[[criterion]]\ndescription = ' '\n", TaskValueError, "criterion[0].description", "is empty"),
-        ("criterion = []\n", TaskValueError, None, "has no criteria"),
-        ("criterion = 'x'\n", TaskValueError, "criterion", "list"),
-        ("", TaskValueError, None, "has no criteria"),
-        ("criteria = []\n" + SMALL, TaskValueError, None, "the same thing"),
-        (SMALL + "[judge]\nmode = 'both'\n", TaskValueError, "judge.mode", "'individual' or 'batched'"),
-        (SMALL + "[judge]\ntimeout = 0\n", TaskValueError, "judge.timeout", "greater than 0"),
-        (SMALL + "[scoring]\naggregation = 'sum'\n", TaskValueError, "scoring.aggregation", "'weighted_mean'"),
-        ("[[criterion]\n", TaskParseError, None, "not valid TOML"),
+        (SMALL + "match_criteria = 'x'\n", TaskError, "criterion[0].match_criteria", "same as `description`"),
+        ("[[criterion]]\nid = 'reward'\n", TaskError, "criterion[0].id", "another number"),
+        ("[[criterion]]\nid = 'a b'\n", TaskError, "criterion[0].id", "can't be an id"),
+        ("[[criterion]]\nid = 'a'\n", TaskError, "criterion[0].description", "is required"),
+        ("[[criterion]]\ndescription = ' '\n", TaskError, "criterion[0].description", "is empty"),
+        ("criterion = []\n", TaskError, None, "has no criteria"),
+        ("criterion = 'x'\n", TaskError, "criterion", "list"),
+        ("", TaskError, None, "has no criteria"),
+        ("criteria = []\n" + SMALL, TaskError, None, "the same thing"),
+        (SMALL + "[judge]\nmode = 'both'\n", TaskError, "judge.mode", "'individual' or 'batched'"),
+        (SMALL + "[judge]\ntimeout = 0\n", TaskError, "judge.timeout", "greater than 0"),
+        (SMALL + "[scoring]\naggregation = 'sum'\n", TaskError, "scoring.aggregation", "'weighted_mean'"),
+        ("[[criterion]\n", TaskError, None, "not valid TOML"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(
@@ -204,7 +204,7 @@ def test_a_strategys_rubric_lies_in_the_verifiers_directory_or_the_tasks(place: 
 
 def test_a_strategys_rubric_that_is_wrong_is_an_error_of_the_task(native: Builder) -> None:
     text = document("type: llm-judge, rubric: r.toml")
-    with pytest.raises(UnknownKeyError, match="unknown key") as caught:
+    with pytest.raises(TaskError, match="unknown key") as caught:
         load_task(native(files={"verifier/verifier.md": text, "verifier/r.toml": SMALL + "x = 1\n"}))
     assert str(caught.value.file).endswith("verifier/r.toml")
 

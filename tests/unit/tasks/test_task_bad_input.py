@@ -14,13 +14,7 @@ import tomlkit
 import yaml
 from support.complete_tasks import COMPLETE_BODY, COMPLETE_FRONTMATTER, COMPLETE_TOML
 
-from benchflow.errors import (
-    TaskError,
-    TaskNotFoundError,
-    TaskParseError,
-    TaskValueError,
-    UnknownKeyError,
-)
+from benchflow.errors import TaskError
 from benchflow.tasks import load_task, read_task
 
 Builder = Callable[..., Path]
@@ -29,6 +23,7 @@ Builder = Callable[..., Path]
 def error_of(root: Path) -> TaskError:
     with pytest.raises(TaskError) as caught:
         load_task(root)
+    assert type(caught.value) is TaskError
     return caught.value
 
 
@@ -84,7 +79,6 @@ VALUES_IN_TOML = [
 def test_a_wrong_value_in_a_task_toml_is_named(split: Builder, toml: str, key: str, words: str) -> None:
     root = split(toml)
     error = error_of(root)
-    assert isinstance(error, TaskValueError | TaskNotFoundError)
     assert error.file == str(root / "task.toml")
     assert error.key == key
     assert words in error.message
@@ -130,7 +124,6 @@ VALUES_IN_DOCUMENT = [
 def test_a_wrong_value_in_a_task_md_is_named(native: Builder, frontmatter: str, key: str, words: str) -> None:
     root = native(frontmatter + "\n")
     error = error_of(root)
-    assert isinstance(error, TaskValueError | TaskNotFoundError)
     assert error.file == str(root / "task.md")
     assert error.key == key
     assert words in error.message
@@ -157,7 +150,6 @@ def test_a_wrong_value_in_a_task_md_is_named(native: Builder, frontmatter: str, 
 def test_an_unknown_key_in_a_task_md_names_the_nearest(native: Builder, frontmatter: str, key: str, hint: str) -> None:
     root = native(frontmatter + "\n")
     error = error_of(root)
-    assert isinstance(error, UnknownKeyError)
     assert (error.file, error.key, error.remedy) == (str(root / "task.md"), key, hint)
 
 
@@ -183,31 +175,27 @@ def test_an_unknown_key_in_a_task_md_names_the_nearest(native: Builder, frontmat
 def test_a_document_that_cannot_be_read_says_where(native: Builder, document: str, words: str) -> None:
     root = native(files={"task.md": document})
     error = error_of(root)
-    assert isinstance(error, TaskParseError)
     assert error.file == str(root / "task.md")
     assert words in error.message
 
 
 def test_a_toml_error_names_its_line(split: Builder) -> None:
     error = error_of(split("version = '1.0'\n[agent\n"))
-    assert isinstance(error, TaskParseError)
     assert "line 2" in error.message
 
 
 def test_a_toml_that_is_nested_too_deeply_is_an_error(split: Builder) -> None:
-    error = error_of(split("a = " + "[" * 5000 + "]" * 5000))
-    assert isinstance(error, TaskParseError)
+    assert "nested too deeply" in error_of(split("a = " + "[" * 5000 + "]" * 5000)).message
 
 
 def test_a_key_twice_in_a_toml_is_an_error(split: Builder) -> None:
-    assert isinstance(error_of(split("[agent]\n[agent]\n")), TaskParseError)
+    assert "is not valid TOML" in error_of(split("[agent]\n[agent]\n")).message
 
 
 @pytest.mark.parametrize("name", ["task.toml", "instruction.md"])
 def test_text_that_is_not_utf8_names_file_and_line(split: Builder, name: str) -> None:
     root = split(files={name: b"# fine\n# caf\xe9\n"})
     error = error_of(root)
-    assert isinstance(error, TaskParseError)
     assert error.file == str(root / name)
     assert "line 2" in error.message
     assert error.remedy == "save the file as UTF-8"
@@ -226,7 +214,6 @@ def test_text_that_is_not_utf8_names_file_and_line(split: Builder, name: str) ->
 def test_a_missing_part_is_named(split: Builder, files: dict[str, str | None], file: str, words: str) -> None:
     root = split(files=files)
     error = error_of(root)
-    assert isinstance(error, TaskNotFoundError)
     assert error.file == str(root / file)
     assert words in error.message
     assert error.remedy
@@ -240,7 +227,6 @@ def test_an_empty_instruction_is_an_error(split: Builder, native: Builder, text:
 
 def test_a_prompt_for_an_undeclared_role_is_an_error(native: Builder) -> None:
     error = error_of(native("", "Base.\n\n## role:ghost\n\nBoo.\n"))
-    assert isinstance(error, TaskValueError)
     assert "'ghost'" in error.message
     assert error.remedy == "declare it under `agents.roles.ghost`"
 
@@ -269,7 +255,6 @@ def test_a_step_directory_that_no_step_declares_is_listed(split: Builder) -> Non
 
 def test_a_script_with_windows_line_ends_is_an_error(split: Builder) -> None:
     error = error_of(split(files={"tests/test.sh": b"#!/bin/bash\r\necho\r\n"}))
-    assert isinstance(error, TaskValueError)
     assert "Windows" in error.message
 
 
@@ -286,7 +271,6 @@ def test_a_path_that_is_no_task_directory_says_what_it_is(tmp_path: Path, kind: 
     if kind == "empty":
         path.mkdir()
     error = error_of(path)
-    assert isinstance(error, TaskNotFoundError)
     assert error.file == str(path)
     words = {"missing": "does not exist", "file": "is a file", "empty": "neither a task.md nor a task.toml"}
     assert words[kind] in error.message

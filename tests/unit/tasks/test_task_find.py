@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.errors import TaskNotFoundError
+from benchflow.errors import TaskError
 from benchflow.tasks import find_tasks, load_task
 
 Builder = Callable[..., Path]
@@ -37,7 +37,7 @@ def test_a_half_made_task_is_found_so_that_it_is_reported(split: Builder) -> Non
     root = split(files={"task.toml": None})
     (root / "task.toml").unlink(missing_ok=True)
     assert find_tasks(root.parent) == [root]
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(TaskError, match=r"neither a task\.md nor a task\.toml"):
         load_task(root)
 
 
@@ -53,7 +53,7 @@ def test_a_half_made_task_is_found_so_that_it_is_reported(split: Builder) -> Non
 def test_a_path_without_a_task_says_why(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
     path = tmp_path / "here"
     make(path)
-    with pytest.raises(TaskNotFoundError, match=words) as caught:
+    with pytest.raises(TaskError, match=words) as caught:
         find_tasks(path)
     assert caught.value.file == str(path)
     assert caught.value.remedy

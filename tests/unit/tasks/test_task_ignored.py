@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.errors import TaskValueError
+from benchflow.errors import TaskError
 from benchflow.tasks import digest_tree, ignored_files, load_task, unpack, write_pack
 
 Builder = Callable[..., Path]
@@ -75,6 +75,6 @@ def test_rules_that_leave_out_what_is_needed_or_cannot_be_read_are_an_error(
     split: Builder, files: dict[str, str | bytes], at: str, says: str
 ) -> None:
     root = split(files=files)
-    with pytest.raises(TaskValueError, match=says) as caught:
+    with pytest.raises(TaskError, match=says) as caught:
         load_task(root)
     assert caught.value.file == str(root / at)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.task import Task
-from benchflow.errors import TaskError, TaskValueError
+from benchflow.errors import TaskError
 from benchflow.tasks import check, digest_tree, load_task, migrate_task
 
 Builder = Callable[..., Path]
@@ -164,7 +164,7 @@ def test_a_judges_rubric_moves_with_its_directory(split: Builder) -> None:
 def test_a_task_that_would_change_its_meaning_is_left_alone(split: Builder, files: dict[str, str]) -> None:
     root = split(files=files)
     before = digest_tree(root)
-    with pytest.raises(TaskValueError) as caught:
+    with pytest.raises(TaskError) as caught:
         migrate_task(root)
     assert caught.value.remedy
     assert digest_tree(root) == before
@@ -179,7 +179,7 @@ def test_a_broken_task_is_left_alone(split: Builder) -> None:
 
 
 def test_a_native_task_is_not_migrated(native: Builder) -> None:
-    with pytest.raises(TaskValueError, match="native task already"):
+    with pytest.raises(TaskError, match="native task already"):
         migrate_task(native())
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from benchflow.errors import StoreError, TaskValueError
+from benchflow.errors import StoreError, TaskError
 from benchflow.tasks import check, init_task, load_task
 
 
@@ -37,14 +37,14 @@ def test_both_layouts_are_the_same_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b/c/", "/a", "../a", "a b", "-a", "ä"])
 def test_a_name_that_cannot_be_a_directory_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(TaskValueError):
+    with pytest.raises(TaskError, match="name"):
         init_task(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     init_task(tmp_path, "hello")
-    with pytest.raises(TaskValueError, match="exists already"):
+    with pytest.raises(TaskError, match="exists already"):
         init_task(tmp_path, "hello")
 
 

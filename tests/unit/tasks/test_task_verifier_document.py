@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.contracts.reward import AggregatePolicy
 from benchflow.contracts.verifier import VerifierDocument, VerifierOutputs, VerifierStrategy
-from benchflow.errors import TaskError, UnknownKeyError
+from benchflow.errors import TaskError
 from benchflow.tasks import load_task
 
 Builder = Callable[..., Path]
@@ -128,7 +128,7 @@ def test_what_is_wrong_is_named(native: Builder, verifier: str, key: str, words:
 
 def test_an_unknown_key_names_the_nearest(native: Builder) -> None:
     text = "---\nverifier: {strategies: {a: {type: script, comand: x}}}\n---\n"
-    with pytest.raises(UnknownKeyError) as caught:
+    with pytest.raises(TaskError) as caught:
         load_task(native(files={"verifier/verifier.md": text}))
     assert caught.value.key == "verifier.strategies.a.comand"
     assert caught.value.remedy == "did you mean `command`?"

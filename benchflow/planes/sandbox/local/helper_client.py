@@ -45,10 +45,6 @@ class HelperDiedError(SandboxError):
     retryable = True
 
 
-class UnknownUserError(SandboxError):
-    """The sandbox has no such user."""
-
-
 class Helper:
     """A client with a helper process of its own, started on first use. It serves all event loops of this process.
 
@@ -73,7 +69,7 @@ class Helper:
 
         Raises:
             SandboxLostError: The sandbox no longer runs.
-            UnknownUserError: The sandbox has no such user.
+            SandboxError: The sandbox has no such user.
             HelperDiedError: There was no response.
             DiskFullError: No space is left.
             OSError: The kernel refused something else.
@@ -184,7 +180,7 @@ def _understood(said: bytes) -> dict[str, Any]:
     if "gone" in answer:
         raise SandboxLostError("the sandbox no longer runs")
     if "unknown_user" in answer:
-        raise UnknownUserError(
+        raise SandboxError(
             f"there is no user {answer['unknown_user']!r} in the sandbox",
             key="user",
             remedy="name a user that exists on this machine, or add it in the Dockerfile",

@@ -10,7 +10,7 @@ import pytest
 from support.own_rewards import Politeness
 
 from benchflow.contracts.reward import AggregatePolicy, RewardFunc, RewardFuncSpec, RewardTable
-from benchflow.errors import TaskValueError, UnknownKeyError
+from benchflow.errors import TaskError
 from benchflow.planes.reward.functions import (
     BUILT_IN,
     SPACES,
@@ -79,10 +79,10 @@ TRACED = row("traced_rewards:Politeness")
 
 
 def test_code_that_a_task_names_is_not_imported(traced: Path) -> None:
-    with pytest.raises(TaskValueError, match="not imported") as caught:
+    with pytest.raises(TaskError, match="not imported") as caught:
         make_function(TRACED, file="t", allowed=["traced", "traced_rewards.more"])
     assert caught.value.remedy == "if you trust it, allow it yourself: --allow-code traced_rewards"
-    with pytest.raises(TaskValueError, match="not imported"):
+    with pytest.raises(TaskError, match="not imported"):
         check_functions(RewardTable(funcs=[TRACED]), file="t")
     assert not traced.exists()
 
@@ -104,14 +104,14 @@ def test_code_that_an_installed_package_declares_is_imported_by_either_name(
     assert not traced.exists()
     for name in ("traced", "traced_rewards:Politeness"):
         assert make_function(row(name), file="t") == Politeness()
-    with pytest.raises(TaskValueError, match="not imported"):
+    with pytest.raises(TaskError, match="not imported"):
         make_function(row("traced_rewards:NOW"), file="t")
 
 
 def test_a_check_without_imports_names_what_is_not_declared(traced: Path) -> None:
     table = RewardTable(funcs=[row("tests"), TRACED], aggregate=AggregatePolicy(weights={"action": 1}))
     assert list(check_declared(table, file="t")) == [("reward.funcs[1].type", "traced_rewards:Politeness")]
-    with pytest.raises(UnknownKeyError):
+    with pytest.raises(TaskError, match="unknown key"):
         list(check_declared(RewardTable(funcs=[TRACED, row("tests", thresold=1)]), file="t"))
     assert not traced.exists()
 
@@ -129,7 +129,7 @@ def test_packages_bring_functions_by_entry_points(tmp_path: Path, monkeypatch: p
     (about / "entry_points.txt").write_text("[benchflow.rewards]\npoliteness = support.own_rewards:Politeness\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     assert make("politeness") == Politeness()
-    with pytest.raises(TaskValueError, match="no reward function") as caught:
+    with pytest.raises(TaskError, match="no reward function") as caught:
         make("polite-ness")
     assert caught.value.remedy == "did you mean `politeness`?"
 
@@ -161,7 +161,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("type", "options", "key", "words"), WRONG, ids=[f"{c[0]} {c[1]}" for c in WRONG])
 def test_what_is_wrong_with_a_row_is_named(type: str, options: dict[str, Any], key: str, words: str) -> None:
-    with pytest.raises(TaskValueError) as caught:
+    with pytest.raises(TaskError) as caught:
         make(type, **options)
     assert (caught.value.file, caught.value.key) == ("t/task.md", f"reward.funcs[2].{key}".rstrip("."))
     assert words in caught.value.message
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_a_row_is_named(type: str, options: dict[str, Any], k
 @pytest.mark.parametrize("type", ["string-match", "code-exec", "llm-judge"])
 def test_an_option_that_it_does_not_have_names_the_nearest(type: str) -> None:
     known = {"string-match": "ignore_case", "code-exec": "timeout_sec", "llm-judge": "inputs"}[type]
-    with pytest.raises(UnknownKeyError) as caught:
+    with pytest.raises(TaskError) as caught:
         make(type, **OPTIONS[type], **{f"{known}s": 1})
     assert (caught.value.key, caught.value.remedy) == (f"reward.funcs[2].{known}s", f"did you mean `{known}`?")
 
@@ -185,7 +185,7 @@ def test_checks_of_claims_are_refused_and_the_judge_is_named(option: str, value:
 
 
 def test_a_type_that_is_not_known_names_the_nearest() -> None:
-    with pytest.raises(TaskValueError) as caught:
+    with pytest.raises(TaskError) as caught:
         make("string-mach")
     assert caught.value.remedy == "did you mean `string-match`?"
 
@@ -206,13 +206,13 @@ def test_an_aggregate_may_weigh_what_is_scored(metric: str) -> None:
 @pytest.mark.parametrize("metric", ["memory", "memory.polite", "output.polite", "action.says", "latent"])
 def test_an_aggregate_of_what_no_function_scores_is_named(metric: str) -> None:
     table = RewardTable(funcs=[POLITE, MATCH], aggregate=AggregatePolicy(weights={"output": 1, metric: 1}))
-    with pytest.raises(TaskValueError, match="no function") as caught:
+    with pytest.raises(TaskError, match="no function") as caught:
         check_functions(table, file="t", allowed=ALLOWED)
     assert caught.value.key == f"reward.aggregate.weights.{metric}"
 
 
 def test_a_table_with_a_wrong_row_is_wrong() -> None:
-    with pytest.raises(TaskValueError) as caught:
+    with pytest.raises(TaskError) as caught:
         check_functions(RewardTable(funcs=[POLITE, row("nothing")]), file="t", allowed=ALLOWED)
     assert caught.value.key == "reward.funcs[1].type"
 
