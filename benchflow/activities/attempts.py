@@ -21,15 +21,13 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from benchflow.activities.handover import NEXT_WORKER
+from benchflow.contracts.fixed_durations import DESCRIBE_SEC, NEXT_WORKER
 from benchflow.errors import StackError
 from benchflow.hosting.interruption import answer_with
 from benchflow.planes.sandbox.timeouts import awake_sleep
 from benchflow.workflow_executions import is_not_found
 
 log = structlog.get_logger("benchflow.activities")
-
-RPC_TIMEOUT = timedelta(seconds=10)
 
 _Key = tuple[str, str]
 
@@ -166,7 +164,7 @@ class OngoingWork:
         info = work.info
         handle = self._client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         try:
-            description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+            description = await handle.describe(rpc_timeout=timedelta(seconds=DESCRIBE_SEC))
         except RPCError as error:
             return "unknown" if is_not_found(error) else "awaited"
         if description.status != WorkflowExecutionStatus.RUNNING:

@@ -17,15 +17,13 @@ from temporalio import activity
 from benchflow.branching.custom import decide, load_aggregate, load_policy
 from benchflow.contracts import temporal_names
 from benchflow.contracts.activities import Aggregated, AggregateInput, BranchDecision, DecideInput
+from benchflow.contracts.fixed_durations import USER_CODE_SEC
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.state_values import aggregated
 
 T = TypeVar("T")
-
-PATIENCE_SEC = 60.0
-"""Timeout of one call of a user's code."""
 
 
 class DecidingActivities:
@@ -71,7 +69,7 @@ class DecidingActivities:
         return await asked(ask, work.aggregate, "branch.aggregate")
 
 
-async def asked(ask: Callable[[], T], name: str, key: str, patience: float = PATIENCE_SEC) -> T:
+async def asked(ask: Callable[[], T], name: str, key: str, patience: float = USER_CODE_SEC) -> T:
     """Call a function in a thread of its own, and return its result or raise its exception.
 
     Args:

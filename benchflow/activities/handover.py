@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from temporalio.client import AsyncActivityHandle, Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from benchflow.contracts.fixed_durations import HANDOVER_SEC, NEXT_WORKER
 from benchflow.errors import ServerUnavailableError, StackError
 from benchflow.host import is_alive, start_time
 from benchflow.rounds import Failures
@@ -31,15 +31,8 @@ from benchflow.workflow_executions import is_not_found, require_not_found
 log = structlog.get_logger("benchflow.activities")
 
 
-NEXT_WORKER = timedelta(milliseconds=50)
-"""Delay before the next attempt of an activity that did not fail itself: its worker ended, or the server lost contact.
-"""
-
 OPEN_WORKFLOWS = 1000
 """Maximum number of open workflows whose pending activities are listed when a worker process is found dead."""
-
-_RECORD_SEC = 60.0
-"""Timeout, in seconds, of handing over one activity, or those of one workflow."""
 
 _RUNNING = (
     PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
@@ -131,7 +124,7 @@ class RunningActivities:
         if dead := self.of_the_dead():
             for record in [record for directory in dead for record in directory.glob("*.token")]:
                 left.append(record)
-                async with failures.item(f"token {record.parent.name}/{record.name}", _RECORD_SEC):
+                async with failures.item(f"token {record.parent.name}/{record.name}", HANDOVER_SEC):
                     count += await _fail_recorded(client, record)
                     left.remove(record)
             identities = {self._identity_of(directory) for directory in dead}
@@ -152,7 +145,7 @@ class RunningActivities:
         count = left = 0
         async for workflow in client.list_workflows('ExecutionStatus="Running"', limit=OPEN_WORKFLOWS):
             left += 1
-            async with failures.item(f"workflow {workflow.id}", _RECORD_SEC):
+            async with failures.item(f"workflow {workflow.id}", HANDOVER_SEC):
                 handle = client.get_workflow_handle(workflow.id, run_id=workflow.run_id)
                 for pending in await _pending_activities(handle):
                     if pending.state in _RUNNING and pending.last_worker_identity in identities:

@@ -16,6 +16,7 @@ from temporalio.service import RPCError
 
 from benchflow.activities.job_secrets import remove_secrets_of_ended_jobs
 from benchflow.activities.worker_context import WorkerContext
+from benchflow.contracts.fixed_durations import REAPED_ITEM_SEC, WATCHED_SEC
 from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.hosting.kept import read_kept, remove_kept
@@ -26,13 +27,6 @@ from benchflow.rounds import Failures
 from benchflow.workflow_executions import is_not_found
 
 log = structlog.get_logger("benchflow.reaper")
-
-
-ITEM_SEC = 300.0
-"""Timeout of one provider, sandbox or other item in a round, so that one that hangs does not hold up the others."""
-
-WATCHED_SEC = 600.0
-"""Seconds for which an item must have seemed too old before it is removed, since the wall clock may have been set."""
 
 
 class Reaper:
@@ -63,7 +57,7 @@ class Reaper:
         complete = True
         for name in provider_names():
             owned: list[OwnedSandbox] | None = None
-            async with self._failures.item(f"provider {name}", ITEM_SEC):
+            async with self._failures.item(f"provider {name}", REAPED_ITEM_SEC):
                 provider = get_provider(name)
                 try:
                     owned = [*await provider.owned(self.context.stack), *await provider.owned(OF_A_PROCESS)]
@@ -76,23 +70,23 @@ class Reaper:
             living |= {sandbox.name for sandbox in owned}
             for sandbox in owned:
                 # One that can't be removed now keeps its slot, and does not hold up the others.
-                async with self._failures.item(f"sandbox {sandbox.name}", ITEM_SEC):
+                async with self._failures.item(f"sandbox {sandbox.name}", REAPED_ITEM_SEC):
                     if await self._is_over(sandbox):
                         await provider.remove(sandbox.name)
                         await asyncio.to_thread(self.context.release, sandbox.name)
                         log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
                         living.discard(sandbox.name)
                         removed += 1
-        async with self._failures.item("slots", ITEM_SEC):
+        async with self._failures.item("slots", REAPED_ITEM_SEC):
             await self._free_slots(living, is_complete=complete)
         if complete:
-            async with self._failures.item("sessions", ITEM_SEC):
+            async with self._failures.item("sessions", REAPED_ITEM_SEC):
                 await asyncio.to_thread(self._remove_sessions, living)
-        async with self._failures.item("models", ITEM_SEC):
+        async with self._failures.item("models", REAPED_ITEM_SEC):
             await self._forget_models()
         async with self._failures.item("checkpoints"):
             await self._remove_checkpoints()
-        async with self._failures.item("secrets", ITEM_SEC):
+        async with self._failures.item("secrets", REAPED_ITEM_SEC):
             await remove_secrets_of_ended_jobs(self.context)
         return removed
 
@@ -129,14 +123,14 @@ class Reaper:
             log.debug("cannot ask the gateway", error=error.message)
             return
         for status in statuses:
-            async with self._failures.item(f"model of {status.id}", ITEM_SEC):
+            async with self._failures.item(f"model of {status.id}", REAPED_ITEM_SEC):
                 if await self._has_ended(status.id):
                     await client.forget(status.id)
 
     async def _remove_checkpoints(self) -> None:
         """Remove the checkpoints whose root workflow has ended, unless they are retained."""
         for file in await asyncio.to_thread(lambda: sorted(self.context.paths.checkpoints.glob("*.json"))):
-            async with self._failures.item(f"checkpoint {file.stem}", ITEM_SEC):
+            async with self._failures.item(f"checkpoint {file.stem}", REAPED_ITEM_SEC):
                 kept = await asyncio.to_thread(read_kept, file)
                 if kept is not None and not kept.is_retained and await self._has_ended(kept.workflow, kept.run_id):
                     await remove_kept(file, self.context.store)

@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.branch import BranchOrigin, ChildOutcome, ChildSpec
     from benchflow.contracts.checkpoint import Checkpoint
     from benchflow.contracts.failures import failure_of
+    from benchflow.contracts.fixed_durations import EARLIER_RUN_SEC
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.rewards import scalar_of
     from benchflow.contracts.rollout_records import Failure, RolloutOutcome, StepOutcome, total
@@ -24,9 +25,6 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.clock import waiting
     from benchflow.workflows.rollout_state import RolloutState
     from benchflow.workflows.workflow_failures import failure_from
-
-EARLIER_RUN_SEC = 2.0
-"""Seconds between tries to start a child while its workflow of an earlier run of the tree has not ended."""
 
 
 def origin_of(

@@ -13,14 +13,9 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import temporal_names
+    from benchflow.contracts.fixed_durations import LATE_SEC, SLICE_SEC
     from benchflow.contracts.rewards import scalar_of
     from benchflow.contracts.rollout_records import Phase
-
-SLICE_SEC = 300.0
-"""Maximum length of a timer: an outage of the server or all workers, however long, costs the deadline no more."""
-
-LATE_SEC = 1.0
-"""Seconds by which a timer fires late from which on the delay counts as an outage, and not as work."""
 
 _PHASE = SearchAttributeKey.for_keyword(temporal_names.ATTR_PHASE)
 _REWARD = SearchAttributeKey.for_float(temporal_names.ATTR_REWARD)

@@ -15,20 +15,13 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.failures import MAX_LINE, error_type
+    from benchflow.contracts.fixed_durations import MAX_OUTAGE_WAIT_SEC, MAX_TRY_WAIT_SEC
     from benchflow.errors import ActivityTimeoutError
     from benchflow.workflows import activity_options
     from benchflow.workflows.workflow_failures import failure_from
 
 ATTEMPTS = 5
 """Attempts that the server makes of an activity, within seconds, in one try of the workflow."""
-
-MAX_WAIT_SEC = 60.0
-"""Maximum number of seconds between two tries."""
-
-MAX_OUTAGE_WAIT_SEC = 900.0
-"""Maximum number of seconds between two tries once an outage has lasted longer than `total_sec`: the workflow's history
-has to hold the tries of an outage of weeks.
-"""
 
 
 class Patience:
@@ -87,10 +80,10 @@ class Patience:
         if is_outage and self._outlasts():
             self._outage_since, self.since = self._outage_since or now, None
             is_long = now - self._outage_since > self._total_sec
-            left = longest = MAX_OUTAGE_WAIT_SEC if is_long else MAX_WAIT_SEC
+            left = longest = MAX_OUTAGE_WAIT_SEC if is_long else MAX_TRY_WAIT_SEC
         else:
             self._outage_since, self.since = None, self.since or now
-            left, longest = self.since + self._total_sec - now, MAX_WAIT_SEC
+            left, longest = self.since + self._total_sec - now, MAX_TRY_WAIT_SEC
         if left <= 0 or self._is_over():
             self.trouble = None
             return False

@@ -6,12 +6,9 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import temporal_names
+    from benchflow.contracts.fixed_durations import PREFLIGHT_SEC
     from benchflow.contracts.preflight import Preflight, PreflightInput
     from benchflow.workflows import activity_options
-
-
-LIMIT_SEC = 210.0
-"""Seconds of one attempt of the activity: at most three requests to a model, each with a timeout of a minute."""
 
 
 @workflow.defn(name=temporal_names.PREFLIGHT_WORKFLOW)
@@ -31,6 +28,6 @@ class PreflightWorkflow:
     async def run(self, wanted: PreflightInput) -> Preflight:
         """Request one token from each model, and return the problems of those that did not respond properly."""
         checked: Preflight = await workflow.execute_activity(
-            temporal_names.PREFLIGHT, wanted, result_type=Preflight, **activity_options.shared(LIMIT_SEC)
+            temporal_names.PREFLIGHT, wanted, result_type=Preflight, **activity_options.shared(PREFLIGHT_SEC)
         )
         return checked

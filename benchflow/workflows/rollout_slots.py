@@ -14,23 +14,13 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import temporal_names
+    from benchflow.contracts.fixed_durations import ASK_AGAIN_SEC, MAX_ASK_AGAIN_SEC, WITHOUT_JOB_SEC
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.slot_messages import SlotAccount, SlotGrant
     from benchflow.workflows.clock import waiting
 
 JOB_SLOT = "a slot of the job"
 """Reason of the wait of a rollout that has lent its slot, and needs one of the job for its own sandbox again."""
-
-ASK_AGAIN_SEC = 30.0
-"""Seconds after which a waiting rollout first repeats its request: its job may have been terminated and resubmitted.
-Each further repetition waits twice as long.
-"""
-
-MAX_ASK_AGAIN_SEC = 900.0
-"""Maximum number of seconds between two such repetitions."""
-
-WITHOUT_JOB_SEC = 600.0
-"""Seconds that a rollout waits for slots while its job does not run, before it continues without the limit."""
 
 
 class RolloutSlots:

@@ -14,12 +14,9 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from benchflow.contracts import temporal_names
+    from benchflow.contracts.fixed_durations import GRANT_AGAIN_SEC
     from benchflow.contracts.job import OpenRollout
     from benchflow.contracts.slot_messages import PooledAccount, SlotAccount, SlotGrant
-
-
-AGAIN_SEC = 1.0
-"""Seconds between an unexpected error in the granting loop and its next round."""
 
 
 class SlotPool:
@@ -131,7 +128,7 @@ class SlotPool:
                 await asyncio.gather(*map(self._tell, self._untold()))
             except Exception:
                 workflow.logger.exception("slots are granted again in a moment")
-                await asyncio.sleep(AGAIN_SEC)
+                await asyncio.sleep(GRANT_AGAIN_SEC)
             finally:
                 self._is_telling = False
 

@@ -188,7 +188,7 @@ def _reimported() -> Iterator[None]:
     """Have the modules of the workflows imported anew, each await wrapped, and forget them after the block."""
     package = sys.modules[PACKAGE]
     # What is global there, such as the name of a queue, stays one.
-    kept = {f"{PACKAGE}.options"}
+    kept = {f"{PACKAGE}.activity_options"}
     before = {name: module for name, module in sys.modules.items() if name.startswith(f"{PACKAGE}.")}
     attributes, finder = dict(vars(package)), _Finder()
     for name in before.keys() - kept:
@@ -210,8 +210,8 @@ def raising_workflows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have workers that are made from now on run the workflows with every await wrapped, without the SDK's sandbox."""
     with _reimported():
         made = {
-            "JobWorkflow": importlib.import_module(f"{PACKAGE}.job").JobWorkflow,
-            "RolloutWorkflow": importlib.import_module(f"{PACKAGE}.rollout").RolloutWorkflow,
+            "JobWorkflow": importlib.import_module(f"{PACKAGE}.job_workflow").JobWorkflow,
+            "RolloutWorkflow": importlib.import_module(f"{PACKAGE}.rollout_workflow").RolloutWorkflow,
         }
         # So that it is seen within a moment that somebody is waited for.
         importlib.import_module(f"{PACKAGE}.clock").SLICE_SEC = 0.5  # type: ignore[attr-defined]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from benchflow.contracts.fixed_durations import LATE_SEC, SLICE_SEC
 from benchflow.workflows import clock as module
-from benchflow.workflows.clock import LATE_SEC, SLICE_SEC, Deadline
+from benchflow.workflows.clock import Deadline
 
 
 class Clock:
