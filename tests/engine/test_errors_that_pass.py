@@ -154,5 +154,6 @@ async def test_a_turn_that_the_engine_has_stopped_is_not_scored_but_run_again(th
     (result,) = await theatre.results(job)
     first = json.loads((Path(str(result.directory)) / "attempts" / "1" / "result.json").read_text())
     assert (first["status"], first["rewards"], first["error"]["type"]) == ("errored", None, "StackError")
+    assert "the engine stopped the" in first["error"]["message"]
     assert (result.status, result.attempt, result.error) == ("passed", 2, None)
     assert theatre.hall.verified.total() == 1

@@ -141,7 +141,7 @@ class ServicesOfAWorld(Worlds):
         refuses = Service(name="refuses", command="sh -c 'exit 3' --port 5", port=9198)
         await place.write_file("/usr/local/bin/sh", "#!/bin/sh\necho no help here; exit 3\n", mode=0o755)
         for _ in range(2):
-            with pytest.raises(WorldError) as caught:
+            with pytest.raises(WorldError, match="none of the services") as caught:
                 await services(MISSING, refuses).start()
             assert caught.value.file == "world.toml"
             said = caught.value.log_tail or ""

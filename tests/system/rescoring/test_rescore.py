@@ -211,7 +211,7 @@ async def test_a_task_that_is_nowhere_is_an_error_that_says_what_to_give(jobs: P
     assert found["here"].outcome == "unchanged"
     error = found["gone"].error
     assert error is not None and error.remedy is not None
-    assert (found["gone"].outcome, error.type) == ("failed", "TaskError")
+    assert (found["gone"].outcome, error.type, "store" in error.message) == ("failed", "TaskError", True)
     assert "--tasks DIR" in error.remedy
 
 
