@@ -119,7 +119,7 @@ WITHOUT_ENVIRONMENT = {"environment/Dockerfile": None}
 @pytest.mark.parametrize("files", [WITHOUT_IMAGE, WITHOUT_ENVIRONMENT], ids=["empty", "absent"])
 def test_a_task_needs_no_image_of_its_own_where_a_manifest_may_bring_it(native: Builder, files: dict[str, str]) -> None:
     alone = native(files=files)
-    with pytest.raises(TaskError, match="no image|no environment/ directory"):
+    with pytest.raises(TaskError, match=r"no image|no environment/ directory"):
         load_task(alone)
     assert load_task(alone, has_manifest=True).dockerfile is None
     _, packaged = in_package(native, files=files)

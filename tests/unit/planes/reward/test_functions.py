@@ -178,7 +178,7 @@ def test_an_option_that_it_does_not_have_names_the_nearest(type: str) -> None:
 @pytest.mark.parametrize("option", ["claimed_files", "claimed_success"])
 @pytest.mark.parametrize("value", [True, False])
 def test_checks_of_claims_are_refused_and_the_judge_is_named(option: str, value: bool) -> None:
-    with pytest.raises(UnknownKeyError) as caught:
+    with pytest.raises(TaskError) as caught:
         make("reasoning-checks", **{option: value})
     assert (caught.value.file, caught.value.key) == ("t/task.md", f"reward.funcs[2].{option}")
     assert caught.value.remedy == "remove it: only a judge reads claims (`type: reasoning-judge`)"
