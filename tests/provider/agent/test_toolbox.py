@@ -19,7 +19,15 @@ from support.small_agents import agent, node_agent, python_agent
 from benchflow.contracts.agent_record import NODE_VERSION, AgentRecord
 from benchflow.errors import AgentDownloadError, AgentInstallError, ConfigError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox
+from benchflow.planes.agent.toolbox import (
+    PUMP,
+    Toolbox,
+    ensure_python,
+    ensure_runtime,
+    ensure_toolbox,
+    portable_python,
+)
+from benchflow.planes.agent.toolbox.portable_python import find_interpreter
 from benchflow.planes.agent.toolbox.toolbox_manifest import read_manifest
 from benchflow.testing.waiting import until
 
@@ -148,6 +156,16 @@ async def test_a_python_that_this_host_lacks_is_named(kept: StatePaths) -> None:
     with pytest.raises(AgentInstallError, match=r"no Python 3\.77") as caught:
         await ensure_toolbox(python_agent(python="3.77"), kept)
     assert "BENCHFLOW_TOOLBOX_PYTHON" in str(caught.value.remedy)
+
+
+async def test_a_host_whose_python_cannot_be_copied_is_told_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portable_python, "_knows_argv0", lambda loader: False)
+    find_interpreter.cache_clear()
+    with pytest.raises(AgentInstallError, match=r"cannot be copied: it needs glibc 2\.33") as caught:
+        await ensure_python(StatePaths(tmp_path))
+    assert "pip" not in caught.value.message
 
 
 def script_agent(**scripts: str) -> AgentRecord:
