@@ -28,7 +28,7 @@ from benchflow.hosting.worker_host import Host, TaskFiles
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import record_for
-from benchflow.planes.environment import Outfit, WorldContext, open_environment
+from benchflow.planes.environment.exports import Outfit, WorldContext, open_environment
 from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Redactor, Secrets, agent_references, references
 from benchflow.store import storage_errors

@@ -20,7 +20,7 @@ from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.oracle import run_oracle
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.paths import TRIAL_FILE, TRIAL_STEP
-from benchflow.planes.environment import EnvironmentCheck, Setting, parse_post, try_world, urls_of_verifier
+from benchflow.planes.environment.exports import EnvironmentCheck, Setting, parse_post, try_world, urls_of_verifier
 from benchflow.results.write import set_aside
 from benchflow.store import write_atomic
 

@@ -15,7 +15,7 @@ from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import UnprovenStateError, WorldError
 from benchflow.hosting.hosted import WORLD_SETUP, Hosted
 from benchflow.paths import RolloutPaths
-from benchflow.planes.environment import differences, prepare_sandbox
+from benchflow.planes.environment.exports import differences, prepare_sandbox
 from benchflow.store import storage_errors, write_atomic
 
 MAX_STATE_BYTES = 256 * 1024 * 1024

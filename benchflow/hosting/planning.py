@@ -13,7 +13,7 @@ from benchflow.errors import UnsupportedFeatureError
 from benchflow.hosting.clean_room import clean_room_sec
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.sandbox_readiness import health_limit
-from benchflow.planes.environment import check_environment
+from benchflow.planes.environment.exports import check_environment
 from benchflow.planes.reward.needs import check_scoring, scoring_sec
 from benchflow.tasks import require_supported, turn_prompt
 

@@ -40,8 +40,8 @@ from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import StatelessError
-from benchflow.planes.environment import WorldContext
 from benchflow.planes.environment.environment_code import describe_environment, load_environment
+from benchflow.planes.environment.exports import WorldContext
 from benchflow.testing.sandbox_conformance.other_processes import Caller
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import Keep, SandboxFixtures, Start, make_provider
 

@@ -16,8 +16,8 @@ from benchflow.contracts.environment import Manifest, StateTable
 from benchflow.contracts.images import ImageRef
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.jobs.job_worlds import IMAGE, TaskWorld
-from benchflow.planes.environment import WorldContext
 from benchflow.planes.environment.environment_manifest import read_manifest
+from benchflow.planes.environment.exports import WorldContext
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.environment.outfit import fit_out_world
 from benchflow.planes.sandbox import close_providers, get_provider

@@ -41,7 +41,7 @@ from benchflow.contracts.environment import Manifest, Readiness, Service, StateT
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
-from benchflow.planes.environment import WorldContext
+from benchflow.planes.environment.exports import WorldContext
 from benchflow.planes.environment.helper_interpreter import has_python
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment

@@ -18,7 +18,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ServiceDiedError
-from benchflow.planes.environment import WorldContext
+from benchflow.planes.environment.exports import WorldContext
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.environment.services import Services

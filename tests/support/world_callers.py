@@ -13,7 +13,7 @@ from support.small_worlds import keeper_of
 
 from benchflow.contracts.environment import Manifest, StateSnapshot
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.planes.environment import WorldContext
+from benchflow.planes.environment.exports import WorldContext
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.testing.environment_conformance import Mortal, WorldCaller
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import tomlkit
-
 from benchflow.contracts.agent_record import PLACEHOLDER, AgentEndpoint, AgentRecord
 from benchflow.errors import ConfigError
 
@@ -187,4 +185,8 @@ def _one_line(value: Any) -> str:
 
 def _written(kind: str, content: dict[str, Any]) -> str:
     """Return the text of a file with this content, as JSON or TOML."""
-    return json.dumps(content, indent=2) + "\n" if kind == "json" else tomlkit.dumps(content)
+    if kind == "json":
+        return json.dumps(content, indent=2) + "\n"
+    import tomlkit  # each command that starts a job imports this module, and few agents have a TOML file
+
+    return tomlkit.dumps(content)

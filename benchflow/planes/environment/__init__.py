@@ -1,27 +1,5 @@
 """The Environment plane: the stateful world that an agent acts in, on any sandbox.
 
-Hosting and activities import nothing of the plane but the names exported here. An environment is described by a
-manifest, which `ManifestEnvironment` implements, or is a class in the user's code (`environment_code`).
+An environment is described by a manifest, which `ManifestEnvironment` implements, or is a class in the user's code
+(`environment_code`). `exports` has the names for the rest of the engine.
 """
-
-from benchflow.planes.environment.environment_lookup import check_environment, open_environment, prepare_sandbox
-from benchflow.planes.environment.environment_trial import EnvironmentCheck, Setting, try_world
-from benchflow.planes.environment.observing import differences
-from benchflow.planes.environment.outfit import Outfit
-from benchflow.planes.environment.verifier_urls import urls_of_verifier
-from benchflow.planes.environment.world_context import WorldContext
-from benchflow.planes.environment.writing import parse_post
-
-__all__ = [
-    "EnvironmentCheck",
-    "Outfit",
-    "Setting",
-    "WorldContext",
-    "check_environment",
-    "differences",
-    "open_environment",
-    "parse_post",
-    "prepare_sandbox",
-    "try_world",
-    "urls_of_verifier",
-]

@@ -28,7 +28,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState, SandboxProvider
 from benchflow.errors import ReadinessError, SandboxError, ServiceDiedError, StatelessError, UnsupportedFeatureError
-from benchflow.planes.environment import WorldContext
+from benchflow.planes.environment.exports import WorldContext
 from benchflow.planes.environment.manifest_environment import ENTRYPOINT, ManifestEnvironment, WorldPlace
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import elsewhere, make_provider
 from benchflow.testing.waiting import until

@@ -11,8 +11,8 @@ from support.paths import ROOT
 
 PACKAGE = ROOT / "benchflow"
 
-DOORS = ("benchflow.planes.environment",)
-"""Packages of planes of which only what they themselves export may be imported."""
+DOORS = {"benchflow.planes.environment": "benchflow.planes.environment.exports"}
+"""Packages of planes of which only one module may be imported: the one with their exports."""
 
 KINDS = (
     *(f"benchflow.planes.agent.{kind}" for kind in ("acp", "acpx", "function", "policy")),
@@ -44,7 +44,10 @@ def behind_doors(source: str) -> list[str]:
     return [
         name
         for name in imported(source)
-        if any(name.startswith(f"{door}.") for door in DOORS)
+        if any(
+            f"{name}.".startswith(f"{plane}.") and not f"{name}.".startswith(f"{door}.")
+            for plane, door in DOORS.items()
+        )
         or any(f"{name}.".startswith(f"{kind}.") for kind in KINDS)
     ]
 
@@ -77,4 +80,4 @@ def test_kinds_are_where_they_are_looked_for() -> None:
 
 
 def test_the_door_itself_may_be_used() -> None:
-    assert behind_doors("from benchflow.planes.environment import open_environment, try_world") == []
+    assert behind_doors("from benchflow.planes.environment.exports import open_environment, try_world") == []

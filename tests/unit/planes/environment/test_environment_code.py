@@ -16,8 +16,9 @@ from benchflow.contracts.environment import EnvironmentRef, WorldState
 from benchflow.errors import BenchFlowError, ConfigError, StateError
 from benchflow.jobs import plan_job
 from benchflow.jobs.job_plan import freeze
-from benchflow.planes.environment import check_environment, environment_code
+from benchflow.planes.environment import environment_code
 from benchflow.planes.environment.environment_code import describe_environment, environment_digest, load_environment
+from benchflow.planes.environment.exports import check_environment
 from benchflow.store import Store
 
 pytestmark = pytest.mark.usefixtures("state")
