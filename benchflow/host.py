@@ -1,4 +1,4 @@
-"""This host and its processes: host id, locks, process liveness, and capacity in sandboxes.
+"""This host: its id, its state directory, and its capacity in sandboxes.
 
 All state is in files of the state directory, because any process may die at any moment.
 """
@@ -6,22 +6,21 @@ All state is in files of the state directory, because any process may die at any
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import grp
 import json
 import os
 import pwd
 import stat
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchflow.contracts.operator_options import CAPACITY_VARIABLE
 from benchflow.errors import ConfigError, HostFullError
+from benchflow.host_files import lock, locked, make_private_directory, opened, overwrite, storage_errors, write_atomic
 from benchflow.paths import StatePaths
-from benchflow.store import make_private_directory, storage_errors, write_atomic
 
 MAX_LINKS = 40
 """Maximum number of links on the way to a directory, as in the kernel."""
@@ -127,35 +126,6 @@ def make_state_private(paths: StatePaths) -> None:
             paths.root.chmod(0o700)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file, made if missing. The kernel releases it when the process dies."""
-    with storage_errors(path):
-        make_private_directory(path.parent)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def try_lock(path: Path) -> Callable[[], None] | None:
-    """Take an exclusive lock on a file without waiting.
-
-    Returns:
-        A function that releases it; None if another process holds it.
-    """
-    with storage_errors(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return lambda: os.close(fd)
-
-
 def host_id(paths: StatePaths) -> str:
     """Return the id of this host, which is made once and kept in a file of the state directory."""
     with locked(paths.root / "host-id.lock"):
@@ -163,22 +133,6 @@ def host_id(paths: StatePaths) -> str:
         if not paths.host_id.exists() or not paths.host_id.read_text().strip():
             write_atomic(paths.host_id, uuid.uuid4().hex[:12].encode())
         return paths.host_id.read_text().strip()
-
-
-def start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if it does not exist, or is a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def is_alive(pid: int, started: int | None) -> bool:
-    """Return whether the process with this pid and start time still runs; a pid may be reused by another process."""
-    now = start_time(pid)
-    return now is not None and (started is None or now == started)
 
 
 _RECORD_LENGTH = 1024
@@ -245,13 +199,8 @@ class HostSlots:
 
         The kernel releases the lock when the process dies.
         """
-        with storage_errors(self.directory / name):
-            fd = os.open(self.directory / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
+        with locked(self.directory / name, shared=True):
             yield
-        finally:
-            os.close(fd)
 
     def lend(self, name: str) -> None:
         """Let other sandboxes use the slot of one that is idle, such as a frozen one; `take` takes it back."""
@@ -260,7 +209,7 @@ class HostSlots:
                 self._lent(name).touch()
         self._freed.set()
 
-    def _locked(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[int | None]:
         return locked(self.directory.with_suffix(".lock"))
 
     def _lent(self, name: str) -> Path:
@@ -310,17 +259,10 @@ class HostSlots:
     def free_unused(self, name: str) -> bool:
         """Free a slot unless a living process holds it with `in_use`. Return whether it is free."""
         with self._locked():
-            try:
-                fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return True
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError), opened(self.directory / name, os.O_RDONLY) as slot:
+                if not lock(slot, wait_sec=0):
+                    return False
                 self.free(name)
-            except BlockingIOError:
-                return False
-            finally:
-                os.close(fd)
             return True
 
     def taken(self) -> list[str]:
@@ -335,11 +277,7 @@ def _write_slot_record(slot: Path, record: dict[str, Any]) -> None:
 
     The file is not replaced, since `in_use` holds a lock on this very file.
     """
-    fd = os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.pwrite(fd, json.dumps(record).ljust(_RECORD_LENGTH).encode(), 0)
-    finally:
-        os.close(fd)
+    overwrite(slot, json.dumps(record).ljust(_RECORD_LENGTH).encode())
 
 
 def _slot_record(slot: Path) -> dict[str, Any]:

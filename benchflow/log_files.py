@@ -8,7 +8,6 @@ truncated. Every descriptor appends, therefore each writer's next line goes to t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 import threading
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from benchflow.store import make_private_directory
+from benchflow.host_files import lock, make_private_directory, opened
 
 LIMIT_BYTES = 50_000_000
 """Size from which a log file is cut. At most as much of its end is retained beside it, in `NAME.1`."""
@@ -28,7 +27,7 @@ _LINE_BYTES = 64 * 1024
 def open_log(path: Path) -> BinaryIO:
     """Open a log file in append mode, for the output of a process."""
     make_private_directory(path.parent)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
 
 
 def keep_logs_bounded(directory: Path) -> None:
@@ -57,38 +56,30 @@ def bound_logs(directory: Path, limit: int = LIMIT_BYTES) -> None:
         ]
     if not large:
         return
-    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
         # One process at a time: a second one would replace `NAME.1` by the few lines since the first cut.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock(fd)
         for path in large:
             _bound(path, limit)
-    finally:
-        os.close(lock)
 
 
 def _bound(path: Path, limit: int) -> None:
     """Truncate one log file that exceeds the limit, after retaining its end."""
-    log = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK) as log:
         status = os.fstat(log)
         if not stat.S_ISREG(status.st_mode) or status.st_size <= limit:
             return
+        # No `atomic_file`, whose names are random: of processes that are killed here, at most one copy stays.
         partial = path.with_name(f".{path.name}.new")
         try:
-            kept = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
+            with opened(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as kept:
                 _copy_end(log, kept, status.st_size, limit)
-            finally:
-                os.close(kept)
         except OSError:
             # With a full disk, the end is not retained; the file is truncated all the more.
             partial.unlink(missing_ok=True)
         os.ftruncate(log, 0)
         with contextlib.suppress(FileNotFoundError):
             partial.replace(kept_part(path))
-    finally:
-        os.close(log)
 
 
 def _copy_end(log: int, kept: int, size: int, limit: int) -> None:

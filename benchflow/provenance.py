@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.job import AgentSpec, JobSpec
 from benchflow.errors import ResultFileError, StackError, UnsafePathError, UntrustedJobError
-from benchflow.host import locked, make_state_private, require_own_place
+from benchflow.host import make_state_private, require_own_place
+from benchflow.host_files import locked, write_atomic
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.results.summary import parse_spec, read_config
 from benchflow.secrets import agent_references
-from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
 
 _KEY_BYTES = 32

@@ -23,9 +23,9 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.task import Task
 from benchflow.errors import MissingSecretError
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.references import find_references, is_plain, replace_references
-from benchflow.store import storage_errors, write_atomic
 
 SHORTEST = 8
 """Minimum length of a value, or of a cut-off part of one, that is redacted: shorter ones occur in any text by chance.

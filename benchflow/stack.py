@@ -24,10 +24,11 @@ from typing import Literal
 from benchflow.contracts.base import Model
 from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.errors import ConfigError, StackError
-from benchflow.host import is_alive, make_state_private, start_time
+from benchflow.host import make_state_private
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.log_files import open_log
 from benchflow.paths import StatePaths
-from benchflow.store import storage_errors, write_atomic
+from benchflow.process_identity import is_alive, start_time
 
 PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 """Environment variable that requests a port of the host for the server, which then has no namespace of its own."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from benchflow.contracts.base import ArtifactRef
-from benchflow.contracts.failures import storage_error
-from benchflow.disk_writes import append_all, end_of_lines, sync_directory
 from benchflow.errors import BenchFlowError, ConfigError, CorruptArtifactError, MissingArtifactError, StoreError
+from benchflow.host_files import (
+    append_lines,
+    atomic_file,
+    locked,
+    make_private_directory,
+    opened,
+    storage_errors,
+    sync_directory,
+)
 from benchflow.paths import StatePaths
 
 STORE_VARIABLE = "BENCHFLOW_STORE"
@@ -33,57 +39,6 @@ _CHUNK = 1 << 20
 """Bytes that are copied or hashed at a time."""
 _REMEDY = f"point {STORE_VARIABLE} of worker and submitter at the same store"
 """Remedy for an artifact that is missing from the store."""
-
-
-@contextlib.contextmanager
-def storage_errors(what: Path | str) -> Iterator[None]:
-    """Raise a `StoreError` for each `OSError` about the engine's files. what: the file, for errors that name none."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, str(what)) from error
-
-
-def make_private_directory(path: Path, *, durable: bool = False) -> None:
-    """Make a directory, and missing ones above it, for its user alone. durable: the new ones survive a power cut."""
-    missing = [path]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    for each in reversed(missing):
-        if durable and not each.exists():
-            each.mkdir(mode=0o700, exist_ok=True)
-            sync_directory(each.parent)
-        else:
-            each.mkdir(mode=0o700, exist_ok=True)
-
-
-def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True, replaces: bool = True) -> bool:
-    """Write a file so that a reader, and a crash at any moment, sees all of it or none. Return whether it was written.
-
-    `mode` overrides the umask. `durable` waits until the file would survive a power cut; without, it must be
-    reproducible. Without `replaces`, a file that exists by then is left, and the result is False.
-    """
-    with storage_errors(path):
-        make_private_directory(path.parent, durable=durable)
-        fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            Path(name).chmod(mode)
-            if replaces:
-                Path(name).replace(path)
-            else:
-                path.hardlink_to(name)
-            if durable:
-                sync_directory(path.parent)
-            return True
-        except FileExistsError:
-            return False
-        finally:
-            Path(name).unlink(missing_ok=True)
 
 
 class Backend(Protocol):
@@ -136,12 +91,8 @@ class DirectoryBackend:
         with storage_errors(target):
             make_private_directory(target.parent, durable=True)
             if target.exists() or not _link_whole(source, target):
-                partial = target.with_name(f".{target.name}.{os.getpid()}.{id(source)}")
-                partial.touch(mode=0o600)
-                with partial.open("wb") as blob:
-                    _copy(source, blob)
-                partial.replace(target)
-            sync_directory(target.parent)
+                with source.open("rb") as data, atomic_file(target, durable=True) as blob:
+                    shutil.copyfileobj(data, blob, _CHUNK)
 
     def renew(self, key: str) -> None:
         """Set the blob's modification time to now."""
@@ -165,20 +116,16 @@ def _link_whole(source: Path, target: Path) -> bool:
         fd = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     except (AttributeError, OSError):
         return False
-    with os.fdopen(fd, "wb") as blob:
-        _copy(source, blob)
+    with source.open("rb") as data, os.fdopen(fd, "wb") as blob:
+        shutil.copyfileobj(data, blob, _CHUNK)
+        # Once it has the name of its digest, the file is trusted without being read, also after a power cut.
+        blob.flush()
+        os.fsync(fd)
         with contextlib.suppress(FileExistsError):
             # With src_dir_fd given, os.link uses linkat(2), and follows the link in /proc to the file itself.
             os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd)
+    sync_directory(target.parent)
     return True
-
-
-def _copy(source: Path, blob: IO[bytes]) -> None:
-    with source.open("rb") as data:
-        shutil.copyfileobj(data, blob, _CHUNK)
-    # Once it has the name of its digest, the file is trusted without being read, also after a power cut.
-    blob.flush()
-    os.fsync(blob.fileno())
 
 
 class FsspecBackend:
@@ -326,19 +273,15 @@ class Store:
         key = self._key(ref.sha256)
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            self.backend.get(key, partial)
-            if file_digest(partial) != ref.sha256:
-                raise CorruptArtifactError(
-                    "the stored bytes do not have their digest",
-                    file=ref.uri,
-                    remedy="remove the file from the store, and have what wrote it run again",
-                )
-            with storage_errors(target):
-                partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+            with atomic_file(target) as file:
+                partial = Path(file.name)
+                self.backend.get(key, partial)
+                if file_digest(partial) != ref.sha256:
+                    raise CorruptArtifactError(
+                        "the stored bytes do not have their digest",
+                        file=ref.uri,
+                        remedy="remove the file from the store, and have what wrote it run again",
+                    )
 
 
 class PinnedStore:
@@ -375,10 +318,8 @@ class PinnedStore:
     def _pin(self, sha256: str) -> None:
         backend = self._store.backend
         if isinstance(backend, DirectoryBackend):
-            with _pins(backend) as notes, (notes / self._name).open("a+b") as note:
-                # Drop a partial line, which a full disk or a power cut may have left: this one would be glued to it.
-                note.truncate(end_of_lines(note.fileno()))
-                append_all(note.fileno(), f"{sha256}\n".encode())
+            with _pins(backend) as notes, opened(notes / self._name, os.O_RDWR | os.O_CREAT) as note:
+                append_lines(note, f"{sha256}\n".encode())
 
 
 def unpin(store: Store, name: str) -> None:
@@ -406,11 +347,8 @@ _LOCK = ".lock"
 @contextlib.contextmanager
 def _pins(backend: DirectoryBackend) -> Iterator[Path]:
     notes = backend.root / _PINS
-    with storage_errors(notes):
-        notes.mkdir(parents=True, exist_ok=True)
-        with (notes / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield notes
+    with storage_errors(notes), locked(notes / _LOCK):
+        yield notes
 
 
 def _pinned(note: Path) -> set[str]:

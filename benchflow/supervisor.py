@@ -26,10 +26,12 @@ from benchflow.gateway.gateway_process import (
     is_running,
     stop_gateway,
 )
-from benchflow.host import make_state_private, start_time, try_lock
+from benchflow.host import make_state_private
+from benchflow.host_files import locked, write_atomic
 from benchflow.idle import IdleWatch
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
+from benchflow.process_identity import start_time
 from benchflow.rounds import repeat
 from benchflow.stack import (
     ENCLOSED_PORT,
@@ -50,7 +52,6 @@ from benchflow.stack import (
     was_stopped,
 )
 from benchflow.stack_processes import Backoff, end, raise_open_files, spawn
-from benchflow.store import write_atomic
 from benchflow.temporal_server import (
     FailedStartError,
     InterruptedStartError,
@@ -400,13 +401,14 @@ def main() -> int:
     raise_open_files()
     paths = StatePaths.default()
     make_state_private(paths)
-    release = try_lock(paths.stack_lock)
-    if release is None:
-        return 0
-    if was_stopped(paths):
-        # Several were started at once; the first one has run and has been stopped before this one got the lock.
-        release()
-        return 0
+    with locked(paths.stack_lock, wait_sec=0) as lock:
+        # Without the lock: one runs. Stopped: several were started at once; the first one has run and has been stopped
+        # before this one got the lock.
+        return 0 if lock is None or was_stopped(paths) else _run(paths)
+
+
+def _run(paths: StatePaths) -> int:
+    """Run the supervisor, whose lock this process holds, and return the exit status."""
     configure_logging(file=paths.logs / "supervisor.log")
     supervisor: Supervisor | None = None
     try:
@@ -419,8 +421,6 @@ def main() -> int:
             failed = supervisor.record.model_copy(update={"state": "failed", "error": str(error)})
             write_atomic(paths.stack_record, failed.model_dump_json(indent=1).encode(), mode=0o600)
         return 1
-    finally:
-        release()
 
 
 if __name__ == "__main__":

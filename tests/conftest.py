@@ -30,10 +30,10 @@ from support.paths import BENCHMARKS
 from benchflow.contracts.agent_record import NODE_VERSION
 from benchflow.contracts.operator_options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.errors import BenchFlowError
+from benchflow.host_files import file_lock
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.local.requirements import require_one_root, require_platform
 
 # A run in the background of a shell, or of nohup, inherits that signals are ignored, and so would all programs that

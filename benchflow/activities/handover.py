@@ -24,7 +24,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.contracts.fixed_durations import HANDOVER_SEC, NEXT_WORKER
 from benchflow.errors import ServerUnavailableError, StackError
-from benchflow.host import is_alive, start_time
+from benchflow.host_files import atomic_file
+from benchflow.process_identity import is_alive, start_time
 from benchflow.rounds import Failures
 from benchflow.workflow_executions import is_not_found, require_not_found
 
@@ -82,14 +83,11 @@ class RunningActivities:
         """
         self._count += 1
         record = self.directory / f"{self._count}.token"
-        partial = record.with_suffix(".new")
         try:
-            partial.write_bytes(token)
-            partial.replace(record)
+            with atomic_file(record) as file:
+                file.write(token)
         except OSError as error:
             log.warning("a running activity has no record", error=str(error))
-            with suppress(OSError):
-                partial.unlink()
         try:
             yield
         finally:

@@ -20,6 +20,7 @@ from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
 from benchflow.contracts.lost_rollouts import LostRollout
 from benchflow.contracts.rollout_records import RolloutOutcome, RolloutResult
 from benchflow.errors import BenchFlowError
+from benchflow.host_files import storage_errors
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.reporting import HostedReport, collected
 from benchflow.paths import JobPaths, RolloutPaths
@@ -35,7 +36,6 @@ from benchflow.results.lost_rows import (
     write_missing,
 )
 from benchflow.results.summary import read_spec
-from benchflow.store import storage_errors
 from benchflow.stored_files import read_stored
 from benchflow.tasks import unpack
 from benchflow.workflow_executions import end_stuck, find_pack

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import fcntl
 import gc
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import structlog
@@ -22,13 +19,14 @@ import structlog
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.replay import make_replayer
 from benchflow.gateway.sockets import Gateway
+from benchflow.host_files import locked
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
-from benchflow.store import storage_errors
 
 GRACE_SEC = 10.0
 
-_TRIES, _LOOK_EVERY = 20, 0.02
+_LOCK_SEC = 0.4
+"""Seconds to wait for the lock: a process that checks whether a gateway runs holds it for a moment."""
 
 log = structlog.get_logger("benchflow.gateway")
 
@@ -47,21 +45,6 @@ async def serve(paths: StatePaths, grace: float) -> None:
     await gateway.stop()
 
 
-def _lock(path: Path) -> bool:
-    """Return whether this process got the lock of the state directory. The kernel releases it when the process ends."""
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    # A process that checks whether a gateway runs holds the lock for a moment.
-    for _ in range(_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(_LOOK_EVERY)
-    os.close(fd)
-    return False
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status: 0 also if another gateway runs already."""
     # Imported objects stay: freezing spares every collection, and the one at exit, which takes longest, to visit them.
@@ -74,9 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
     paths = StatePaths(options.state.absolute())
     try:
         configure_logging(file=paths.logs / "gateway.log")
-        if not _lock(paths.gateway.lock):
-            return 0
-        asyncio.run(serve(paths, options.grace))
+        with locked(paths.gateway.lock, wait_sec=_LOCK_SEC) as lock:
+            if lock is not None:
+                asyncio.run(serve(paths, options.grace))
     except BenchFlowError as error:
         log.error("the gateway cannot run", error=str(error))
         print(f"error: {error}", file=sys.stderr)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from benchflow.disk_writes import write_all
-from benchflow.store import storage_errors
+from benchflow.host_files import overwrite, storage_errors
 
 FROZEN_SEC = 3.0
 """Seconds between two looks from which on the gateway counts as absent between them. Under load that may be wrong, but
@@ -49,7 +47,7 @@ class Blockage:
         self.intervals: list[tuple[float, float]] = _recorded(record)
         """Begin and end of each, by this host's monotonic clock, in order of their ends."""
         with storage_errors(record):
-            _write_in_place(record, self._line())
+            overwrite(record, self._line())
 
     def add(self, began: float) -> None:
         """Add a wait that began at `began`, by the monotonic clock, and ends now."""
@@ -59,7 +57,7 @@ class Blockage:
             began = min(began, last_began)
         self.intervals.append((began, time.monotonic()))
         with suppress(OSError):
-            _write_in_place(self._record, self._line())
+            overwrite(self._record, self._line())
 
     def _line(self) -> bytes:
         """Return the record's content, padded to its constant size."""
@@ -76,15 +74,6 @@ def _recorded(record: Path) -> list[tuple[float, float]]:
         if all(ended <= time.monotonic() for _, ended in intervals):
             return intervals
     return []
-
-
-def _write_in_place(file: Path, content: bytes) -> None:
-    """Overwrite a file with content of always the same length, for which a disk that became full still has space."""
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(fd, content)
-    finally:
-        os.close(fd)
 
 
 class AbsenceWatch:
@@ -125,4 +114,4 @@ class AbsenceWatch:
         """Store the time of the last look for the next gateway."""
         # Best effort: no call depends on it.
         with suppress(OSError):
-            _write_in_place(self._record, f"{self._seen:020.3f}".encode())
+            overwrite(self._record, f"{self._seen:020.3f}".encode())

@@ -25,12 +25,11 @@ from benchflow.contracts.gateway import (
     Registration,
     ResponseLine,
 )
-from benchflow.disk_writes import append_all, end_of_lines
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.refusals import Refusals
+from benchflow.host_files import append_lines, end_of_lines, opened, storage_errors
 from benchflow.llm_apis import read_json
 from benchflow.secrets import Redactor
-from benchflow.store import storage_errors
 from benchflow.trajectories.journal import timestamp
 
 NOT_SENT = frozenset(
@@ -140,11 +139,8 @@ class Record:
         """Append a complete line. Raise `StoreError`."""
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                append_all(fd, text.encode("utf-8", "replace") + b"\n")
-            finally:
-                os.close(fd)
+            with opened(self.path, os.O_RDWR | os.O_CREAT, 0o644) as fd:
+                append_lines(fd, text.encode("utf-8", "replace") + b"\n")
 
     def recover(self, meter: Meter) -> Past:
         """Read the record after a restart, and return its calls.

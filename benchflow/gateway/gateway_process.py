@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import benchflow
 from benchflow.errors import GatewayError, GatewayUnavailableError
+from benchflow.host_files import lock, opened, storage_errors
 from benchflow.log_files import open_log, read_tail
 from benchflow.paths import StatePaths
-from benchflow.store import storage_errors
 
 if TYPE_CHECKING:
     from benchflow.gateway.control import Info
@@ -132,14 +132,6 @@ def has_rollouts(paths: StatePaths) -> bool:
 
 def is_running(paths: StatePaths) -> bool:
     """Return whether a gateway process holds the lock, even if it does not respond yet."""
-    try:
-        fd = os.open(paths.gateway.lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    with suppress(FileNotFoundError), opened(paths.gateway.lock, os.O_RDWR) as fd:
+        return not lock(fd, shared=True, wait_sec=0)
     return False

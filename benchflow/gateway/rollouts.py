@@ -25,8 +25,8 @@ from benchflow.gateway.prefix import PrefixCheck
 from benchflow.gateway.prices import has_price
 from benchflow.gateway.sampling import check_sampling, needs_usage
 from benchflow.gateway.upstream import Outage
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import GatewayPaths
-from benchflow.store import storage_errors, write_atomic
 from benchflow.trajectories.journal import timestamp
 
 log = structlog.get_logger("benchflow.gateway")

@@ -23,10 +23,10 @@ from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
 from benchflow.gateway.memory_budget import Capacity
 from benchflow.gateway.rollouts import Rollouts
 from benchflow.gateway.upstream import Upstream, find_key, token_of
+from benchflow.host_files import storage_errors
 from benchflow.llm_apis import DIALECTS, Dialect
 from benchflow.paths import StatePaths
 from benchflow.stack_processes import raise_open_files
-from benchflow.store import storage_errors
 
 __all__ = ["Diverged", "Gateway", "MakeReplayer", "Recorded", "Replayer"]
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from benchflow.errors import MissingArtifactError, VerifierError
+from benchflow.host_files import storage_errors
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
-from benchflow.store import storage_errors
 
 _MARK = "baseline-kept"
 """Mark that a baseline was stored; the step's name follows. It lies outside of the results, which may be removed."""

@@ -35,6 +35,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.paths import WORKSPACE
@@ -45,7 +46,6 @@ from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Secrets
-from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 MAX_TRAVELLING_BYTES = 4 * 1024**3

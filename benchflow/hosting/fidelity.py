@@ -12,8 +12,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import state_dir
-from benchflow.store import storage_errors, write_atomic
 
 
 class Fidelity(Model):

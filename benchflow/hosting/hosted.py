@@ -21,6 +21,7 @@ from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.task import Task
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import BenchFlowError, MissingArtifactError, TaskError
+from benchflow.host_files import storage_errors
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.model import RolloutModel
 from benchflow.hosting.sandbox_readiness import check_health
@@ -31,7 +32,6 @@ from benchflow.planes.agent.registry import record_for
 from benchflow.planes.environment.exports import Outfit, WorldContext, open_environment
 from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Redactor, Secrets, agent_references, references
-from benchflow.store import storage_errors
 from benchflow.tasks import verified_in
 
 WORLD_SETUP = "world.json"

@@ -18,6 +18,7 @@ from benchflow.contracts.rollback import UndoInput, Undone
 from benchflow.contracts.rollout_records import AgentSession, Usage, total
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import BenchFlowError
+from benchflow.host_files import write_atomic
 from benchflow.hosting.freezing import freeze, thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_agent import HostedAgent
@@ -35,7 +36,6 @@ from benchflow.results.undoing import (
     undone_place,
     used_by_children,
 )
-from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
 
 UNDONE = "undone.json"

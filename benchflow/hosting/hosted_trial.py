@@ -14,6 +14,7 @@ from benchflow.contracts.rollout_records import Step, StepOutcome, TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import ImagePullError
 from benchflow.host import SlotOwner
+from benchflow.host_files import write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_world import entrypoint_env
 from benchflow.hosting.interruption import is_cancelled
@@ -22,7 +23,6 @@ from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.paths import TRIAL_FILE, TRIAL_STEP
 from benchflow.planes.environment.exports import EnvironmentCheck, Setting, parse_post, try_world, urls_of_verifier
 from benchflow.results.write import set_aside
-from benchflow.store import write_atomic
 
 ORACLE_SEC = 600.0
 """Timeout of an oracle that has none of its own, in seconds."""

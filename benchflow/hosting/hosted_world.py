@@ -13,10 +13,10 @@ from benchflow.contracts.environment import Observation, ReadyWorld, StateSnapsh
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import UnprovenStateError, WorldError
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.hosted import WORLD_SETUP, Hosted
 from benchflow.paths import RolloutPaths
 from benchflow.planes.environment.exports import differences, prepare_sandbox
-from benchflow.store import storage_errors, write_atomic
 
 MAX_STATE_BYTES = 256 * 1024 * 1024
 """Maximum size in bytes of a snapshot that is fetched from a sandbox into the results."""

@@ -10,9 +10,10 @@ from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.ended import EndedState, RetainInput
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import NotRestorableError
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import get_provider
-from benchflow.store import Store, storage_errors, unpin, write_atomic
+from benchflow.store import Store, unpin
 
 
 class CheckpointRecord(base.Model):

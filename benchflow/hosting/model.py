@@ -37,13 +37,13 @@ from benchflow.errors import (
 )
 from benchflow.gateway.endpoint_errors import endpoint_error
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
+from benchflow.host_files import storage_errors
 from benchflow.hosting.parent_calls import ParentCalls
 from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.planes.agent.agent_settings import credential_names, endpoint_of
 from benchflow.planes.agent.notes import Notes
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.store import storage_errors
 from benchflow.trajectories.rollout_tree import node_id
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.rollout_records import TurnResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import AgentError, SandboxError, SandboxLostError, SandboxMemoryError
+from benchflow.host_files import write_record
 from benchflow.hosting.hosted import Hosted
-from benchflow.planes.sandbox.host_records import write_record
 from benchflow.planes.sandbox.sandbox_memory import KillNote, loss_for_memory
 from benchflow.tasks.support import written_key
 from benchflow.trajectories.journal import NodeWriter

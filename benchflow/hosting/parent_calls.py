@@ -10,8 +10,8 @@ from typing import Any
 from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.gateway import ReplaySettings
 from benchflow.contracts.job import RolloutSpec
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import RolloutPaths
-from benchflow.store import storage_errors, write_atomic
 from benchflow.trajectories.growth import turn_of
 from benchflow.trajectories.journal import iterate_journal
 

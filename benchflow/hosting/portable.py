@@ -20,12 +20,12 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import CorruptArtifactError, UnsafePathError
+from benchflow.host_files import file_lock, storage_errors
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.kept import CheckpointRecord, read_kept, remove_layers, write_kept
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.host_records import file_lock
-from benchflow.store import PinnedStore, storage_errors
+from benchflow.store import PinnedStore
 from benchflow.trajectories.growth import chains_above
 
 _NOT_NEEDED = frozenset({"children", "attempts", "rollbacks", "agent", "artifacts", "soft"})

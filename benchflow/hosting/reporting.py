@@ -20,6 +20,7 @@ from benchflow.contracts.reward import HardeningReport
 from benchflow.contracts.rollout_records import TRUNCATING, RolloutResult, StepOutcome
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import BenchFlowError, ResultFileError, SandboxError, SandboxLostError, TaskError, UnsafePathError
+from benchflow.host_files import storage_errors
 from benchflow.hosting.clean_room import end_rooms
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
@@ -34,7 +35,6 @@ from benchflow.results.hardening_findings import step_findings
 from benchflow.results.mode_rows import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
-from benchflow.store import storage_errors
 from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_heads, read_journal
 from benchflow.trajectories.nodes import hardening_after

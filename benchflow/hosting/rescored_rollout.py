@@ -23,6 +23,7 @@ from benchflow.contracts.rewards import combine_steps, is_measured, reaches
 from benchflow.contracts.rollout_records import Failure, StepOutcome
 from benchflow.contracts.task import Task
 from benchflow.errors import BenchFlowError, VerifierError
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.scoring_basis import ScoringBasis
 from benchflow.hosting.stored_judging import CountingJudge, judge_stored, together
@@ -40,7 +41,6 @@ from benchflow.results.hardening_findings import hardening_metadata
 from benchflow.results.rescored import changes
 from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.results.write import without_events, write_rewards
-from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 from benchflow.trajectories.nodes import load_rollout
 from benchflow.trajectories.rollout_tree import node_id

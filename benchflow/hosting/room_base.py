@@ -17,11 +17,11 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError
+from benchflow.host_files import write_atomic
 from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.kept import CheckpointRecord, remove_kept, write_kept
 from benchflow.planes.reward.verify import config_of
-from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
 
 _FILE = "room-base.json"

@@ -27,6 +27,7 @@ from benchflow.contracts.verifier import VerifierConfig
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.host import SlotOwner
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.agent_baseline import agent_baseline
 from benchflow.hosting.agent_memory import keep_step_memory
 from benchflow.hosting.clean_room import CleanRoom, keep_for_room, room_notes
@@ -55,7 +56,6 @@ from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.store import storage_errors, write_atomic
 
 Open = Callable[[], Awaitable[Sandbox]]
 Scorers = Callable[[Open, ScriptVerifier], Awaitable[VerifyResult]]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import UnsafePathError
+from benchflow.host_files import storage_errors
 from benchflow.planes.agent.journals import copy_journals
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.sandbox import directory_trees
 from benchflow.secrets import Redactor
-from benchflow.store import storage_errors
 
 
 def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) -> list[str]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.reward.hardening.hardening_record import extend_report
-from benchflow.store import storage_errors, write_atomic
 from benchflow.trajectories.nodes import hardening_after
 
 

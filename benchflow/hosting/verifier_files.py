@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from benchflow.host_files import write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.reward.verify import config_of, verifier_of
-from benchflow.store import write_atomic
 
 SETTLED = "settled.json"
 """File that marks a step's evidence as complete, with its warnings. Later changes to the sandbox do not count."""

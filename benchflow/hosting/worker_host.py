@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -15,11 +14,12 @@ from benchflow.contracts.job import JobSpec, Origin, TaskRef
 from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Task
-from benchflow.host import HostSlots, locked
+from benchflow.host import HostSlots
+from benchflow.host_files import locked, storage_errors
 from benchflow.hosting.session_files import remove_sessions
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import get_provider
-from benchflow.store import Store, storage_errors
+from benchflow.store import Store
 from benchflow.tasks import load_task, unpack
 
 
@@ -107,14 +107,10 @@ class Host:
             self.paths.tasks.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _unpack(self, pack: Path, target: Path) -> None:
+        # One process at a time, so that none unpacks what another has just unpacked.
         with locked(self.paths.tasks / ".lock"):
-            partial = target.with_name(f".{target.name}.new")
-            shutil.rmtree(partial, ignore_errors=True)
             try:
-                if not target.is_dir():
-                    with storage_errors(partial):
-                        unpack(pack, partial)
-                        partial.replace(target)
+                unpack(pack, target)
             finally:
                 pack.unlink(missing_ok=True)
 

@@ -13,10 +13,10 @@ from typing import Any
 from benchflow.contracts.job import JobSpec, Origin
 from benchflow.errors import ConfigError, DiskFullError, JobConflictError
 from benchflow.host import require_own_place
+from benchflow.host_files import make_private_directory, storage_errors
 from benchflow.paths import JobPaths
 from benchflow.provenance import is_own, write_config
 from benchflow.results.summary import read_results, read_spec
-from benchflow.store import make_private_directory, storage_errors
 from benchflow.stored_files import open_stored, require_directory
 
 MIN_FREE_BYTES = 32 * 1024 * 1024

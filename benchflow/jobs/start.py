@@ -19,7 +19,8 @@ from benchflow.contracts.base import MAX_MESSAGE_BYTES
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.job import JobInput, JobSpec, Origin
 from benchflow.errors import ServerUnavailableError
-from benchflow.host import host_id, locked, make_state_private
+from benchflow.host import host_id, make_state_private
+from benchflow.host_files import locked
 from benchflow.jobs.engine_connection import Engine
 from benchflow.jobs.identity import (
     check_jobs_dir,

@@ -16,12 +16,13 @@ from benchflow.contracts.job import TaskRef
 from benchflow.contracts.rescoring_basis import ScoredBy
 from benchflow.contracts.task import Task
 from benchflow.errors import BenchFlowError, StoreError, TaskError
+from benchflow.host_files import storage_errors
 from benchflow.jobs.job_plan import pack_directory
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.functions import check_declared
 from benchflow.planes.reward.needs import own_judges
 from benchflow.secrets import references
-from benchflow.store import Store, storage_errors
+from benchflow.store import Store
 from benchflow.tasks import digest_tree, find_tasks, ignored_files, load_task, unpack
 
 

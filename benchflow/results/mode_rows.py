@@ -18,9 +18,9 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.job_modes import GrpoMode, JobMode, ValueMode
 from benchflow.contracts.rollout_records import Failure, Node, RolloutResult, RolloutTree
 from benchflow.errors import ResultFileError
+from benchflow.host_files import write_atomic
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.write import append_line
-from benchflow.store import write_atomic
 from benchflow.trajectories.growth import chain_of, node_in, start_of
 from benchflow.trajectories.stored import read_model
 

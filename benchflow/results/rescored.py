@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from benchflow.contracts.rescoring import Change, MeanChange, OutcomeCounts, RescoredRollout, Rescoring
 from benchflow.contracts.rollout_records import RewardKind
+from benchflow.host_files import write_atomic
 from benchflow.paths import RESCORED, JobPaths, RolloutPaths
 from benchflow.results.stored_rollouts import StoredRollout, read_children
 from benchflow.results.write import write_json
-from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored, require_directory
 
 DELIVERED = "delivered"

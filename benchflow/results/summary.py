@@ -16,11 +16,11 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.job import JobSpec
 from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import JobNotFoundError, ResultFileError
+from benchflow.host_files import write_atomic
 from benchflow.paths import JobPaths
 from benchflow.results.intervals import Interval, Sample, estimate
 from benchflow.results.mode_rows import write_rows
 from benchflow.results.write import result_row, write_json
-from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored, require_directory
 
 N = TypeVar("N", int, float)

@@ -6,7 +6,6 @@ may be called again after a crash, and then moves the rest.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.rollout_records import Step, Usage
-from benchflow.disk_writes import write_all
 from benchflow.errors import ResultFileError
+from benchflow.host_files import lock, opened, storage_errors, write_atomic
 from benchflow.paths import RESCORED, RolloutPaths, state_label
 from benchflow.results.write import write_json
-from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 from benchflow.trajectories.journal import read_journal
 
@@ -173,24 +171,19 @@ def _cut_trajectory(file: Path, target: Path, undone: Collection[str]) -> None:
     """Move the lines from the first one of a reverted node on to `target`; all later lines are reverted, too."""
     if not file.exists():
         return
-    with storage_errors(file):
-        fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            data = file.read_bytes()
-            kept = 0
-            for line in data.splitlines(keepends=True):
-                if line.endswith(b"\n") and _node_of(line, file) in undone:
-                    break
-                kept += len(line)
-            if kept == len(data):
-                return
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as moved:
-                write_all(moved.fileno(), data[kept:])
-            os.ftruncate(fd, kept)
-        finally:
-            os.close(fd)
+    with storage_errors(file), opened(file, os.O_RDWR) as fd:
+        lock(fd)
+        data = file.read_bytes()
+        kept = 0
+        for line in data.splitlines(keepends=True):
+            if line.endswith(b"\n") and _node_of(line, file) in undone:
+                break
+            kept += len(line)
+        if kept == len(data):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data[kept:])
+        os.ftruncate(fd, kept)
 
 
 def _node_of(line: bytes, file: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Sequence
@@ -12,10 +11,18 @@ from typing import Any
 
 from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.contracts.rollout_records import RolloutResult, RolloutTree
-from benchflow.disk_writes import append_all, end_of_lines, sync_directory
+from benchflow.host_files import (
+    append_lines,
+    end_of_lines,
+    lock,
+    opened,
+    storage_errors,
+    sync_directory,
+    write_all,
+    write_atomic,
+)
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.value_reward import value_of, value_row
-from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import open_stored, read_stored, require_directory
 from benchflow.trajectories.journal import timestamp
 
@@ -166,20 +173,14 @@ def append_line(file: Path, line: str) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         open_stored(file).close()
-    with storage_errors(file):
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if (end := end_of_lines(fd)) < (size := os.fstat(fd).st_size):
-                try:
-                    json.loads(os.pread(fd, size - end, end))
-                    # Complete but for its line end: an editor wrote it.
-                    line = "\n" + line
-                except ValueError:
-                    os.ftruncate(fd, end)
-            append_all(fd, line.encode())
-        finally:
-            os.close(fd)
+    with storage_errors(file), opened(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644) as fd:
+        lock(fd)
+        end = end_of_lines(fd)
+        with contextlib.suppress(ValueError):
+            json.loads(os.pread(fd, os.fstat(fd).st_size - end, end))
+            # Complete but for its line end: an editor wrote it.
+            write_all(fd, b"\n")
+        append_lines(fd, line.encode())
 
 
 def without_events(result: VerifyResult) -> VerifyResult:

@@ -21,11 +21,10 @@ from benchflow.archive_reader import ArchiveLimits, copy_content, read_archive
 from benchflow.confined import MAX_DEPTH, ConfinedDirectory
 from benchflow.errors import (
     CorruptArtifactError,
-    DiskFullError,
-    StoreError,
     TaskError,
     UnsafePathError,
 )
+from benchflow.host_files import atomic_file, storage_errors
 
 SKIPPED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
 """Names of files and directories that are never packed: they change without the task changing."""
@@ -85,26 +84,15 @@ def write_pack(root: Path, target: Path, *, exclude: Iterable[str] = ()) -> None
         TaskError: As `digest_tree` raises them.
         StoreError: The archive can't be written: `DiskFullError` for want of space.
     """
-    try:
+    with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    except OSError as error:
-        raise _store_error(error, target) from error
-    partial = Path(name)
-    try:
         with (
-            os.fdopen(handle, "wb") as file,
+            atomic_file(target, mode=0o644) as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
             _open_root(root) as directory,
         ):
             for entry in entries(root, exclude=exclude):
                 _add(tar, directory, entry)
-        partial.chmod(0o644)
-        partial.replace(target)
-    except OSError as error:
-        raise _store_error(error, target) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def unpack(pack: Path, target: Path) -> None:
@@ -116,22 +104,21 @@ def unpack(pack: Path, target: Path) -> None:
     """
     if target.exists():
         return
-    try:
+    with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    except OSError as error:
-        raise _store_error(error, target) from error
-    try:
-        _lay_out(pack, partial)
-        partial.chmod(0o755)
-        # A process that unpacks at the same time puts the same content there, since `target` is named by its digest.
-        if not target.exists():
-            partial.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise _store_error(error, target) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            _lay_out(pack, partial)
+            partial.chmod(0o755)
+            # A process that unpacks at the same time puts the same content there, since `target` is named by its
+            # digest.
+            if not target.exists():
+                partial.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _lay_out(pack: Path, root: Path) -> None:
@@ -271,9 +258,3 @@ def _open(directory: ConfinedDirectory, entry: PackEntry) -> BufferedReader:
         raise TaskError(f"was a file, and {error.message}", file=error.file) from error
     except OSError as error:
         raise TaskError(f"cannot be read: {error.strerror}", file=str(entry.path)) from error
-
-
-def _store_error(error: OSError, target: Path) -> StoreError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError("no space is left to write it", file=str(target), remedy="free some space")
-    return StoreError(f"cannot be written: {error.strerror or error}", file=str(target))

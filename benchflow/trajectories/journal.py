@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -13,8 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchflow.disk_writes import write_all
-from benchflow.store import storage_errors
+from benchflow.host_files import append_lines, lock, storage_errors, unlock
 from benchflow.stored_files import read_lines
 
 MAX_TRAJECTORY = 256 * 1024 * 1024
@@ -87,7 +85,7 @@ class NodeWriter:
         self._path = path
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         self._read = self._lines = 0
         self._present = self._given = 0
         self._first: int | None = None
@@ -119,7 +117,7 @@ class NodeWriter:
             text = "".join(self._written(line, number) for number, line in enumerate(new, self._lines))
             with storage_errors(self._path):
                 # Some agents cut an emoji in half: a lone surrogate cannot be encoded.
-                write_all(self._fd, text.encode(errors="replace"))
+                append_lines(self._fd, text.encode(errors="replace"))
 
     def skip(self, lines: int) -> bool:
         """Count the node's next lines as passed, which must be in the file already. Return False if they are not."""
@@ -140,16 +138,16 @@ class NodeWriter:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Lock the file, and count the lines of other writers: an attempt that was given up as lost may still run."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        lock(self._fd)
         try:
             self._catch_up()
             yield
             self._catch_up()
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            unlock(self._fd)
 
     def _catch_up(self) -> None:
-        """Count the lines that were appended since the last call, and cut off an incomplete one."""
+        """Count the complete lines that were appended since the last call."""
         size = os.fstat(self._fd).st_size
         rest = b""
         while self._read + len(rest) < size:
@@ -159,9 +157,6 @@ class NodeWriter:
                 self._count(line)
             self._read += len(rest) - len(tail)
             rest = tail
-        if rest:
-            os.ftruncate(self._fd, self._read)
-        os.lseek(self._fd, self._read, os.SEEK_SET)
 
     def _count(self, line: bytes) -> None:
         """Count a line, and note whether it is the node's."""

@@ -7,12 +7,10 @@ leaf is assembled here. A tree that still grows is read as far as it is written.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +20,8 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
+from benchflow.host_files import lock, opened, write_atomic
 from benchflow.paths import RolloutPaths
-from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored, require_directory
 from benchflow.trajectories.growth import chain_of, is_asked, node_in, start_of, turn_of
 from benchflow.trajectories.journal import read_journal
@@ -118,7 +116,8 @@ class StoredTree:
                 file=str(self.paths.root),
                 remedy="give rewards when it has its result: bench job watch",
             )
-        with _alone(self.paths.root):
+        with opened(self.paths.root, os.O_RDONLY | os.O_DIRECTORY) as directory:
+            lock(directory)
             stored = StoredTree(self.paths, _whole(self.paths), self.chain)
             changed = _with_rewards(stored.node(node), rewards)
             nodes = [changed if each.id == node else each for each in stored.tree.nodes]
@@ -126,17 +125,6 @@ class StoredTree:
             text = json.dumps(tree.model_dump(mode="json"), indent=2, ensure_ascii=False)
             write_atomic(self.paths.tree, f"{text}\n".encode())
         return StoredTree(self.paths, tree, self.chain)
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a directory."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _with_rewards(node: Node, given: Mapping[str, float]) -> Node:

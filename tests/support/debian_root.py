@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from benchflow.host import locked
+from benchflow.host_files import locked
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benchflow-test"
 

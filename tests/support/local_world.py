@@ -28,10 +28,10 @@ from support.worlds import Seen
 
 from benchflow.planes.sandbox.local.firewall import firewalls, subnets
 from benchflow.planes.sandbox.local.helper import netlink
-from benchflow.planes.sandbox.local.helper.process_identity import start_time
 from benchflow.planes.sandbox.local.machine import group_of
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
+from benchflow.process_identity import start_time
 from benchflow.testing.waiting import until
 
 _GET_ADDRESS = 0x8915

@@ -28,8 +28,8 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Capabilities, SandboxSpec
 from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import ProcessNotStartedError, SandboxError, SandboxLostError, SandboxStartError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 STACK = "benchflow.stack"

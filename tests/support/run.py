@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 from benchflow import stack
 from benchflow.contracts import temporal_names
 from benchflow.errors import ServerUnavailableError
-from benchflow.host import locked
+from benchflow.host_files import locked
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import remove_tree
 from benchflow.stack import free_port

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchflow import disk_writes
-from benchflow.disk_writes import end_of_lines
+from benchflow import host_files
 from benchflow.errors import DiskFullError
+from benchflow.host_files import end_of_lines
 from benchflow.results.write import append_line
 
 
@@ -41,7 +41,7 @@ def test_a_disk_that_fills_up_in_mid_line_leaves_no_half_of_it(tmp_path: Path, m
         return written(fd, data[: len(data) // 2])
 
     written = os.write
-    monkeypatch.setattr(disk_writes.os, "write", write)
+    monkeypatch.setattr(host_files.os, "write", write)
     with pytest.raises(DiskFullError):
         append_line(file, '{"b": 2}\n')
     monkeypatch.undo()

@@ -66,7 +66,7 @@ def test_a_full_disk_leaves_what_a_slot_remembers(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", refuse)
+        patch.setattr(os, "write", refuse)
         with pytest.raises(DiskFullError):
             slots.take("a", 3)
         with pytest.raises(DiskFullError):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow.store import storage_errors
+from benchflow.host_files import atomic_file, storage_errors
 
 Message = dict[str, Any]
 """A JSON object."""
@@ -57,23 +56,21 @@ class Notes:
 
     def note(self, name: str, content: Message) -> Message:
         """Write a note unless it exists, and return its content: of several writers the first one counts."""
-        place = self.file(name)
-        part = self.directory / f".{name}.{os.getpid()}"
-        with storage_errors(place):
-            part.write_text(json.dumps(content))
-            with suppress(FileExistsError):
-                place.hardlink_to(part)
-            part.unlink()
+        with storage_errors(self.directory), suppress(FileExistsError):
+            self._write(name, content, replaces=False)
         noted = self.noted(name)
         assert noted is not None
         return noted
 
     def keep(self, name: str, content: Message) -> None:
         """Write a note, in place of an earlier one."""
-        part = self.directory / f".{name}.{os.getpid()}"
-        with storage_errors(part):
-            part.write_text(json.dumps(content))
-            part.replace(self.file(name))
+        with storage_errors(self.directory):
+            self._write(name, content, replaces=True)
+
+    def _write(self, name: str, content: Message, *, replaces: bool) -> None:
+        # Not `write_atomic`, which would make the directory of a session that was removed.
+        with atomic_file(self.file(name), replaces=replaces) as file:
+            file.write(json.dumps(content).encode())
 
     def file(self, name: str) -> Path:
         """Return the file of the note with a name."""

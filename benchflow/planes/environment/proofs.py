@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from benchflow.confined import read_regular
 from benchflow.contracts.base import Model
 from benchflow.errors import UnsafePathError
+from benchflow.host_files import make_private_directory, storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.planes.environment.verifier_urls import OPEN_END
-from benchflow.store import make_private_directory, storage_errors, write_atomic
 
 _MAX_BYTES = 16 * 1024 * 1024
 

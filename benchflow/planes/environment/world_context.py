@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from benchflow.contracts.environment import BASELINE, StateFile, StateSnapshot
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import StateError
+from benchflow.host_files import write_atomic
 from benchflow.planes.environment.world_state import SNAPSHOTS
 from benchflow.planes.sandbox.background import start_once
-from benchflow.store import write_atomic
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 

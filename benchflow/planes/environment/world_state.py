@@ -14,10 +14,10 @@ from typing import Any
 from benchflow.confined import ConfinedPath
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import StateError, UnsafePathError
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.rows import FENCE_TABLE, RECORD, read_state
 from benchflow.planes.environment.state_difference import diff_snapshots
-from benchflow.store import storage_errors, write_atomic
 
 __all__ = ["FENCE_TABLE", "SNAPSHOTS", "SqliteStore", "diff_snapshots", "read_state", "remove_directories"]
 

@@ -23,10 +23,10 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, Task
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
+from benchflow.host_files import atomic_file, storage_errors, write_atomic
 from benchflow.paths import WORKSPACE
 from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.inputs import judged_directory, strategy_of
-from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 INPUTS = "inputs"
@@ -201,15 +201,10 @@ async def _keep(sandbox: Sandbox, target: Path, what: str, base: str, members: S
     if told is None:
         with storage_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.stem}-", delete=False) as packed:
-            part = Path(packed.name)
-            try:
-                kept, notes = await _pack(sandbox, packed, what, base, members, limit)
-                packed.flush()
-                if kept:
-                    part.replace(target)
-            finally:
-                part.unlink(missing_ok=True)
+        with atomic_file(target) as packed:
+            kept, notes = await _pack(sandbox, packed, what, base, members, limit)
+            if not kept:
+                packed.close()
         told = {"kept": kept, "warnings": notes}
         _write(record, told)
     return list(told["warnings"])

@@ -21,6 +21,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import CollectCommand, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import UnsafePathError, VerifierError
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env
 from benchflow.planes.reward.hardening.strangers import signal_schedulers, told_running, unaltered_strangers
@@ -32,7 +33,6 @@ from benchflow.planes.reward.uploads import compare_uploads
 from benchflow.planes.reward.verifier_end import RUN, TAIL, check_end, doubts_of, output_tail, read_result
 from benchflow.planes.sandbox.sandbox_memory import KillNote
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.store import storage_errors, write_atomic
 
 OUTPUT = f"{LOGS}/test-stdout.txt"
 EVIDENCE = f"{LOGS}/environment"

@@ -10,9 +10,8 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
+from benchflow.host_files import file_lock, write_atomic
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.host_records import file_lock
-from benchflow.store import write_atomic
 
 
 async def image_fact(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from benchflow.planes.sandbox.local.helper.process_identity import start_time
+from benchflow.process_identity import start_time
 
 OWNER_LABEL = "benchflow.owner"
 """Label of a sandbox that belongs to one process: its pid and start time."""

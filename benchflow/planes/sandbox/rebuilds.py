@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 
+from benchflow.host_files import write_atomic
 from benchflow.paths import state_dir
-from benchflow.store import write_atomic
 
 
 def build_key(identity: str, rebuild: str | None) -> str:

@@ -10,7 +10,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError, SandboxMemoryError
-from benchflow.planes.sandbox.host_records import write_record
+from benchflow.host_files import write_record
 
 V2_FILES = ("memory.events", "memory.max", "memory.peak")
 """Files with kills, limit and peak in cgroup v2. `memory.peak` exists since Linux 5.19."""

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import math
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import StoreError
-from benchflow.store import storage_errors
+from benchflow.host_files import atomic_file, storage_errors
 
 LOOK_EVERY_SEC = 2.0
 """Interval in seconds of polls, and of writes of the record."""
@@ -96,11 +95,9 @@ class Attendance:
     def _note(self) -> None:
         """Write the record, if there is to be one."""
         if self._record is not None:
-            part = self._record.with_name(f".{self._record.name}.{os.getpid()}")
-            with storage_errors(part):
-                noted = {"missed": self.missed_sec, "seen": self._seen, "left": self._has_left, "gaps": self.missed}
-                part.write_text(json.dumps(noted))
-                part.replace(self._record)
+            noted = {"missed": self.missed_sec, "seen": self._seen, "left": self._has_left, "gaps": self.missed}
+            with storage_errors(self._record), atomic_file(self._record) as file:
+                file.write(json.dumps(noted).encode())
         self._noted_at = self._seen
 
 

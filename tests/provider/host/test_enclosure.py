@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 import benchflow.enclosure
-from benchflow.host import is_alive
 from benchflow.paths import MAX_SOCKET_ADDRESS_BYTES, socket_address
+from benchflow.process_identity import is_alive
 from benchflow.testing.waiting import until
 
 PORT, UI_PORT = 7233, 8233

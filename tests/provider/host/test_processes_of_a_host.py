@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchflow.host import host_id, is_alive, start_time
+from benchflow.host import host_id
 from benchflow.paths import StatePaths
+from benchflow.process_identity import is_alive, start_time
 
 
 def test_a_hosts_id_is_made_once(tmp_path: Path) -> None:

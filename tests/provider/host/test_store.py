@@ -14,8 +14,9 @@ import pytest
 from benchflow.contracts.base import ArtifactRef
 from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, MissingArtifactError, StoreError
 from benchflow.host import HostSlots, host_id
+from benchflow.host_files import write_atomic
 from benchflow.paths import StatePaths
-from benchflow.store import DirectoryBackend, FsspecBackend, Store, check_reach, write_atomic
+from benchflow.store import DirectoryBackend, FsspecBackend, Store, check_reach
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ def test_a_full_disk_leaves_the_old_file(full_disk: Path) -> None:
 def test_a_file_that_may_not_grow_is_an_error_too(tmp_path: Path) -> None:
     """The limit of a process, for those who cannot mount a small disk."""
     script = (
-        "import resource, signal, sys; from pathlib import Path; from benchflow.store import write_atomic\n"
+        "import resource, signal, sys; from pathlib import Path; from benchflow.host_files import write_atomic\n"
         "from benchflow.errors import StoreError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

@@ -12,6 +12,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.resuming import Rung
 from benchflow.contracts.rollout_records import AgentSession, ModelAccess
 from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import SandboxAccount, find_account
 from benchflow.planes.agent.acp.acp_session import AcpSession
@@ -31,7 +32,6 @@ from benchflow.planes.agent.toolbox import (
     libc_of,
     require_runs_in,
 )
-from benchflow.store import storage_errors, write_atomic
 
 NO_KEY = "no-key"
 """API key for a user's own endpoint that has none: most agents refuse to start without one."""

@@ -7,16 +7,14 @@ each message is still sent once, since this file has a lock.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from benchflow.disk_writes import write_all
+from benchflow.host_files import append_lines, lock, opened, storage_errors, write_all
 from benchflow.planes.agent.notes import Message
-from benchflow.store import storage_errors
 
 FILE = "in"
 """Name of the record in the directory of notes."""
@@ -43,14 +41,13 @@ class SentMessages:
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
         """Hold the lock, read what other workers have sent until then, and yield the record's file descriptor."""
-        with storage_errors(self.file):
-            fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        # Not `locked`, which would make the directory of a session that was removed.
+        with contextlib.ExitStack() as stack:
+            with storage_errors(self.file):
+                fd = stack.enter_context(opened(self.file, os.O_RDWR | os.O_CREAT))
+            lock(fd)
             self._read(fd)
             yield fd
-        finally:
-            os.close(fd)
 
     def add(self, fd: int, message: Message) -> bool:
         """Add a message, unless a request, or an answer, of its id exists. Return whether it was added.
@@ -64,10 +61,8 @@ class SentMessages:
         # In ASCII: half of a surrogate pair, which an agent sent and is sent back, cannot be encoded as UTF-8.
         line = json.dumps(message).encode() + b"\n"
         with storage_errors(self.file):
-            # A line that a crash truncated was never delivered.
-            os.ftruncate(fd, self._read_to)
-            os.lseek(fd, 0, os.SEEK_END)
-            write_all(fd, line)
+            # A line that a crash truncated, and which is removed, was never delivered.
+            append_lines(fd, line)
         self._read(fd)
         return True
 
@@ -116,11 +111,8 @@ class SentMessages:
         return self.file.open("rb")
 
     def _refresh(self) -> None:
-        fd = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(self.file, os.O_RDONLY) as fd:
             self._read(fd)
-        finally:
-            os.close(fd)
 
     def _read(self, fd: int) -> None:
         """Index the complete messages that were added since the last read."""

@@ -20,12 +20,11 @@ from math import isfinite
 from typing import Any, BinaryIO
 
 from benchflow.confined import ConfinedDirectory
-from benchflow.disk_writes import write_all
 from benchflow.errors import ACPError, AgentOutputError, UnsafePathError
+from benchflow.host_files import storage_errors, write_all
 from benchflow.planes.agent.acp.sent import SentMessages
 from benchflow.planes.agent.bounds import MAX_LINE, MAX_OUTPUT, MAX_VALUES, has_too_many_values
 from benchflow.planes.agent.notes import Message, Notes, SessionFiles
-from benchflow.store import storage_errors
 
 PIECE = 256 * 1024
 """Bytes of `out` that are read at once, and maximum bytes of an incomplete line that is buffered."""

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benchflow.errors import AgentInstallError
+from benchflow.host_files import file_lock
 from benchflow.planes.agent.toolbox.build_steps import failed
-from benchflow.planes.sandbox.host_records import file_lock
 
 
 async def built_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -> bool:

@@ -11,7 +11,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Mount
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ConfigError
-from benchflow.store import write_atomic
+from benchflow.host_files import write_atomic
 
 _TIMEOUT = 1800.0
 

@@ -10,12 +10,12 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.driver import SCRIPT_ENVIRONMENT
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
+from benchflow.host_files import storage_errors, write_atomic
 from benchflow.planes.reward.hardening.devices import list_devices
 from benchflow.planes.reward.hardening.git_state import overlooked_paths, replaced_histories, repositories_of
 from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
 from benchflow.planes.reward.hardening.verifier_dependencies import SCHEDULERS, SHADOWED, STANDARD, VERIFIERS
 from benchflow.planes.reward.hardening.verifier_tools import ToolSet, take_tools
-from benchflow.store import storage_errors, write_atomic
 from benchflow.stored_files import read_stored
 
 BASELINE = "baseline.json"

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from benchflow.confined import ConfinedPath
 from benchflow.contracts.reward import JudgeAnswer, JudgeQuestion
 from benchflow.errors import UnsafePathError
+from benchflow.host_files import write_atomic
 from benchflow.planes.reward.judge.models import JudgeModel
-from benchflow.store import write_atomic
 
 _SHORTEST_KEY = 6
 """Minimum length of a key that is redacted. A shorter one is a placeholder, which may be any word of a text."""

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardFuncError, VerifierError
+from benchflow.host_files import write_atomic
 from benchflow.planes.reward.memory.path_patterns import absolute, outermost
-from benchflow.store import write_atomic
 from benchflow.stored_files import read_stored
 
 TEXT_LIMIT = 64 * 1024

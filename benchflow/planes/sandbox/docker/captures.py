@@ -28,6 +28,7 @@ from docker.errors import NotFound as DaemonNotFound
 
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.cancellation import see_through
 from benchflow.planes.sandbox.docker import uppers
@@ -40,7 +41,6 @@ from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.oci import describe_over
 from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError, space_error
 from benchflow.planes.sandbox.driven.engine_scripts import ROOM
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ from typing import Any
 from benchflow.contracts.driver import Process, ProcessStatus
 from benchflow.contracts.sandbox import ExecChunk
 from benchflow.errors import DaemonUnavailableError, SandboxLostError
+from benchflow.host_files import write_record
 from benchflow.planes.sandbox.docker.container_records import container_records, entering
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.exec_stream import STDOUT, ExecStream
 from benchflow.planes.sandbox.docker.translation import NotFoundError, passing_error
-from benchflow.planes.sandbox.host_records import write_record
 
 _MAX_REASON = 64 * 1024
 """Maximum number of bytes of the daemon's message about a command that does not start."""

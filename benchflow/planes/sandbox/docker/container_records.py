@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchflow.errors import SandboxLostError
+from benchflow.host_files import file_lock, write_record
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.host_records import file_lock, write_record
 
 
 def container_records(handle: str) -> Path:

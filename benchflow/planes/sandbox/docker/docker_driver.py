@@ -19,6 +19,7 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState, OwnedSandbox
 from benchflow.errors import SandboxError, SandboxLostError, SandboxUnavailableError
+from benchflow.host_files import file_lock
 from benchflow.planes.sandbox.docker import container_config, container_entrypoint, freezer, host_codes, host_processes
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
 from benchflow.planes.sandbox.docker.changes import export_files, overlay_of
@@ -40,7 +41,6 @@ from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.docker.translation import NotFoundError
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.prepare import prepare_sandbox
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.overlays import list_changes, read_originals
 
 

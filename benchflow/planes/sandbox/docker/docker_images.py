@@ -31,6 +31,7 @@ from benchflow.errors import (
     SandboxUnavailableError,
     UnsupportedFeatureError,
 )
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.build_context import Context, read_context, read_files
@@ -38,7 +39,6 @@ from benchflow.planes.sandbox.docker.buildkit import build_by_program
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.docker.translation import NotFoundError, is_busy, raise_if_full
 from benchflow.planes.sandbox.external_images import ExternalImage, external_images
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
 from benchflow.planes.sandbox.timeouts import awake_clock, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchflow.errors import SandboxError, SandboxStartError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError
-from benchflow.planes.sandbox.host_records import file_lock
 
 STACK_LABEL = "benchflow.stack"
 """Label of containers, networks and volumes: id of the stack that owns them."""

@@ -17,6 +17,7 @@ from benchflow.contracts.base import ArtifactRef, BlobStore, Model
 from benchflow.contracts.failures import typed_error
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, snapshot_reference
@@ -28,7 +29,6 @@ from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, archived, miss
 from benchflow.planes.sandbox.docker.oci import layer_of, load
 from benchflow.planes.sandbox.docker.translation import NotFoundError, raise_if_full
 from benchflow.planes.sandbox.docker.uppers import archive, copied_layers, known_digest
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.scratch import scratch
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from benchflow.errors import BenchFlowError, SandboxStartError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.captures import Captures
 from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, start_error
@@ -16,7 +17,6 @@ from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.starter import Starter
 from benchflow.planes.sandbox.docker.translation import ConflictError
-from benchflow.planes.sandbox.host_records import file_lock
 
 
 class DockerForks:

@@ -16,12 +16,12 @@ from typing import Any
 
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, start_error
 from benchflow.planes.sandbox.docker.container_copies import HANDLE_LABEL, create_successor, handle_of
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.starter import Starter
-from benchflow.planes.sandbox.host_records import file_lock
 
 SUFFIX = ".next"
 """Suffix of a successor's name until it has replaced the old container."""

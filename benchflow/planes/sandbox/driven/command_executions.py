@@ -20,8 +20,8 @@ from benchflow.contracts.accelerators import ProcessOutput
 from benchflow.contracts.driver import Process, ProcessStatus
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import DaemonUnavailableError, ProcessNotStartedError
+from benchflow.host_files import file_lock, write_record
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords, read_command, settle_command
-from benchflow.planes.sandbox.host_records import file_lock, write_record
 from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT
 from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
 

@@ -13,13 +13,13 @@ from benchflow.contracts.driver import SandboxDriver, StartedSandbox
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.retained_outputs import RetainedOutputs, clear_outputs
 from benchflow.planes.sandbox.driven.sandbox_files import SandboxFiles
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
 from benchflow.planes.sandbox.driven.started_sandboxes import StartedSandboxes, StartedSandboxRecord
-from benchflow.planes.sandbox.host_records import file_lock
 
 PROBE = ".probe"
 """Suffix of the name of a probe: a sandbox that is started only to check that an image exists, or to read from it."""

@@ -5,14 +5,14 @@ Docker's driver does not need it: it has them on a volume, which no capture cont
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from typing import IO
 
 from benchflow.contracts.driver import SandboxDriver
 from benchflow.errors import SandboxLostError
+from benchflow.host_files import atomic_file, storage_errors
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
 from benchflow.planes.sandbox.driven.wrapped import COMMANDS
-from benchflow.store import storage_errors
 
 MAX_BYTES = 256 * 1024 * 1024
 """Maximum bytes of outputs that are preserved; larger ones, of an agent that has filled the directory, are lost."""
@@ -28,20 +28,17 @@ class RetainedOutputs:
 
     async def save(self, handle: str) -> None:
         """Archive the outputs on this host, before the sandbox is removed. handle: the driver's handle of it."""
-        part = self._file.with_suffix(".part")
-        with storage_errors(part):
-            part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with part.open("wb") as file:
+        with storage_errors(self._file):
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with atomic_file(self._file) as file:
                 bounded = _Bounded(file)
                 try:
                     is_file = await self._driver.get(handle, COMMANDS, bounded.take)
                 except SandboxLostError:
                     # The sandbox has died, and its outputs are lost.
                     is_file = None
-            if is_file is False and bounded.is_whole:
-                part.rename(self._file)
-            else:
-                part.unlink()
+                if is_file is not False or not bounded.is_whole:
+                    file.close()
 
     async def put_back(self, handle: str) -> None:
         """Replace the outputs that a new sandbox has from its image by the archived ones. handle: of the new one."""
@@ -61,7 +58,7 @@ async def clear_outputs(scripts: EngineScripts) -> None:
 class _Bounded:
     """A file that receives an archive, up to `MAX_BYTES`."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._written = 0
         self.is_whole = True

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import SandboxLostError
+from benchflow.host_files import write_record
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.host_records import write_record
 from benchflow.planes.sandbox.outcome import KILLED
 
 _BASELINE, _RESTARTED = "baseline.json", "restarted.json"

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
+from benchflow.host_files import write_record
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.host_records import write_record
 
 
 class StartedSandboxRecord(Model):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import DiskFullError, SandboxError, SandboxLostError
-from benchflow.planes.sandbox.local.helper.process_identity import ANSWER_END
+from benchflow.planes.sandbox.local.helper.helper_loop import ANSWER_END
 
 _PACKAGE = Path(__file__).parents[3]
 

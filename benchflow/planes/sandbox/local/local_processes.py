@@ -24,14 +24,14 @@ from benchflow.contracts.driver import SCRIPT_ENVIRONMENT, Process, ProcessStatu
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import ExecChunk
 from benchflow.errors import SandboxError, SandboxLostError
+from benchflow.host_files import storage_errors
 from benchflow.planes.sandbox.host_table import kill_processes, read_process, wait_for_ends
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.command_outputs import BLANK, CommandOutputs, NamedOutputs, UnnamedOutputs
 from benchflow.planes.sandbox.local.helper.enter import STARTED
-from benchflow.planes.sandbox.local.helper.process_identity import open_process
 from benchflow.planes.sandbox.local.helper_client import Helper, HelperDiedError
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.store import storage_errors
+from benchflow.process_identity import open_process
 
 _SHELL = "/bin/sh"
 _PIECE = 64 * 1024

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.planes.sandbox.host_records import write_record
+from benchflow.host_files import write_record
 
 M = TypeVar("M", bound=Model)
 

@@ -19,14 +19,13 @@ from benchflow.contracts.failures import typed_error
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.cgroup_limits import SandboxLimits
 from benchflow.planes.sandbox.local.cgroups import Cgroups
 from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.helper import netlink
-from benchflow.planes.sandbox.local.helper.process_identity import start_time
 from benchflow.planes.sandbox.local.helper_client import Helper, HelperDiedError
 from benchflow.planes.sandbox.local.local_images import BARE, WHOLE, LocalImage, key_of, read_image, require_image
 from benchflow.planes.sandbox.local.local_records import LocalRecords, Running, all_records, boot_id
@@ -37,6 +36,7 @@ from benchflow.planes.sandbox.local.volumes import Volumes, place_of
 from benchflow.planes.sandbox.overlays import Overlay
 from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
 from benchflow.planes.sandbox.sandbox_memory import loss_for_memory
+from benchflow.process_identity import start_time
 
 INIT = "init"
 """Cgroup leaf of a sandbox's first process."""

@@ -16,7 +16,6 @@ one without a route to the world. IPv6 is not: sandboxes have only `::1`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import ipaddress
 import os
 import time
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.errors import ConfigError, SandboxUnavailableError
+from benchflow.host_files import lock
 from benchflow.planes.sandbox.local.firewall import (
     LINK_LOCAL,
     Firewall,
@@ -92,11 +92,8 @@ def hold() -> Iterator[Network]:
         ConfigError: `$BENCHFLOW_LOCAL_SUBNET` is wrong.
     """
     file = _lock_file()
-    lock = _open(file)
-    try:
-        yield _prepared(file, lock)
-    finally:
-        os.close(lock)
+    with _opened(file) as fd:
+        yield _prepared(file, fd)
 
 
 def sweep(patience: float = LOCK_SEC) -> None:
@@ -110,21 +107,19 @@ def sweep(patience: float = LOCK_SEC) -> None:
     if os.geteuid() != 0:
         return
     file = _lock_file()
-    lock = _open(file)
-    try:
-        if not _lock_alone(lock, patience):
+    with _opened(file) as fd:
+        # If others hold the lock all the time, they sweep later.
+        if not lock(fd, wait_sec=patience):
             return
         with netlink.open_socket() as sock:
             if netlink.links(sock):
                 return
         # The list first: if this process is killed after it, the next one looks at the rules and sets what is missing.
-        os.ftruncate(lock, 0)
+        os.ftruncate(fd, 0)
         _seen.pop(file, None)
         for firewall in firewalls():
             if firewall.tags():
                 firewall.replace([])
-    finally:
-        os.close(lock)
 
 
 def nameservers(root: Path = Path("/")) -> tuple[str, ...]:
@@ -156,52 +151,43 @@ def _lock_file() -> Path:
     return _LOCKS / f"benchflow-network-{Path('/proc/self/ns/net').stat().st_ino}"
 
 
-def _open(file: Path) -> int:
-    """Open the lock file, and create it if it is missing."""
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    """Yield the descriptor of the lock file, which is made if missing."""
     try:
-        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise SandboxUnavailableError(
             f"the network of sandboxes cannot be locked: {error.strerror}", file=str(file), remedy="run as root"
         ) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
-def _lock_alone(lock: int, patience: float) -> bool:
-    """Lock exclusively, and return True; False if others hold the lock all the time, who then sweep later."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
-        else:
-            return True
-
-
-def _listed(lock: int) -> list[str]:
+def _listed(fd: int) -> list[str]:
     """Return the subnets in the lock file."""
-    return os.pread(lock, 65536, 0).decode().split()
+    return os.pread(fd, 65536, 0).decode().split()
 
 
 # --- preparing -----------------------------------------------------------------------------------------
 
 
-def _prepared(file: Path, lock: int) -> Network:
+def _prepared(file: Path, fd: int) -> Network:
     """Return the network with the lock held as shared: from then on, no process removes the rules."""
     while True:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        listed = _listed(lock)
+        lock(fd, shared=True)
+        listed = _listed(fd)
         network, seen = _seen.get(file, (None, 0.0))
         if network and network.subnet in listed and time.monotonic() - seen < _TRUST:
             return network
         if listed and (found := _look(listed)):
             _seen[file] = (found, time.monotonic())
             return found
-        # flock drops the shared lock before it takes the exclusive one, and on the way back: so all is checked again.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _seen[file] = (_set(lock), time.monotonic())
+        # The shared lock is dropped before the exclusive one is taken, and on the way back: so all is checked again.
+        lock(fd)
+        _seen[file] = (_set(fd), time.monotonic())
 
 
 def _look(listed: Sequence[str]) -> Network | None:
@@ -213,17 +199,17 @@ def _look(listed: Sequence[str]) -> Network | None:
     return Network(subnet) if wanted(firewall, _rules(listed)) <= firewall.tags() else None
 
 
-def _set(lock: int) -> Network:
+def _set(fd: int) -> Network:
     """Set the rules for every subnet in use and for ours, and return the network. The lock is held exclusively."""
     firewall = _firewall()
-    known = sorted({*_listed(lock), *subnets(firewall.tags())})
+    known = sorted({*_listed(fd), *subnets(firewall.tags())})
     subnet = _choose(known)
     if not _forwarding():
         _forward()
     every = sorted({*known, subnet})
     firewall.replace(_rules(every))
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, "\n".join(every).encode(), 0)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, "\n".join(every).encode(), 0)
     return Network(subnet)
 
 

@@ -29,11 +29,11 @@ from benchflow.errors import (
     SandboxLostError,
     SandboxUnavailableError,
 )
+from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.bases import resolve
 from benchflow.planes.sandbox.build_context import Context, read_context, read_files
 from benchflow.planes.sandbox.cancellation import see_through
-from benchflow.planes.sandbox.host_records import file_lock
 from benchflow.planes.sandbox.local.build.copied_files import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
 from benchflow.planes.sandbox.local.build.recipe import Base, BuildInstruction, LayerConfig, MakeDirectory, Recipe, Run

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchflow.planes.sandbox.local.helper import kernel
 from benchflow.planes.sandbox.local.helper.confinement import confine
-from benchflow.planes.sandbox.local.helper.process_identity import open_process, start_time
+from benchflow.process_identity import open_process, start_time
 
 _ALL = (
     kernel.CLONE_NEWUSER

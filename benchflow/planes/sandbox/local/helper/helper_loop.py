@@ -18,7 +18,14 @@ import traceback
 from typing import Any
 
 from benchflow.planes.sandbox.local.helper import enter, helper_files, kernel, sandbox_launch
-from benchflow.planes.sandbox.local.helper.process_identity import ANSWER_END
+
+ANSWER_END = b"\n"
+"""End of the helper's response, which is one line of JSON.
+
+The end of the pipe can't be used: the process that becomes a command has a copy of the pipe until it has closed all
+descriptors that aren't the command's, and is in the sandbox's pid namespace before that. Root inside can stop it there
+(SIGSTOP), and would hold up the reader of the pipe.
+"""
 
 _MOST_FDS = 16
 

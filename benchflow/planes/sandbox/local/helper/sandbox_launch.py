@@ -18,7 +18,7 @@ from typing import Any
 
 from benchflow.planes.sandbox.local.helper import first, kernel, netlink
 from benchflow.planes.sandbox.local.helper.confinement import confine
-from benchflow.planes.sandbox.local.helper.process_identity import start_time
+from benchflow.process_identity import start_time
 
 _NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNET
 

@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
 from benchflow.errors import DiskFullError, SandboxUnavailableError, StoreError
+from benchflow.host_files import atomic_file, lock, opened
 from benchflow.planes.sandbox import directory_trees
 from benchflow.planes.sandbox.local.store import btrfs
 from benchflow.planes.sandbox.local.store.loop_image import DETACH_SEC, STOPPED, LoopImage
@@ -272,7 +273,7 @@ class VolumeStore:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = (self.home / "store.lock").open("a")
         with handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            lock(handle.fileno())
             yield handle.fileno()
 
     @contextlib.contextmanager
@@ -301,11 +302,11 @@ class VolumeStore:
             draft = self.root / _DRAFTS / uuid.uuid4().hex
             draft.mkdir(mode=0o700)
             with contextlib.suppress(FileNotFoundError):
-                fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
+                lock(fd)
                 if draft.exists():
                     break
-                # Between mkdir and flock, a sweep may have removed it as an orphan.
+                # Between mkdir and lock, a sweep may have removed it as an orphan.
                 os.close(fd)
         try:
             yield draft, fd
@@ -328,13 +329,12 @@ class VolumeStore:
         """Remove volumes that dead processes have left half created or half removed."""
         with self._failures(self.root):
             for draft in (self.root / _DRAFTS).iterdir():
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError, BlockingIOError):
-                    fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                    try:
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with (
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                    opened(draft, os.O_RDONLY | os.O_DIRECTORY) as fd,
+                ):
+                    if lock(fd, wait_sec=0):
                         directory_trees.remove(draft)
-                    finally:
-                        os.close(fd)
 
     def _find_kind(self) -> Kind:
         """Return the way of cloning, from a record, else by a test: on a full filesystem a test would fail."""
@@ -344,9 +344,8 @@ class VolumeStore:
             if known in ("snapshot", "reflink", "copy"):
                 return cast(Kind, known)
         kind = self._try_out()
-        draft = record.with_name(f"{_KIND}.new")
-        draft.write_text(kind)
-        draft.replace(record)
+        with atomic_file(record) as file:
+            file.write(kind.encode())
         return kind
 
     def _try_out(self) -> Kind:
