@@ -13,7 +13,6 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from benchflow.log_files import keep_logs_bounded
 from benchflow.sanitise import sanitise, sanitise_line
 
 PLAIN = "%(levelname)s %(name)s: %(message)s"
@@ -122,6 +121,9 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
         sys.stdout = _guarded(sys.stdout)
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(file, encoding="utf-8")
+        # Imports the data models, which a short command does not need.
+        from benchflow.log_files import keep_logs_bounded
+
         keep_logs_bounded(file.parent)
         renderer = structlog.processors.JSONRenderer()
     handler.setFormatter(

@@ -22,6 +22,14 @@ def test_putting_the_command_line_together_imports_nothing_heavy() -> None:
     assert loaded == "[]\n"
 
 
+def test_the_help_about_all_verbs_imports_nothing_heavy() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "benchflow.cli", "--help"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert "benchflow.cli.command_line" in loaded
+    assert not loaded.intersection(HEAVY)
+
+
 def test_it_runs_as_a_module_and_imports_nothing_of_the_directory_where_it_is_called(tmp_path: Path) -> None:
     # Not `contextlib` and what that needs: `runpy` has imported it before anything of ours runs.
     for name in (*HEAVY, "__future__", "click", "gc", "json", "logging", "random", "rich", "shlex", "typer", "typing"):
