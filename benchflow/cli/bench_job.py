@@ -10,7 +10,7 @@ import typer
 from benchflow.cli import command
 from benchflow.cli.command import BenchCommand, Json, Trust, Yes
 from benchflow.cli.running_engine import engine_if_running, has_server
-from benchflow.cli.submit_options import NoPreflight, concurrency_option
+from benchflow.cli.submit_options import AGENT, RUN
 from benchflow.paths import RESCORED
 
 if TYPE_CHECKING:
@@ -340,13 +340,32 @@ def resume(
     name: Name,
     jobs_dir: JobsDir = JOBS,
     errored: Annotated[bool, typer.Option("--errored", help="Run those again that errored, too.")] = False,
-    concurrency: Annotated[int | None, concurrency_option("as it was last started")] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--concurrency",
+            metavar="N",
+            min=1,
+            max=500,
+            help="Sandboxes that run at a time, those of branches included. "
+            "[dim]\\[default: as it was last started][/dim]",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     context_root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The build context that the job was submitted with.")
     ] = None,
     trust: Trust = False,
     yes: Yes = False,
-    no_preflight: NoPreflight = False,
+    no_preflight: Annotated[
+        bool,
+        typer.Option(
+            "--no-preflight",
+            help="Don't ask each model for one token before the job starts.",
+            rich_help_panel=AGENT,
+        ),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return at once.")] = False,
     as_json: Json = False,
 ) -> None:

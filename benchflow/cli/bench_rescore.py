@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchflow.cli import command
-from benchflow.cli.command import AllowCode, Json, Trust, Yes
+from benchflow.cli.command import Json, Trust, Yes
+from benchflow.cli.model_options import ModelCommand, OptionFacts, set_keys
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,93 +42,50 @@ MAX_ROWS = 60
 MAX_ERRORS = 3
 """Maximum number of errors that are printed in full."""
 
-_WHAT = "What scores"
 _WHICH = "Which rollouts"
 _RUN = "How it is run"
 
 
+class RescoreCommand(ModelCommand):
+    """The command `bench rescore`, with the fields of `RescoringRequest` as options."""
+
+    panels = {
+        None: {"allow_code": OptionFacts("MODULE")},
+        _WHICH: {"include": OptionFacts("PATTERN", "--include --task-pattern")},
+        "What scores": {
+            "rubric": OptionFacts("FILE | MODULE:OBJECT"),
+            "tasks": OptionFacts("DIR"),
+            "ask_again": OptionFacts(),
+            "trust_workspace": OptionFacts(),
+            "judge.model": OptionFacts(),
+            "judge.base_url": OptionFacts(),
+            "judge.credential": OptionFacts("NAME", "--judge-key"),
+        },
+        _RUN: {
+            "sandbox": OptionFacts("NAME"),
+            "concurrency": OptionFacts(None, "-n --concurrency"),
+            "name": OptionFacts(),
+        },
+    }
+    other_panel = _RUN
+    no_options = frozenset({"trust", "take_variables"})
+
+    def model(self) -> type[RescoringRequest]:
+        """Return `RescoringRequest`."""
+        from benchflow.contracts.rescoring_request import RescoringRequest
+
+        return RescoringRequest
+
+
 def rescore(
+    context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="NAME_OR_DIR", help="A job's name or directory.", show_default=False)],
     jobs_dir: Annotated[
         Path,
         typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.", rich_help_panel=_WHICH),
     ] = Path("jobs"),
-    include: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--include",
-            "--task-pattern",
-            metavar="PATTERN",
-            help="Only rollouts of tasks whose name matches; repeatable.",
-            rich_help_panel=_WHICH,
-        ),
-    ] = None,
-    rubric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE | MODULE:OBJECT",
-            help="A rubric file, or a benchflow.Rubric, instead of the tasks' own verifiers.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    tasks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Score by the tasks of this directory, by their names, instead of those that were submitted.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    ask_again: Annotated[
-        bool,
-        typer.Option(
-            "--ask-again", help="Ask judges anew, though their recorded answers still fit.", rich_help_panel=_WHAT
-        ),
-    ] = False,
-    trust_workspace: Annotated[
-        bool,
-        typer.Option(
-            "--trust-workspace",
-            help="Run changed verifiers without seeing first that the old ones say the same of what was kept.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = False,
-    judge_model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Who judges: openai/… or anthropic/….", rich_help_panel=_WHAT),
-    ] = None,
-    judge_base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="An endpoint of your own for it.", rich_help_panel=_WHAT)
-    ] = None,
-    judge_key: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The variable that holds its key.", rich_help_panel=_WHAT)
-    ] = None,
-    allow_code: AllowCode = None,
     trust: Trust = False,
     yes: Yes = False,
-    sandbox: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Where verifiers run. [dim]\\[default: as the job did][/dim]",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            "-n", "--concurrency", metavar="N", min=1, max=500, help="Rollouts at a time.", rich_help_panel=_RUN
-        ),
-    ] = 4,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of this scoring; what is complete under it is not done again. "
-            "[dim]\\[default: made of what scores][/dim]",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Score the stored rollouts of a job again, without running an agent.
@@ -140,21 +98,9 @@ def rescore(
     from benchflow.cli.screen import console, print_json
     from benchflow.rescoring import RescoringRequest, row
 
-    judge = {"model": judge_model, "base_url": judge_base_url, "credential": judge_key}
-    request = RescoringRequest(
-        rubric=rubric,
-        tasks=tasks,
-        include=include or [],
-        ask_again=ask_again,
-        trust_workspace=trust_workspace,
-        concurrency=concurrency,
-        sandbox=sandbox,
-        judge={key: value for key, value in judge.items() if value is not None},
-        name=name,
-        allow_code=allow_code or [],
-        trust=trust,
-        take_variables=yes,
-    )
+    options: dict[str, Any] = {"trust": trust, "take_variables": yes}
+    set_keys(options, context.obj)
+    request = RescoringRequest(**options)
     screen = console(stderr=as_json)
     found = _run(job_paths(job, jobs_dir).root, request, screen)
     if as_json:

@@ -32,16 +32,6 @@ Yes = Annotated[
     ),
 ]
 
-AllowCode = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-code",
-        metavar="MODULE",
-        help="Code of this host that tasks, or what is stored of a job, may name and have imported; repeatable. "
-        "[dim]\\[default: what installed packages declare][/dim]",
-    ),
-]
-
 _VERBOSE = "--verbose"
 Verbose = Annotated[bool, typer.Option(_VERBOSE, help="Show the log, and tracebacks; may stand after the verb, too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; the rest goes to stderr.")]

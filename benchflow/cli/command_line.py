@@ -27,6 +27,7 @@ from benchflow.cli import (
     bench_worker,
 )
 from benchflow.cli.command import BenchCommand, RootCommand, Verbose
+from benchflow.cli.submit_options import SubmitCommand
 from benchflow.paths import PRIVATE_UMASK
 
 app = typer.Typer(
@@ -40,10 +41,10 @@ app = typer.Typer(
 )
 evaluations = typer.Typer(help="Evaluations: another name for jobs that score and stop.", no_args_is_help=True)
 
-app.command("submit", cls=BenchCommand)(bench_submit.submit)
-evaluations.command("create", cls=BenchCommand)(bench_submit.submit)
+app.command("submit", cls=SubmitCommand)(bench_submit.submit)
+evaluations.command("create", cls=SubmitCommand)(bench_submit.submit)
 app.command("results", cls=BenchCommand)(bench_results.results)
-app.command("rescore", cls=BenchCommand)(bench_rescore.rescore)
+app.command("rescore", cls=bench_rescore.RescoreCommand)(bench_rescore.rescore)
 app.add_typer(bench_job.app, name="job")
 app.add_typer(bench_rollout.app, name="rollout")
 app.add_typer(bench_tree.app, name="tree")

@@ -31,9 +31,9 @@ def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, s
     from benchflow.jobs import plan_job
     from benchflow.tasks import digest_tree, ignored_files
 
-    options: dict[str, Any] = {"agents": ["oracle"], "sandbox": sandbox, "context_root": context_root}
-    options["try_clean_room"] = True
-    request, _ = job_config(paths=[path], config=None, model=None, max_retries=None, **options)
+    given: dict[str, Any] = {"sandbox": sandbox, "context_root": context_root}
+    options = {key: value for key, value in given.items() if value is not None}
+    request, _ = job_config(paths=[path], agents=["oracle"], try_clean_room=True, **options)
     plan = plan_job(request)
     for root, _ in plan.tasks:
         forget_fidelity(digest_tree(root, exclude=ignored_files(root)))

@@ -1,103 +1,93 @@
-"""Options of `bench submit` as types, so that the command itself fits into one file."""
+"""Facts about the options of `bench submit` that `JobConfig`, from which the options are made, does not have."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
+from benchflow.cli.model_options import ModelCommand, OptionFacts
+
+if TYPE_CHECKING:
+    from benchflow.contracts.config import JobConfig
+
+TASKS = "Which tasks"
+"""Heading of a panel in the help text, as are the next three."""
 
 AGENT = "Who acts"
-"""Heading of a panel in the help text, as are the next two."""
-
 RUN = "How they are run"
-SCORE = "How they are scored"
+JOB = "The job"
 
 
-def concurrency_option(default: str) -> Any:
-    """Return the option `-n`.
+class SubmitCommand(ModelCommand):
+    """The command `bench submit`, with the fields of `JobConfig` as options."""
 
-    Args:
-        default: The number that is used without the option, in words.
-    """
-    help_text = f"Sandboxes that run at a time, those of branches included. [dim]\\[default: {default}][/dim]"
-    return typer.Option("-n", "--concurrency", metavar="N", min=1, max=500, help=help_text, rich_help_panel=RUN)
+    panels = {
+        None: {"allow_code": OptionFacts("MODULE")},
+        TASKS: {
+            "include": OptionFacts("GLOB"),
+            "exclude": OptionFacts("GLOB"),
+            "context_root": OptionFacts("DIR"),
+            "environment_manifest": OptionFacts("FILE"),
+            "environment_name": OptionFacts(flags="--environment"),
+            "environment_import_path": OptionFacts("MODULE:CLASS"),
+        },
+        AGENT: {
+            "agents": OptionFacts(
+                "AGENT",
+                "--agent",
+                "NAME or NAME:MODEL, of bench agent list; by default oracle, the tasks' own solutions.",
+            ),
+            "agent_env": OptionFacts(
+                "K=V", None, "Variable of the agents; K alone takes its value from yours. The value is not recorded."
+            ),
+            "base_url": OptionFacts(),
+            "effort": OptionFacts("LEVEL"),
+            "permissions": OptionFacts(),
+            "agent_timeout_sec": OptionFacts(),
+            "agent_idle_timeout_sec": OptionFacts(),
+            "endpoint_policy": OptionFacts("fail|wait(LIMIT)"),
+            "preflight": OptionFacts(None, None, "Don't ask each model for one token before the job starts."),
+        },
+        RUN: {
+            "sandbox": OptionFacts("NAME"),
+            "concurrency": OptionFacts(None, "-n --concurrency"),
+            "repeats": OptionFacts(None, "-k --repeats"),
+            "retry.max_retries": OptionFacts(None, "--max-retries"),
+            "branch": OptionFacts(
+                "POLICY:K=V,… | FILE",
+                None,
+                "How rollouts branch: group:n=8 or after_steps:steps=1+3,n=4, or a file; see docs/branching.md.",
+            ),
+            "mode": OptionFacts(
+                "MODE:K=V,…",
+                None,
+                "Purpose of the job: grpo:n=8, a group per task in groups.jsonl, or value:depths=0+2,n=4, V(s) at "
+                "these depths in values.jsonl.",
+            ),
+            "sandbox_setup_timeout": OptionFacts("SEC"),
+        },
+        "How they are scored": {
+            "judge.model": OptionFacts(),
+            "judge.base_url": OptionFacts(),
+            "judge.credential": OptionFacts("NAME", "--judge-key"),
+            "keep": OptionFacts(),
+            "keep_max_mb": OptionFacts("MB"),
+            "verify_in": OptionFacts(),
+            "on_tampering": OptionFacts(),
+            "reward_key": OptionFacts(),
+        },
+        JOB: {"job_name": OptionFacts(), "jobs_dir": OptionFacts()},
+    }
+    other_panel = RUN
+    no_options = frozenset({"paths", "deadline_sec", "try_clean_room", "reward_lenient", "environment_root"})
+
+    def model(self) -> type[JobConfig]:
+        """Return `JobConfig`."""
+        from benchflow.contracts.config import JobConfig
+
+        return JobConfig
 
 
-EndpointPolicy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="fail|wait(LIMIT)",
-        help="What becomes of model calls whose endpoint fails: repeated for some minutes, or for as long as "
-        "LIMIT says, as in wait(2h). [dim]\\[default: fail][/dim]",
-        rich_help_panel=AGENT,
-    ),
-]
-
-NoPreflight = Annotated[
-    bool,
-    typer.Option(
-        "--no-preflight",
-        help="Don't ask each model for one token before the job starts.",
-        rich_help_panel=AGENT,
-    ),
-]
-
-StopAfterErrors = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="Equal errors without a success after which nothing more is started; 0: never. [dim]\\[default: 5][/dim]",
-        rich_help_panel=RUN,
-    ),
-]
-
-Rebuild = Annotated[
-    bool,
-    typer.Option(
-        "--rebuild",
-        help="Build each image anew, without any cache: once for all rollouts of the job.",
-        rich_help_panel=RUN,
-    ),
-]
-
-RewardKey = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KEY",
-        help="Which key of reward.json is the reward, where it reports several. "
-        "[dim]\\[default: as each task says][/dim]",
-        rich_help_panel=SCORE,
-    ),
-]
-
-RequireProvenState = Annotated[
-    bool,
-    typer.Option(
-        "--require-proven-state",
-        help="Refuse to branch over a world of which bench env check has not proven that its services lose no state in "
-        "a child.",
-        rich_help_panel=RUN,
-    ),
-]
-
-OnTampering = Annotated[
-    str | None,
-    typer.Option(
-        metavar="keep|null|zero",
-        help="What becomes of a reward where the hardening found tampering: as measured, withheld (the rollout ends "
-        "with an error), or 0. [dim]\\[default: keep][/dim]",
-        rich_help_panel=SCORE,
-    ),
-]
-
-VerifyIn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto|shared|separate",
-        help="Where verifiers run: shared, where the agent worked; separate, in a fresh sandbox that receives the "
-        "workspace and declared artifacts only. auto: as each task says, else in a fresh one if the oracle is known "
-        "to score the same there and nothing else was changed. [dim]\\[default: auto][/dim]",
-        rich_help_panel=SCORE,
-    ),
-]
+def option_name(key: str) -> str:
+    """Return the option for a key of `JobConfig`, for error messages."""
+    facts = {key: each for panel in SubmitCommand.panels.values() for key, each in panel.items()}
+    return facts.get(key, OptionFacts()).spellings(key)[-1]

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchflow.cli.model_options import set_keys
+from benchflow.cli.submit_options import option_name
+
 if TYPE_CHECKING:
-    from benchflow.contracts.branch import BranchConfig
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.job import AgentSpec
-    from benchflow.contracts.job_modes import GrpoMode, ValueMode
-
-_OPTION_OF = {
-    "agents": "--agent",
-    "agent_timeout_sec": "--agent-timeout",
-    "agent_idle_timeout_sec": "--agent-idle-timeout",
-    "retry.max_retries": "--max-retries",
-    "environment_name": "--environment",
-    "judge.model": "--judge-model",
-    "judge.base_url": "--judge-base-url",
-    "judge.credential": "--judge-key",
-}
-"""Options by the keys of `JobConfig` that have another name, for error messages."""
-
 
 WORLD_KEYS = ("environment_manifest", "environment_name", "environment_import_path")
 """Keys of a configuration that name the world of all tasks. One that is an option replaces all those of the file."""
@@ -52,14 +41,9 @@ class FileRequest:
 def job_config(
     *,
     paths: list[Path],
-    config: Path | None,
-    model: str | None,
-    max_retries: int | None,
-    imported: list[str] | None = None,
-    agent_env: list[str] | None = None,
-    judge: dict[str, str | None] | None = None,
-    branch: str | None = None,
-    mode: str | None = None,
+    config: Path | None = None,
+    model: str | None = None,
+    imported: Sequence[str] | None = None,
     **options: Any,
 ) -> tuple[JobConfig, FileRequest | None]:
     """Return the configuration of a job, and the request of its configuration file to the user's environment.
@@ -68,13 +52,8 @@ def job_config(
         paths: Tasks, or directories of tasks.
         config: Configuration file; None for none.
         model: Model of the agents that name none.
-        max_retries: Number of further attempts; None for the file's or the default.
         imported: Agents by import path.
-        agent_env: Variables of the agents: `K=V`, or `K` for the user's variable of this name.
-        judge: Fields of `JudgeSettings`; those that are None are the file's.
-        branch: Branch policy in short form, or its file.
-        mode: Mode in short form.
-        **options: Fields of `JobConfig`; None and empty ones are not given.
+        **options: Fields of `JobConfig` as options of the command line; `a.b` is a field of the model in `a`.
 
     Returns:
         The configuration, and the request of the file; None for the latter without a file.
@@ -82,14 +61,22 @@ def job_config(
     Raises:
         ConfigError: An option, or a key of the file, is wrong; the error names it.
     """
-    from benchflow.config_file import read_job_file, validated
+    from benchflow.config_file import branch_config, mode_config, read_job_file, validated
     from benchflow.contracts.config import JobConfig
     from benchflow.errors import ConfigError
 
     values: dict[str, Any] = read_job_file(config) if config else {}
     files = dict.fromkeys(values, str(config))
-    given = {"paths": paths, **options, "agent_env": _variables(agent_env or [])}
-    given |= {"branch": _branch(branch), "mode": _mode(mode)}
+    given = options | ({"paths": paths} if paths else {})
+    parsers: dict[str, Callable[[Any], Any]] = {"agent_env": _variables, "branch": branch_config, "mode": mode_config}
+    for key, parse in parsers.items():
+        if key in given:
+            try:
+                given[key] = parse(given[key])
+            except ConfigError as error:
+                if error.file is None:
+                    error.key = option_name(key)
+                raise
     for path in imported or []:
         if ":" not in path:
             raise ConfigError(
@@ -98,8 +85,7 @@ def job_config(
                 remedy="write package.module:name, or --agent for a name of the registry",
             )
     if imported:
-        given["agents"] = [*(options.get("agents") or []), *({"name": path} for path in imported)]
-    given = {key: value for key, value in given.items() if value is not None and value != [] and value != {}}
+        given["agents"] = [*given.get("agents", []), *({"name": path} for path in imported)]
     if "agents" in given:
         # The file's model is for the file's own agents.
         values.pop("model", None)
@@ -110,14 +96,7 @@ def job_config(
     if given.keys() & set(WORLD_KEYS):
         for key in (*WORLD_KEYS, "environment_root"):
             values.pop(key, None)
-    values |= given
-    if max_retries is not None:
-        retry = values.get("retry")
-        values["retry"] = (retry if isinstance(retry, dict) else {}) | {"max_retries": max_retries}
-    asked = {key: value for key, value in (judge or {}).items() if value is not None}
-    if asked:
-        of_file = values.get("judge")
-        values["judge"] = (of_file if isinstance(of_file, dict) else {}) | asked
+    set_keys(values, given)
     for key in given:
         files.pop(key, None)
     model = model or values.pop("model", None)
@@ -130,60 +109,34 @@ def job_config(
         request = validated(JobConfig, values, files)
     except ConfigError as error:
         if error.file is None and error.key:
-            error.key = _OPTION_OF.get(error.key, "--" + error.key.replace("_", "-"))
+            error.key = option_name(error.key)
         raise
-    of_file = _of_file(config, request, given={*given}, judge=asked) if config else None
+    of_file = _of_file(config, request, given) if config else None
     request = request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
     return request, of_file
 
 
-def _of_file(file: Path, request: JobConfig, *, given: set[str], judge: dict[str, str]) -> FileRequest:
+def _of_file(file: Path, request: JobConfig, given: Mapping[str, Any]) -> FileRequest:
     """Return the request of a configuration file to the user's environment.
 
     Args:
         file: The file.
         request: The job's configuration, file and options together.
-        given: Keys that are options.
-        judge: Fields of the judge that are options.
+        given: The options, by key.
     """
     from benchflow.secrets import named_variables
 
     agents = [] if "agents" in given else request.agents
     tables = [agent.env for agent in agents] + ([] if "agent_env" in given else [request.agent_env])
     addresses = {agent.base_url for agent in agents} | {request.base_url, request.judge.base_url}
-    named = {request.base_url if "base_url" in given else None, judge.get("base_url"), None}
+    named = {request.base_url if "base_url" in given else None, given.get("judge.base_url"), None}
     return FileRequest(
         file=file,
         addresses=frozenset(address for address in addresses - named if address is not None),
         variables=frozenset(named_variables(tables)),
-        names_world=not given.intersection(WORLD_KEYS) and any(getattr(request, key) for key in WORLD_KEYS),
+        names_world=not given.keys() & set(WORLD_KEYS) and any(getattr(request, key) for key in WORLD_KEYS),
         is_given_keys="agent_env" in given,
     )
-
-
-def _branch(given: str | None) -> BranchConfig | None:
-    """Parse the option `--branch`. Raise `ConfigError` that names it, or the file that it names."""
-    from benchflow.config_file import branch_config
-    from benchflow.errors import ConfigError
-
-    try:
-        return branch_config(given) if given is not None else None
-    except ConfigError as error:
-        if error.file is None:
-            error.key = "--branch"
-        raise
-
-
-def _mode(given: str | None) -> GrpoMode | ValueMode | None:
-    """Parse the option `--mode`. Raise `ConfigError` that names it."""
-    from benchflow.config_file import mode_config
-    from benchflow.errors import ConfigError
-
-    try:
-        return mode_config(given) if given is not None else None
-    except ConfigError as error:
-        error.key = "--mode"
-        raise
 
 
 def _variables(given: list[str]) -> dict[str, str]:

@@ -120,7 +120,9 @@ class RunOptions(RunSettings):
     """Variables of every agent's process, but for the engine's own agents. Equal names in an agent's own `env` win."""
 
     base_url: str | None = None
-    """Base URL of the model's endpoint, for every agent that names none; None for the provider's own."""
+    """Base URL of the model's endpoint, as the sandboxes' host reaches it, for every agent that names none; None for
+    the provider's own.
+    """
 
     effort: str | None = None
     """Reasoning effort of every agent that names none; None for the agent's default."""
@@ -158,11 +160,14 @@ class JobConfig(RunOptions):
     """Agents that each run all tasks, as tables or as `NAME` or `NAME:MODEL`. By default the tasks' own solutions."""
 
     sandbox: str = "auto"
-    """Name of the sandbox provider. `auto` is the earlier provider of a job that is resumed; else `docker` on a cluster
-    and where a Docker daemon answers, and `local` elsewhere."""
+    """Name of the sandbox provider: `docker`, `local`, …. `auto` is the earlier provider of a job that is resumed; else
+    `docker` on a cluster and where a Docker daemon answers, and `local` elsewhere.
+    """
 
     concurrency: int = Field(default=DEFAULT_CONCURRENCY, ge=1, le=MAX_WINDOW)
-    """Sandboxes of the job that run at the same time. 1 where all rollouts share a persistent world."""
+    """Sandboxes of the job, those of branches included, that run at the same time. 1 where all rollouts share a
+    persistent world.
+    """
 
     repeats: int = Field(default=1, ge=1, le=10_000)
     """Rollouts of each agent on each task."""

@@ -331,7 +331,7 @@ class JudgeSettings(Model):
     model: str | None = None
     """Model that judges, as `provider/model` with the provider `openai` or `anthropic`, whose API it has; a name that
     begins like theirs (`gpt-…`, `claude-…`) needs no provider. It wins over the model of a rubric or verifier; None
-    leaves the choice to them.
+    for theirs.
     """
 
     base_url: str | None = None

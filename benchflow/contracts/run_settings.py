@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -40,7 +40,9 @@ class RunSettings(Model):
     """Seconds that an agent may be silent in a turn before the turn is ended."""
 
     permissions: Permissions = "auto"
-    """Answers to the agent's questions to its user: `auto` allows, `deny` rejects, `ask` waits for a user."""
+    """Answers to the agent's questions to its user: `auto` allows, `deny` rejects, `ask` waits for a user, who answers
+    with `bench rollout answer`.
+    """
 
     limits: ModelLimits = ModelLimits()
     """Limits of the model calls, tokens and cost of a rollout."""
@@ -52,15 +54,20 @@ class RunSettings(Model):
     """Record from which the gateway answers model calls; None: the endpoint answers all."""
 
     endpoint_policy: EndpointPolicy = "fail"
-    """Policy for model calls whose endpoint fails: `fail` retries for some minutes, `wait(LIMIT)` for that limit."""
+    """Policy for model calls whose endpoint fails: `fail` retries for some minutes, `wait(LIMIT)` for the limit, as in
+    `wait(2h)`.
+    """
 
     judge: JudgeSettings = JudgeSettings()
     """Settings of the model that judges, where one scores."""
 
     keep: Keep = "evidence"
-    """Parts of each sandbox that are retained after its rollout."""
+    """Parts of each sandbox that are retained after its rollout: `evidence`, the files that scorers read; `workspace`,
+    these and the workspace, to score it again; `checkpoints`, all that and the root's checkpoints, to roll it back
+    after its end.
+    """
 
-    keep_max_mb: int = Field(default=256, gt=0)
+    keep_max_mb: int = Field(default=256, ge=1)
     """Most MiB of a step's packed workspace, and as many of the files that its scorers read. A workspace or file that
     is larger is not retained.
     """
@@ -69,9 +76,10 @@ class RunSettings(Model):
     """Configuration of how rollouts branch; None: they do not."""
 
     verify_in: VerifierMode | None = None
-    """Place where verifiers run: `separate` is a clean room, `shared` the sandbox in which the agent worked. With None
-    or `auto` each task decides. One that does not gets a clean room if an oracle was seen to score the same there, and
-    the rollout left no process or change that a clean room would lack: verifiers may read more than the workspace.
+    """Place where verifiers run: `separate` is a clean room, `shared` the sandbox in which the agent worked. By
+    default, and with `auto`, each task decides. One that does not gets a clean room if an oracle was seen to score the
+    same there, and the rollout left no process or change that a clean room would lack: verifiers may read more than the
+    workspace.
     """
 
     try_clean_room: bool = False
@@ -104,7 +112,3 @@ class RunSettings(Model):
     def _read_yaml_null(cls, value: object) -> object:
         """Return `"null"` for None: YAML reads `on_tampering: null` as None."""
         return "null" if value is None else value
-
-    def settings(self) -> dict[str, Any]:
-        """Return these settings by field name, to make another model of them."""
-        return {name: getattr(self, name) for name in RunSettings.model_fields}

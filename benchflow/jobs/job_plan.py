@@ -249,18 +249,15 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
                 reward_range=_reward_range(task),
             )
         )
-    config = plan.config
+    config = {key: str(value.absolute()) if isinstance(value, Path) else value for key, value in plan.config}
+    config["rebuild"] = _rebuild_of(plan)
+    spec = {key: config[key] for key in JobSpec.model_fields if key in config}
     return JobSpec(
+        **spec,
         name=plan.name,
         tasks=refs,
-        agents=config.agents,
-        repeats=config.repeats,
-        run=RunConfig(sandbox=config.sandbox, mode=config.mode, rebuild=_rebuild_of(plan), **config.settings()),
-        retry=config.retry,
-        context_root=str(config.context_root.absolute()) if config.context_root else None,
-        environment_manifest=str(config.environment_manifest.absolute()) if config.environment_manifest else None,
+        run=RunConfig(**{key: config[key] for key in RunConfig.model_fields}),
         options=plan.options,
-        concurrency=config.concurrency,
     )
 
 

@@ -5,9 +5,9 @@ New scores are written beside the old ones, which are never changed.
 
 from benchflow.contracts.rescoring import Change, JudgeUse, RescoredRollout, Rescoring, StepScore
 from benchflow.contracts.rescoring import OutcomeCounts as Counts
+from benchflow.contracts.rescoring_request import RescoringRequest
 from benchflow.rescoring.process_workbench import stored_workbench
 from benchflow.rescoring.rescoring_job import OnUpdate, rescore
-from benchflow.rescoring.rescoring_plan import RescoringRequest
 from benchflow.results.rescored import row
 
 __all__ = [

@@ -22,7 +22,7 @@ from benchflow.contracts.job_retries import RetryConfig
 from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.contracts.rescoring import RescoredRollout, Rescoring, RescoringSpec
 from benchflow.contracts.rescoring_basis import Scoring
-from benchflow.contracts.reward import JudgeSettings
+from benchflow.contracts.rescoring_request import RescoringRequest
 from benchflow.contracts.rollout_records import Failure, RolloutResult
 from benchflow.contracts.run_settings import RunSettings
 from benchflow.errors import BenchFlowError, JobNotFoundError, NotStartedError, ResultFileError
@@ -34,7 +34,7 @@ from benchflow.jobs.start import ANY_RESULT, JobStart, start
 from benchflow.paths import RESCORED, StatePaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.rescoring.found_tasks import FoundTask, Tasks
-from benchflow.rescoring.rescoring_plan import RescoringPlan, RescoringRequest, plan_rescoring
+from benchflow.rescoring.rescoring_plan import RescoringPlan, plan_rescoring
 from benchflow.results import rescored as records
 from benchflow.results.stored_rollouts import StoredRollout, read_rollout
 from benchflow.results.summary import read_results
@@ -120,7 +120,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
         tasks={name: task.by for name, task in found.items()},
         recorded={name: task.by for name, task in recorded.items()},
         rubric=plan.rubric,
-        judge=dict(request.judge),
+        judge=request.judge_settings,
         ask_again=request.ask_again,
         trust_workspace=request.trust_workspace,
         allow_code=[*spec.run.allow_code, *request.allow_code],
@@ -171,7 +171,7 @@ def _limit_sec(run: RunConfig) -> float:
 def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
     """Return the names of all values that scoring needs, or that must be redacted from its output."""
     spec, request = plan.spec, plan.request
-    settings = JudgeSettings.model_validate(spec.run.judge.model_dump() | dict(request.judge))
+    settings = spec.run.judge.model_copy(update=request.judge_settings)
     names = {name for agent in spec.agents for name in agent_references(agent)}
     names |= {name for task in tasks for name in task.variables}
     for ref in spec.tasks:

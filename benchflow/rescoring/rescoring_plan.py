@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from benchflow.contracts import ids
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import JobSpec
 from benchflow.contracts.rescoring import GivenRubric, RescoredRollout
-from benchflow.contracts.reward import JudgeSettings
+from benchflow.contracts.rescoring_request import RescoringRequest
 from benchflow.errors import ConfigError, JobConflictError, ResultFileError
 from benchflow.paths import RESCORED, JobPaths, StatePaths
 from benchflow.planes.sandbox import get_provider
@@ -28,47 +25,6 @@ from benchflow.store import Store
 
 _NO_NAME = frozenset({"result"})
 """Names that a scoring may not have: `<job>/*/result.json` are the results of a job's rollouts."""
-
-
-@dataclass(frozen=True)
-class RescoringRequest:
-    """How a job is to be scored again."""
-
-    rubric: str | Path | None = None
-    """Rubric file, or `module:object` with a `score`; replaces the tasks' own verifiers."""
-
-    tasks: Path | None = None
-    """Directory of tasks that replace the recorded ones of the same names."""
-
-    include: Sequence[str] = ()
-    """Patterns of task names; empty for all."""
-
-    ask_again: bool = False
-    """Whether judges are called again although their answers are stored."""
-
-    trust_workspace: bool = False
-    """Whether a changed verifier runs without the check that the earlier one still gives the workspace its reward."""
-
-    concurrency: int = 4
-    """Maximum number of rollouts that are scored at a time."""
-
-    sandbox: str | None = None
-    """Sandbox provider for the verifiers; None for that of the job."""
-
-    judge: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `JudgeSettings` that override the job's."""
-
-    name: str | None = None
-    """Name of the scoring; None for one made from what scores."""
-
-    allow_code: Sequence[str] = ()
-    """Modules whose code the tasks may name, in addition to those that the job's configuration allows."""
-
-    trust: bool = False
-    """Whether a job that was not submitted with this user's state directory is scored anyway."""
-
-    take_variables: bool = True
-    """Whether the tasks may use the variables of this environment that they name."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +113,6 @@ async def plan_rescoring(job_dir: Path, request: RescoringRequest) -> RescoringP
     # Rollouts that are not chosen are in the summary, but must not make the request fail.
     indexed = _indexed(spec, rollouts, names)
     rubric = await asyncio.to_thread(given_rubric, request.rubric)
-    _check_judge(request.judge)
     if request.sandbox is not None:
         get_provider(request.sandbox)
     allowed = [*spec.run.allow_code, *request.allow_code]
@@ -196,16 +151,6 @@ def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout], chosen: Collectio
     return dict(sorted(found.items()))
 
 
-def _check_judge(fields: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for invalid fields of `JudgeSettings`."""
-    try:
-        JudgeSettings.model_validate(dict(fields))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in ("judge", *first["loc"]))
-        raise ConfigError(first["msg"], key=key, remedy="give fields of JudgeSettings") from error
-
-
 # --- names ------------------------------------------------------------------------------------------------------
 
 
@@ -215,7 +160,7 @@ def _what_scores(
     """Return everything that a score may depend on, except the rollout itself."""
     worlds = [task.environment.digest if task.environment else None for task in spec.tasks]
     tasks = sorted(digests.items())
-    options = [request.sandbox, sorted(request.judge.items()), request.ask_again, request.trust_workspace]
+    options = [request.sandbox, sorted(request.judge_settings.items()), request.ask_again, request.trust_workspace]
     return [rubric.digest if rubric else None, tasks, worlds, *options]
 
 

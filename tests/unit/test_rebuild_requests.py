@@ -58,9 +58,9 @@ def test_whether_images_are_built_anew_is_a_difference_and_the_request_is_none(t
 def test_it_is_asked_for_by_an_option_and_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("paths: [t]\nrebuild: true\n")
-    assert job_config(paths=[], config=file, model=None, max_retries=None, rebuild=None)[0].rebuild
-    assert job_config(paths=[tmp_path], config=None, model=None, max_retries=None, rebuild=True)[0].rebuild
-    assert not job_config(paths=[tmp_path], config=None, model=None, max_retries=None, rebuild=None)[0].rebuild
+    assert job_config(paths=[], config=file)[0].rebuild
+    assert job_config(paths=[tmp_path], config=None, rebuild=True)[0].rebuild
+    assert not job_config(paths=[tmp_path], config=None)[0].rebuild
 
 
 def test_a_request_has_a_build_of_its_own_and_the_last_one_is_everybodys() -> None:

@@ -14,7 +14,7 @@ from benchflow.contracts.config import JobConfig
 
 
 def asked(config: Path | None = None, **options: Any) -> Any:
-    given: dict[str, Any] = {"paths": [Path("tasks")], "config": config, "model": None, "max_retries": None}
+    given: dict[str, Any] = {"paths": [Path("tasks")], "config": config}
     return job_config(**given, **options)
 
 

@@ -78,7 +78,7 @@ def test_json_has_the_findings(bench: Bench, jobs: Path) -> None:
 def asked(text: str, tmp_path: Path, **options: str) -> JobConfig:
     file = tmp_path / "job.yaml"
     file.write_text(f"paths: [task]\n{text}")
-    return job_config(paths=[], config=file, model=None, max_retries=None, **options)[0]
+    return job_config(paths=[], config=file, **options)[0]
 
 
 @pytest.mark.parametrize(
