@@ -1,4 +1,8 @@
-"""Split a shell script into words and operators: quotes, comments, here-documents, and parts known only at run time."""
+"""Split a shell script into words and operators: quotes, comments, here-documents, and parts known only at run time.
+
+Its time is linear in the script's length. tree-sitter-bash 0.25 would save about 160 lines, but a hostile pipeline of
+200 kB keeps it busy for more than a minute, during which its parser lets no other thread run.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ unknown part stays in the word as it is written. All branches are taken, and one
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Sequence
@@ -195,17 +196,15 @@ class _Run:
 
     def _end(self, command: _Building, depth: int) -> None:
         """Finish a command: record it, and follow its effects on variables, functions and the directory."""
-        words = command.words
-        while words and words[0] in _RESERVED:
-            words = words[1:]
+        words = list(itertools.dropwhile(_RESERVED.__contains__, command.words))
         if words[:1] == ["for"]:
             if len(words) > 3 and words[2] == "in":
                 self.values[words[1]] = words[3]
             return
-        while words and _ASSIGNMENT.match(words[0]):
-            name, _, value = words[0].partition("=")
+        for word in itertools.takewhile(_ASSIGNMENT.match, words):
+            name, _, value = word.partition("=")
             self.values[name.rstrip("+")] = value
-            words = words[1:]
+        words = list(itertools.dropwhile(_ASSIGNMENT.match, words))
         if words[:1] in (["export"], ["local"], ["readonly"], ["declare"]):
             self.values |= {word.partition("=")[0]: word.partition("=")[2] for word in words[1:] if "=" in word}
         words = unwrapped(words)
@@ -276,16 +275,17 @@ def _plain(token: Token | None) -> str | None:
 
 def unwrapped(words: list[str]) -> list[str]:
     """Return the words of a command without its wrappers: of `sudo -u app timeout 5 rm x`, `rm x`."""
-    while words and (valued := _VALUED.get(posixpath.basename(words[0]))) is not None:
-        wrapper, at = posixpath.basename(words[0]), 1
+    begin = 0
+    while (valued := _VALUED.get(wrapper := posixpath.basename(words[begin]) if words else "")) is not None:
+        at = begin + 1
         while at < len(words) and (words[at].startswith("-") or (wrapper == "env" and "=" in words[at])):
             option = words[at]
             at += 2 if len(option) == 2 and option[1] in valued else 1
         at += wrapper == "timeout"
         if at >= len(words):
-            return words
-        words = words[at:]
-    return words
+            break
+        begin = at
+    return words[begin:]
 
 
 def resolved(path: str, cwd: str) -> str:
