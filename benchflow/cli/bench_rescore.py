@@ -31,11 +31,6 @@ _SIGNS = {
 _VERIFIERS = {"ran": "ran again", "stored": "stored"}
 """Text for where a verifier's result comes from."""
 
-_LEAST = 12
-"""Least width of the last column."""
-
-_OTHER_COLUMNS = 49
-
 MAX_ROWS = 60
 """Maximum number of rollouts that are listed. Of more, only those that changed or failed are."""
 
@@ -142,36 +137,34 @@ def _show_rows(rollouts: Sequence[RescoredRollout], screen: Screen) -> None:
     if len(shown) > MAX_ROWS:
         shown = [rollout for rollout in rollouts if rollout.outcome in ("changed", "failed")][:MAX_ROWS]
     if shown:
-        screen.print(_rows(shown, several=any(rollout.repeat for rollout in rollouts), width=screen.width))
+        screen.print(_rows(shown, several=any(rollout.repeat for rollout in rollouts)))
     if len(shown) < len(rollouts):
         rest = plural(len(rollouts) - len(shown), "rollout")
         screen.print(Text(f"{rest} not listed; all are in the file below", "dim"))
 
 
-def _rows(rollouts: Sequence[RescoredRollout], *, several: bool, width: int) -> Table:
+def _rows(rollouts: Sequence[RescoredRollout], *, several: bool) -> Table:
     from benchflow.cli.plain import one_line
-    from benchflow.cli.screen import cut, reward, table
+    from benchflow.cli.screen import fit, reward, table
     from benchflow.cli.terminal import Text
 
-    right: dict[str, Any] = {"justify": "right", "no_wrap": True}
-    tasks = [f"{rollout.task_name} #{rollout.repeat}" if several else rollout.task_name for rollout in rollouts]
-    task_width = min(max(map(len, tasks)), max(12, width // 4))
-    agent_width = min(max(len(rollout.agent_label) for rollout in rollouts), max(8, width // 5))
-    room = max(_LEAST, width - task_width - agent_width - _OTHER_COLUMNS)
-    rows = table("task", "agent", ("before", right), ("now", right), "score", "verifier", "what changed")
-    for task, rollout in zip(tasks, rollouts, strict=True):
+    left: dict[str, Any] = {"no_wrap": True}
+    right = left | {"justify": "right"}
+    numbers = (("before", right), ("now", right))
+    rows = table("task", "agent", *numbers, ("score", left), ("verifier", left), "what changed")
+    for rollout in rollouts:
         sign, style = _SIGNS[rollout.outcome]
         # The warnings of a verifier that gave the same score again are of no interest.
         notes = [] if rollout.outcome == "unchanged" and rollout.verifier == "ran" else rollout.warnings
         about = one_line(_why(rollout) or _metrics(rollout) or "; ".join(notes))
         rows.add_row(
-            cut(task, task_width),
-            cut(rollout.agent_label, agent_width),
+            fit(f"{rollout.task_name} #{rollout.repeat}" if several else rollout.task_name),
+            fit(rollout.agent_label),
             reward(rollout.reward_before),
             Text(reward(rollout.reward), f"bold {style}"),
-            Text(f"{sign} {rollout.outcome}", style, no_wrap=True),
-            Text(_VERIFIERS.get(rollout.verifier or "", ""), "dim", no_wrap=True),
-            cut(about, room, "" if rollout.outcome == "changed" else "dim"),
+            Text(f"{sign} {rollout.outcome}", style),
+            Text(_VERIFIERS.get(rollout.verifier or "", ""), "dim"),
+            fit(about, "" if rollout.outcome == "changed" else "dim"),
         )
     return rows
 

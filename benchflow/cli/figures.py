@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchflow.cli.screen import cut, reward, seconds, show_place, table
+from benchflow.cli.screen import fit, reward, seconds, show_place, table
 
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
@@ -39,7 +39,7 @@ def show_agents(summary: Summary, screen: Screen) -> None:
     rare = [name for name in known if any(getattr(about, name) for about in agents.values())]
     counts = ["passed", "failed", "errored", *rare]
     rows = table(
-        ("agent", {"no_wrap": True}),
+        ("agent", {"max_width": MAX_AGENT_WIDTH}),
         *((name.replace("_", " "), right) for name in counts),
         ("mean reward", right),
         ("n", right),
@@ -48,7 +48,7 @@ def show_agents(summary: Summary, screen: Screen) -> None:
     )
     methods = set()
     for agent, about in agents.items():
-        name, numbers = cut(agent, MAX_AGENT_WIDTH), [str(getattr(about, count)) for count in counts]
+        name, numbers = fit(agent), [str(getattr(about, count)) for count in counts]
         for sign, found in _means(about):
             methods.add(found.method)
             worth = Text(f"{sign}{reward(found.mean)}", "bold")
@@ -120,10 +120,10 @@ def _show_pass_at_k(summary: Summary, screen: Screen) -> None:
     if not ks:
         return
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
-    rows = table(("agent", {"no_wrap": True}), *((f"pass@{k}", right) for k in ks), ("tasks", right))
+    rows = table(("agent", {"max_width": MAX_AGENT_WIDTH}), *((f"pass@{k}", right) for k in ks), ("tasks", right))
     for agent, about in summary.agents.items():
         cells = [reward(about.pass_at_k.get(k)) for k in ks]
-        rows.add_row(cut(agent, MAX_AGENT_WIDTH), *cells, str(about.n_pass_tasks))
+        rows.add_row(fit(agent), *cells, str(about.n_pass_tasks))
     screen.print(rows)
 
 

@@ -12,9 +12,9 @@ from benchflow.cli.mode_display import mode_document, mode_label, show_mode
 from benchflow.cli.screen import (
     STATUS_SIGNS,
     STATUS_STYLES,
-    cut,
     dollars,
     earned,
+    fit,
     log_lines,
     one_line,
     plural,
@@ -45,11 +45,7 @@ MAX_ERRORS = 3
 """Maximum number of errors that are printed in full."""
 
 MAX_ERROR_WIDTH = 100
-"""Greatest width of the column of errors, and the least at which it is shown."""
-
-MIN_ERROR_WIDTH = 8
-_OTHER_COLUMNS = 33
-_TOKENS_COLUMN, _COST_COLUMN, _TAMPERING_COLUMN = 8, 9, 11
+"""Greatest width of the column of errors."""
 
 
 def describe(config: JobConfig, tasks: int) -> str:
@@ -170,52 +166,42 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
     Args:
         results: Results to list.
         several: Whether tasks are repeated, so that rows have the number of the repeat.
-        width: Columns of the console, for which task, agent and error are cut.
+        width: Columns of the console. A narrow table has tampering, or else tokens and costs, or else errors.
     """
     from benchflow.cli.terminal import Text
     from benchflow.results.summary import agent_label
 
-    left: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
+    left: dict[str, Any] = {"no_wrap": True}
     right = left | {"justify": "right"}
-    rewards = [reward_or_value(result) for result in results]
-    has_tokens = any(_tokens(result) is not None for result in results)
-    has_cost = any(result.cost_usd is not None for result in results)
+    is_wide = width >= 80
     has_tampering = any(result.n_tampering for result in results)
-    tasks = [f"{result.task_name} #{result.repeat}" if several else result.task_name for result in results]
-    task_width = min(max(map(len, tasks)), max(16, width // 3))
-    agent_width = min(max(len(agent_label(result)) for result in results), max(12, width // 5))
-    wide = max(0, max(map(len, rewards)) - len("reward"))
-    others = _OTHER_COLUMNS + wide + has_tokens * _TOKENS_COLUMN + has_cost * _COST_COLUMN
-    others += has_tampering * _TAMPERING_COLUMN
-    if others > _OTHER_COLUMNS:
-        agent_width = min(agent_width, max(12, width - others - task_width))
-        task_width = min(task_width, max(16, width - others - agent_width))
-    error_width = min(MAX_ERROR_WIDTH, width - task_width - agent_width - others)
+    has_figures = is_wide or not has_tampering
+    has_tokens = has_figures and any(_tokens(result) is not None for result in results)
+    has_cost = has_figures and any(result.cost_usd is not None for result in results)
     # The errors are printed in full below the table.
-    has_error = error_width >= MIN_ERROR_WIDTH or others == _OTHER_COLUMNS
+    has_error = is_wide or not (has_tokens or has_cost or has_tampering)
     rows = table(
-        *(("task", left), ("agent", left), ("reward", right), "status"),
+        *("task", "agent", ("reward", right), ("status", left)),
         *([("tampering", right)] if has_tampering else []),
         ("time", right),
         *([("tokens", right)] if has_tokens else []),
         *([("cost", right)] if has_cost else []),
-        *(["error"] if has_error else []),
+        *([("error", {"max_width": MAX_ERROR_WIDTH})] if has_error else []),
     )
-    for task, result, worth in zip(tasks, results, rewards, strict=True):
+    for result in results:
         style = STATUS_STYLES[result.status]
-        error = cut(_error_line(result), max(MIN_ERROR_WIDTH, error_width), "dim")
         rows.add_row(
-            cut(task, task_width),
-            cut(agent_label(result), agent_width),
-            Text(worth, f"bold {style}"),
-            Text(f"{STATUS_SIGNS[result.status]} {result.status}", style, no_wrap=True),
+            fit(f"{result.task_name} #{result.repeat}" if several else result.task_name),
+            fit(agent_label(result)),
+            Text(reward_or_value(result), f"bold {style}"),
+            Text(f"{STATUS_SIGNS[result.status]} {result.status}", style),
             *([Text(str(result.n_tampering), "bold red" if result.n_tampering else "dim")] if has_tampering else []),
             "–"
             if result.status == "not_started"
             else seconds((result.finished_at - result.started_at).total_seconds()),
             *([_shown_tokens(_tokens(result), result.n_estimated_calls)] if has_tokens else []),
             *([dollars(result.cost_usd)] if has_cost else []),
-            *([error] if has_error else []),
+            *([fit(_error_line(result), "dim")] if has_error else []),
         )
     return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchflow.cli.screen import cut, one_line, plural, reward, table
+from benchflow.cli.screen import fit, one_line, plural, reward, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 60
 """Maximum number of lines that are shown."""
-
-_MIN_ABOUT = 12
-"""Least width, in columns, of the last column."""
 
 _MOST_NAMES = 3
 """Maximum number of failed children that a line names."""
@@ -67,7 +64,7 @@ def show_mode(
     rows = rows_of(mode, results)
     shown = rows[:limit]
     if shown:
-        screen.print(_table(shown, screen.width))
+        screen.print(_table(shown))
     if len(shown) < len(rows):
         screen.print(Text(f"{plural(len(rows) - len(shown), 'line')} not listed", "dim"))
     file = file_of(paths, mode)
@@ -75,8 +72,8 @@ def show_mode(
         screen.print(line((f"{file.stem:<9}", "dim"), str(file)), soft_wrap=True)
 
 
-def _table(rows: Sequence[Row], width: int) -> Table:
-    """Return rows of one mode as a table that fits into `width` columns."""
+def _table(rows: Sequence[Row]) -> Table:
+    """Return rows of one mode as a table."""
     from benchflow.results.mode_rows import ValueRow
 
     several = any(row.repeat for row in rows)
@@ -84,25 +81,15 @@ def _table(rows: Sequence[Row], width: int) -> Table:
     is_value = isinstance(rows[0], ValueRow)
     numbers = ("V(s)", "± stderr", "variance") if is_value else ("mean", "std")
     names = ["task", *(["agent"] if agents else []), "depth", *numbers, "n", "" if is_value else "returns"]
-    most = max(16, width // 4)
-    cells = [
-        [
-            cut(f"{row.task} #{row.repeat}" if several else row.task, most),
-            *([cut(f"{row.agent}:{row.model}" if row.model else row.agent, most)] if agents else []),
+    right: dict[str, Any] = {"no_wrap": True, "justify": "right"}
+    made = table(*(name if name in ("task", "agent", names[-1]) else (name, right) for name in names))
+    for row in rows:
+        made.add_row(
+            fit(f"{row.task} #{row.repeat}" if several else row.task),
+            *([fit(f"{row.agent}:{row.model}" if row.model else row.agent)] if agents else []),
             *_numbers(row),
             _about(row),
-        ]
-        for row in rows
-    ]
-    # The last column has the width that is left: it must not push the numbers out.
-    columns = list(zip(*cells, strict=True))[:-1]
-    taken = sum(max(len(name), *map(len, column)) + 2 for name, column in zip(names, columns, strict=False))
-    left: dict[str, Any] = {"no_wrap": True}
-    right = left | {"justify": "right"}
-    made = table(*((name, left if name in ("task", "agent", names[-1]) else right) for name in names))
-    for row in cells:
-        row[-1].truncate(max(_MIN_ABOUT, width - taken - 2), overflow="ellipsis")
-        made.add_row(*row)
+        )
     return made
 
 
@@ -131,4 +118,4 @@ def _about(row: Row) -> StyledText:
         parts.append(Text(" ".join(reward(leaf.returns) for leaf in row.leaves)))
     if row.failed:
         parts.append(Text(one_line(next(iter(row.failed.values()))), "dim"))
-    return Text("  ").join(parts)
+    return Text("  ", no_wrap=True, overflow="ellipsis").join(parts)

@@ -48,7 +48,8 @@ def brief(value: Any) -> str:
 def wrap(line: str, width: int, *, further: int | None = None) -> list[str]:
     """Wrap a line at words, and return its rows.
 
-    The last row may be continued: append text to it and wrap it again, with the same widths.
+    The last row may be continued: append text to it and wrap it again, with the same widths. rich's `Text.wrap` drops
+    blanks at the end of a row, so it would wrap the whole line again for each chunk: 7 s instead of 0.2 s for 8 kB.
 
     Args:
         line: The line.

@@ -44,6 +44,8 @@ def console(*, stderr: bool = False) -> Screen:
 def table(*columns: str | tuple[str, dict[str, Any]], title: str | None = None) -> Table:
     """Return an empty table in the style of all commands.
 
+    Where it is wider than the console, its widest columns are narrowed, but none with the option `no_wrap`.
+
     Args:
         *columns: Names of the columns, or pairs of a name and rich's options.
         title: Title above the table; None for none.
@@ -140,13 +142,11 @@ def one_line(text: str) -> str:
     return next((line.strip() for line in sanitise_log(text).split("\n") if line.strip()), "")
 
 
-def cut(text: str, width: int, style: str = "") -> Text:
-    """Return a text as one line of at most `width` columns."""
+def fit(text: str, style: str = "") -> Text:
+    """Return a text as one line, which is cut with an ellipsis where the console or a table's column is narrower."""
     from benchflow.cli.terminal import line
 
-    made = line(text, style=style, no_wrap=True)
-    made.truncate(width, overflow="ellipsis")
-    return made
+    return line(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,10 +15,9 @@ from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
-from rich.text import Text as StyledText
 
 from benchflow.cli.job_report import show_question
-from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, one_line, reward, seconds
+from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, fit, one_line, reward, seconds
 from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
 from benchflow.contracts import ids
 from benchflow.contracts.counts import Counts, RewardSums
@@ -229,12 +228,21 @@ class Board:
     def __rich__(self) -> RenderableType:
         """Return the board as rich draws it."""
         if self.progress is None:
-            trouble = ("\n   " + one_line(self.troubles.of_job), "yellow") if self.troubles.of_job else ""
-            return Text.assemble(self._frame(), ("  waiting for the worker  " + self._elapsed(), "dim"), trouble)
+            waits = Rows.grid(padding=(0, 2))
+            waits.add_column()
+            waits.add_column(overflow="fold")
+            waits.add_row(self._spinner, Text(f"waiting for the worker  {self._elapsed()}", "dim"))
+            if self.troubles.of_job:
+                waits.add_row("", Text(one_line(self.troubles.of_job), "yellow"))
+            return waits
         rows = Rows.grid(padding=(0, 2), expand=True)
         rows.add_column(width=1)
-        rows.add_column(no_wrap=True)
-        rows.add_column(no_wrap=True, style="dim")
+        # The names are cut so that the columns after them keep their place. On a wide screen, reasons get most of the
+        # columns beyond 80.
+        for_reasons = max(0, self._width - 80) * 4 // 5 if self.troubles.of_rollouts else 0
+        room = max(20, self._width - _OTHER_COLUMNS - for_reasons)
+        rows.add_column(no_wrap=True, overflow="ellipsis", max_width=room - room // 3)
+        rows.add_column(no_wrap=True, overflow="ellipsis", max_width=room // 3, style="dim")
         rows.add_column(no_wrap=True, justify="right", width=9)
         rows.add_column(no_wrap=True, justify="right", style="dim", min_width=6)
         # It has the width that the others leave: a long reason is cut, and not the rollout's name.
@@ -251,7 +259,7 @@ class Board:
         failure = outcome.error or outcome.verifier_error
         rows.add_row(
             Text(STATUS_SIGNS[outcome.status], style),
-            *self._who(outcome.id),
+            *self._labels.of(outcome.id),
             Text(_earned(outcome), style),
             seconds(outcome.seconds),
             Text(" · ".join(part for part in (follows, failure.category if failure else "") if part)),
@@ -261,14 +269,14 @@ class Board:
         known = self.phases.get(rollout)
         since = f"{max(0.0, time.time() - known.since):.0f} s" if known else ""
         rows.add_row(
-            self._frame(),
-            *self._who(rollout),
+            self._spinner,
+            *self._labels.of(rollout),
             Text(known.phase if known else "…", "cyan"),
             since,
             self._detail(rollout, known),
         )
 
-    def _detail(self, rollout: str, known: RolloutProgress | None) -> StyledText:
+    def _detail(self, rollout: str, known: RolloutProgress | None) -> Text:
         trouble = self.troubles.of_rollouts.get(rollout)
         if trouble:
             return Text(one_line(trouble), "yellow")
@@ -312,23 +320,7 @@ class Board:
         parts = [f"{agent} {' '.join(means)}" for agent in self._agents if (means := _means(counts.agents.get(agent)))]
         if len(self._agents) < 2 or not parts:
             return []
-        made = line("   mean reward  " + " · ".join(parts), style="bold")
-        made.truncate(self._width, overflow="ellipsis")
-        return [made]
-
-    def _who(self, rollout: str) -> list[Text]:
-        """Return task and agent, cut so that the columns after them keep their place."""
-        parts = [line(part) for part in self._labels.of(rollout)]
-        # On a wide screen, reasons get most of the columns beyond 80.
-        for_reasons = max(0, self._width - 80) * 4 // 5 if self.troubles.of_rollouts else 0
-        room = max(20, self._width - _OTHER_COLUMNS - for_reasons)
-        for part, width in zip(parts, (room - room // 3, room // 3), strict=True):
-            part.truncate(width, overflow="ellipsis")
-        return parts
-
-    def _frame(self) -> StyledText:
-        frame = self._spinner.render(time.monotonic())
-        return frame if isinstance(frame, StyledText) else Text("·")
+        return [fit("   mean reward  " + " · ".join(parts), "bold")]
 
     def _elapsed(self) -> str:
         minutes, rest = divmod(int(time.monotonic() - self._started), 60)

@@ -3,6 +3,9 @@
 A branch path is drawn straight down, its children to the right of it. Nodes without anything to show share a line with
 the next node of their branch path; text that exceeds the width continues in the next line. In a large tree, children
 are folded into one line, which has the range of their returns and names those that failed.
+
+rich's `Tree` has no child in its parent's column, and cuts the text of the nodes on deep levels away: of 16 levels, 60
+columns wide, it shows 13 names.
 """
 
 from __future__ import annotations
