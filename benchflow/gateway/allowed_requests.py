@@ -59,7 +59,7 @@ class AllowedHeader(Model):
 
 
 @dataclass(frozen=True)
-class Passed:
+class Forwarding:
     """How a request is forwarded."""
 
     path: str
@@ -96,7 +96,7 @@ def is_allowed_header(name: str) -> bool:
     )
 
 
-def find_allowed(registration: Registration, method: str, raw_path: str, raw_query: str) -> Passed | None:
+def find_allowed(registration: Registration, method: str, raw_path: str, raw_query: str) -> Forwarding | None:
     """Return how a rollout's request is forwarded; None if it is refused.
 
     Args:
@@ -110,10 +110,10 @@ def find_allowed(registration: Registration, method: str, raw_path: str, raw_que
         return None
     for row in allowed_requests():
         if row.api == registration.api and row.method == method and row.pattern.fullmatch(path):
-            query = _passing(row, raw_query)
-            return Passed(path + query, row.counts_as == "call", row.counts_as)
+            query = _filter_query(row, raw_query)
+            return Forwarding(path + query, row.counts_as == "call", row.counts_as)
     if f"{method} {path}" in registration.requests:
-        return Passed(path, is_generation=False, counts_as="call")
+        return Forwarding(path, is_generation=False, counts_as="call")
     return None
 
 
@@ -138,7 +138,7 @@ def canonical_path(raw: str) -> str | None:
     return "/" + "/".join(parts)
 
 
-def _passing(row: AllowedRequest, raw_query: str) -> str:
+def _filter_query(row: AllowedRequest, raw_query: str) -> str:
     """Return the allowed part of a query, with its question mark: each parameter once, in the row's order."""
     given = dict(parse_qsl(raw_query))
     passing = [f"{name}={quote(given[name])}" for name, values in row.query.items() if given.get(name) in values]

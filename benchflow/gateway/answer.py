@@ -17,9 +17,9 @@ from benchflow.gateway.key_cutter import KeyForms
 from benchflow.gateway.memory_budget import RESPONSE_LIMIT
 from benchflow.gateway.plain_body import UnpackingError, unpack
 from benchflow.gateway.upstream import HOP_BY_HOP
-from benchflow.llm_apis import Dialect, Document, ParsedResponse, count_spoken, documents
+from benchflow.llm_apis import Dialect, Document, ParsedResponse, count_output, documents
 
-_SET_HERE = HOP_BY_HOP | {"content-length", "date", "server"}
+_SET_BY_SERVER = HOP_BY_HOP | {"content-length", "date", "server"}
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """Control characters that no header's value may have. Some endpoints send them, and aiohttp's server would fail on
@@ -53,7 +53,7 @@ class RecordedResponse:
 
     async def begin(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
         """Send the head of a response whose body will follow. `length` is that of the body; None if it is not known."""
-        self._stream = web.StreamResponse(status=status, headers=_passed_on(headers.items()))
+        self._stream = web.StreamResponse(status=status, headers=_drop_connection_headers(headers.items()))
         self._stream.content_length = length
         self._note(status, headers)
         await self._stream.prepare(self._request)
@@ -77,7 +77,7 @@ class RecordedResponse:
         self._note(status, headers)
         self._first_byte = time.monotonic()
         self.body += body
-        self._stream = web.Response(status=status, headers=_passed_on(headers.items()), body=body)
+        self._stream = web.Response(status=status, headers=_drop_connection_headers(headers.items()), body=body)
         return self._stream
 
     def refuse(self, dialect: Dialect, status: int, error: CallError) -> web.StreamResponse:
@@ -119,9 +119,9 @@ def _ms(moment: float | None, began: float) -> float | None:
     return None if moment is None else round(1000 * (moment - began), 3)
 
 
-def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
+def _drop_connection_headers(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
     """Return the headers without those of a single connection and those that this server sets."""
-    return CIMultiDict((name, value) for name, value in headers if name.lower() not in _SET_HERE)
+    return CIMultiDict((name, value) for name, value in headers if name.lower() not in _SET_BY_SERVER)
 
 
 def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacked: bool) -> CIMultiDict[str]:
@@ -146,20 +146,20 @@ def plain_headers(headers: CIMultiDictProxy[str], forms: KeyForms, *, is_unpacke
     )
 
 
-class ReadAnswer(NamedTuple):
+class ParsedAnswer(NamedTuple):
     """A parsed response."""
 
-    answered: ParsedResponse
+    sent: ParsedResponse
     """All that the endpoint has sent."""
 
-    heard: ParsedResponse
-    """The part that was delivered to the agent; the same as `answered` for a compressed body."""
+    delivered: ParsedResponse
+    """The part that was delivered to the agent; the same as `sent` for a compressed body."""
 
-    spoken: int
+    output_chars: int
     """Characters of model output."""
 
 
-def read_answer(body: bytes, delivered: int, encoding: str, dialect: Dialect | None) -> ReadAnswer:
+def parse_answer(body: bytes, delivered: int, encoding: str, dialect: Dialect | None) -> ParsedAnswer:
     """Parse a response.
 
     Args:
@@ -172,19 +172,19 @@ def read_answer(body: bytes, delivered: int, encoding: str, dialect: Dialect | N
         plain = unpack(body, encoding, RESPONSE_LIMIT)
     except UnpackingError:
         plain = b""
-    found = spoken = 0
+    found = output_chars = 0
 
     def counted() -> Iterator[Document]:
-        nonlocal found, spoken
+        nonlocal found, output_chars
         for document in documents(plain):
-            found, spoken = found + 1, spoken + count_spoken(document)
+            found, output_chars = found + 1, output_chars + count_output(document)
             yield document
 
     if dialect is None:
         collections.deque(counted(), maxlen=0)
-        return ReadAnswer(ParsedResponse(), ParsedResponse(), spoken)
-    answered = heard = dialect.parse_response(counted())
+        return ParsedAnswer(ParsedResponse(), ParsedResponse(), output_chars)
+    sent = received = dialect.parse_response(counted())
     if delivered < len(body) and not encoding:
-        heard = dialect.parse_response(documents(body[:delivered]))
+        received = dialect.parse_response(documents(body[:delivered]))
     # A body that holds no JSON document may be model output as a whole.
-    return ReadAnswer(answered, heard, spoken or (0 if found else len(plain)))
+    return ParsedAnswer(sent, received, output_chars or (0 if found else len(plain)))

@@ -28,7 +28,7 @@ MAX_INTERVALS = 150
 _RECORD_BYTES = 8192
 """Size of the record: more than the maximum of intervals takes."""
 
-_LOOK_EVERY_SEC = 1.0
+_POLL_INTERVAL_SEC = 1.0
 
 
 class Blockage:
@@ -44,7 +44,7 @@ class Blockage:
             StoreError: The disk has no space for it.
         """
         self._record = record
-        self.intervals: list[tuple[float, float]] = _recorded(record)
+        self.intervals: list[tuple[float, float]] = _load_intervals(record)
         """Begin and end of each, by this host's monotonic clock, in order of their ends."""
         with storage_errors(record):
             overwrite(record, self._line())
@@ -67,7 +67,7 @@ class Blockage:
         return text.encode().ljust(_RECORD_BYTES)
 
 
-def _recorded(record: Path) -> list[tuple[float, float]]:
+def _load_intervals(record: Path) -> list[tuple[float, float]]:
     """Return the intervals in a record; none if it is missing or invalid, or is from before a reboot of this host."""
     with suppress(OSError, ValueError, TypeError):
         intervals = [(float(began), float(ended)) for began, ended in json.loads(record.read_bytes())]
@@ -84,20 +84,20 @@ class AbsenceWatch:
 
         Args:
             blockages: Called after each absence. Returns the blockages to which it is added.
-            record: File in which the next gateway finds the time of this one's last look.
+            record: File in which the next gateway finds the time of this one's last check.
         """
         self._blockages = blockages
         self._record = record
         self._seen = time.monotonic()
 
     def resume(self) -> None:
-        """Add the time since the last look of an earlier gateway, if there was one since this host was booted."""
+        """Add the time since the last check of an earlier gateway, if there was one since this host was booted."""
         with suppress(OSError, ValueError):
             self._seen = min(self._seen, float(self._record.read_text()))
-        self.look()
+        self.check()
 
-    def look(self) -> None:
-        """Add the time since the last look, if the gateway was absent in it."""
+    def check(self) -> None:
+        """Add the time since the last check, if the gateway was absent in it."""
         seen, self._seen = self._seen, time.monotonic()
         if self._seen - seen > FROZEN_SEC:
             for blockage in self._blockages():
@@ -106,12 +106,12 @@ class AbsenceWatch:
     async def run(self) -> None:
         """Look every second until cancelled."""
         while True:
-            self.look()
-            self._note()
-            await asyncio.sleep(_LOOK_EVERY_SEC)
+            self.check()
+            self._store_last_check()
+            await asyncio.sleep(_POLL_INTERVAL_SEC)
 
-    def _note(self) -> None:
-        """Store the time of the last look for the next gateway."""
+    def _store_last_check(self) -> None:
+        """Store the time of the last check for the next gateway."""
         # Best effort: no call depends on it.
         with suppress(OSError):
             overwrite(self._record, f"{self._seen:020.3f}".encode())

@@ -19,33 +19,37 @@ _BYTES_OF_TOKEN = 4
 """Approximate bytes of a token of text, in most languages."""
 
 
-def estimate_usage(told: CallUsage | None, asked: int, answered: int) -> CallUsage:
+def estimate_usage(reported: CallUsage | None, request_bytes: int, output_chars: int) -> CallUsage:
     """Return the reported usage of a call, raised to an estimate where its report is missing or incomplete.
 
     Without it an agent could read every response except its last event, or send requests whose responses report no
     usage, and use up nothing.
 
     Args:
-        told: Usage that the endpoint has reported so far; None for none.
-        asked: Bytes of the request.
-        answered: Characters of model output.
+        reported: Usage that the endpoint has reported so far; None for none.
+        request_bytes: Bytes of the request.
+        output_chars: Characters of model output.
     """
-    told = told or CallUsage()
-    guess = {"input_tokens": asked // _BYTES_OF_TOKEN, "output_tokens": answered // _BYTES_OF_TOKEN}
-    more = {name: max(getattr(told, name), number) for name, number in guess.items()}
-    more["cached_tokens"] = min(told.cached_tokens, more["input_tokens"])
-    more["cache_write_tokens"] = min(told.cache_write_tokens, more["input_tokens"] - more["cached_tokens"])
-    more["hour_cache_write_tokens"] = min(told.hour_cache_write_tokens, more["cache_write_tokens"])
-    return told.model_copy(update={**more, "is_estimated": True})
+    reported = reported or CallUsage()
+    guess = {"input_tokens": request_bytes // _BYTES_OF_TOKEN, "output_tokens": output_chars // _BYTES_OF_TOKEN}
+    more = {name: max(getattr(reported, name), number) for name, number in guess.items()}
+    more["cached_tokens"] = min(reported.cached_tokens, more["input_tokens"])
+    more["cache_write_tokens"] = min(reported.cache_write_tokens, more["input_tokens"] - more["cached_tokens"])
+    more["hour_cache_write_tokens"] = min(reported.hour_cache_write_tokens, more["cache_write_tokens"])
+    return reported.model_copy(update={**more, "is_estimated": True})
 
 
-def is_plausible(told: CallUsage) -> bool:
+def is_plausible(reported: CallUsage) -> bool:
     """Return whether the reported usage can be true.
 
     No model answers without input, and cached tokens are a part of the input.
     """
-    has_any = bool(told.input_tokens or told.output_tokens)
-    return has_any and not told.is_estimated and told.cached_tokens + told.cache_write_tokens <= told.input_tokens
+    has_any = bool(reported.input_tokens or reported.output_tokens)
+    return (
+        has_any
+        and not reported.is_estimated
+        and reported.cached_tokens + reported.cache_write_tokens <= reported.input_tokens
+    )
 
 
 class Meter:
@@ -71,7 +75,7 @@ class Meter:
 
     def admit(self) -> LimitName | None:
         """Return the limit that forbids another call, and note it as exhausted; None if none does."""
-        reached = self.reached()
+        reached = self.find_reached_limit()
         self.exhausted = reached or self.exhausted
         return reached
 
@@ -87,7 +91,7 @@ class Meter:
         """Return whether the rollout may send another body, after those that were refused."""
         return self._refused_bodies < MAX_REFUSED_BODIES
 
-    def reached(self) -> LimitName | None:
+    def find_reached_limit(self) -> LimitName | None:
         """Return the limit that is reached, without noting it as exhausted; None if none is."""
         totals, limits = self.totals, self.limits
         used: dict[LimitName, float] = {

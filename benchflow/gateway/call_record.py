@@ -161,16 +161,16 @@ class Record:
                 for text in file:
                     # A line that was changed by hand is skipped.
                     with contextlib.suppress(ValueError, KeyError, TypeError):
-                        _take(text, past, meter)
+                        _count_line(text, past, meter)
         for id_ in past.unanswered:
-            self.append(_restarted(id_))
+            self.append(_make_restart_line(id_))
         for head in past.unanswered.values():
-            _count(head, {}, meter)
+            _meter_call(head, {}, meter)
         past.unanswered.clear()
         return past
 
 
-def head_of(text: bytes) -> dict[str, Any] | None:
+def parse_head(text: bytes) -> dict[str, Any] | None:
     """Parse a request line without its body. Return None for another line; raise `ValueError` for invalid JSON."""
     if not text.startswith(_REQUEST):
         return None
@@ -179,9 +179,9 @@ def head_of(text: bytes) -> dict[str, Any] | None:
     return head
 
 
-def _take(text: bytes, past: Past, meter: Meter) -> None:
+def _count_line(text: bytes, past: Past, meter: Meter) -> None:
     """Count a line of the record in `past`; a response also in the meter."""
-    head = head_of(text)
+    head = parse_head(text)
     if head is not None:
         past.unanswered[head["id"]] = head
         past.requests += 1
@@ -193,12 +193,12 @@ def _take(text: bytes, past: Past, meter: Meter) -> None:
     if response["type"] == "refused":
         past.refusals.restore(response)
         return
-    asked = past.unanswered.pop(response.get("id"), None)
-    if asked is not None:
-        _count(asked, response, meter)
+    request = past.unanswered.pop(response.get("id"), None)
+    if request is not None:
+        _meter_call(request, response, meter)
 
 
-def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -> None:
+def _meter_call(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -> None:
     """Count a recorded call in the meter, as it was counted when it was made. `response` is empty for none."""
     error = (response.get("error") or {}).get("kind")
     if error in NOT_SENT:
@@ -217,7 +217,7 @@ def _count(head: Mapping[str, Any], response: Mapping[str, Any], meter: Meter) -
         meter.end(CallUsage.model_validate(usage) if usage else None, answered=answered)
 
 
-def _restarted(id_: str) -> str:
+def _make_restart_line(id_: str) -> str:
     """Return the response line of a call during which the gateway ended."""
     message = "the gateway was ended while the call was under way"
     answer = ResponseLine(

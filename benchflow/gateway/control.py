@@ -120,58 +120,60 @@ class ControlApp:
     def app(self) -> web.Application:
         """Return the application: one path for each kind of request."""
         app = web.Application(client_max_size=16 * 1024 * 1024)
-        app.router.add_post("/register", _door(Registration, self._register))
-        app.router.add_post("/forget", _door(Named, self._forget))
-        app.router.add_post("/attribute", _door(Attribute, self._attribute))
-        app.router.add_post("/hold", _door(Hold, self._hold))
-        app.router.add_post("/status", _door(Named, self._status))
-        app.router.add_post("/statuses", _door(Nothing, self._statuses))
-        app.router.add_post("/quiet", _door(Quiet, self._quiet))
-        app.router.add_post("/ping", _door(Nothing, self._ping))
+        app.router.add_post("/register", _make_handler(Registration, self._register))
+        app.router.add_post("/forget", _make_handler(Named, self._forget))
+        app.router.add_post("/attribute", _make_handler(Attribute, self._attribute))
+        app.router.add_post("/hold", _make_handler(Hold, self._hold))
+        app.router.add_post("/status", _make_handler(Named, self._status))
+        app.router.add_post("/statuses", _make_handler(Nothing, self._statuses))
+        app.router.add_post("/quiet", _make_handler(Quiet, self._quiet))
+        app.router.add_post("/ping", _make_handler(Nothing, self._ping))
         return app
 
-    async def _register(self, asked: Registration) -> Model:
-        return (await self._rollouts.register(asked)).status()
+    async def _register(self, request: Registration) -> Model:
+        return (await self._rollouts.register(request)).status()
 
-    async def _forget(self, asked: Named) -> Model:
-        self._rollouts.forget(asked.id)
+    async def _forget(self, request: Named) -> Model:
+        self._rollouts.forget(request.id)
         return Nothing()
 
-    async def _attribute(self, asked: Attribute) -> Model:
-        return self._rollouts.attribute(asked.id, asked.attribution).status()
+    async def _attribute(self, request: Attribute) -> Model:
+        return self._rollouts.attribute(request.id, request.attribution).status()
 
-    async def _hold(self, asked: Hold) -> Model:
-        return self._rollouts.hold(asked.id, asked.held).status()
+    async def _hold(self, request: Hold) -> Model:
+        return self._rollouts.hold(request.id, request.held).status()
 
-    async def _status(self, asked: Named) -> Model:
+    async def _status(self, request: Named) -> Model:
         # Right after a freeze, this request may be handled before the watch notices the freeze.
-        self._absence.look()
-        return self._rollouts.get(asked.id).status()
+        self._absence.check()
+        return self._rollouts.get(request.id).status()
 
-    async def _statuses(self, asked: Nothing) -> Model:
+    async def _statuses(self, request: Nothing) -> Model:
         return Statuses(rollouts=[rollout.status() for rollout in self._rollouts.all()])
 
-    async def _quiet(self, asked: Quiet) -> Model:
-        rollout = self._rollouts.get(asked.id)
-        quiet = await rollout.until_quiet(asked.quiet_for, asked.timeout)
+    async def _quiet(self, request: Quiet) -> Model:
+        rollout = self._rollouts.get(request.id)
+        quiet = await rollout.until_quiet(request.quiet_for, request.timeout)
         return QuietAnswer(quiet=quiet, status=rollout.status())
 
-    async def _ping(self, asked: Nothing) -> Model:
+    async def _ping(self, request: Nothing) -> Model:
         return self._info()
 
 
-def _door(asked: type[Model], answer: Callable[[Any], Awaitable[Model]]) -> Callable[..., Awaitable[web.Response]]:
+def _make_handler(
+    request_type: type[Model], answer: Callable[[Any], Awaitable[Model]]
+) -> Callable[..., Awaitable[web.Response]]:
     """Return the handler of a path, which validates the request and sends the response or a `ErrorResponse`.
 
     Args:
-        asked: Model of the request.
+        request_type: Model of the request.
         answer: Returns the response. A `BenchFlowError` that it raises becomes a `ErrorResponse` with status 400.
     """
 
     async def handle(request: web.Request) -> web.Response:
         try:
             try:
-                question = asked.model_validate_json(await request.read())
+                question = request_type.model_validate_json(await request.read())
             except ValidationError as error:
                 first = error.errors(include_input=False)[0]
                 key = ".".join(str(part) for part in first["loc"])

@@ -150,8 +150,8 @@ def endpoint_error(
         return ModelEndpointError(message, key="model", remedy="check that the model and the agent fit each other")
     if problem.status is not None and problem.words:
         return ModelEndpointError(f"{model} did not answer: {status}{words}", key="base_url", remedy=remedy)
-    said = problem.message if problem.message.startswith(base_url) else f"{base_url}: {problem.message}"
-    return ModelEndpointError(f"{model} did not answer: {said}", key="base_url", remedy=remedy)
+    words = problem.message if problem.message.startswith(base_url) else f"{base_url}: {problem.message}"
+    return ModelEndpointError(f"{model} did not answer: {words}", key="base_url", remedy=remedy)
 
 
 def _names(words: str, known: Sequence[str]) -> bool:

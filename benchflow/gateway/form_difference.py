@@ -59,7 +59,7 @@ def _member(value: Any, at: str, name: str, depth: int) -> list[Line]:
 def short_diff(before: Any, after: Any) -> str:
     """Return a unified diff of two documents, with places as hunk headers, limited in size; empty if equal."""
     old, new = lines_of(before), lines_of(after)
-    start = _common([text for _, text in old], [text for _, text in new])
+    start = _count_common([text for _, text in old], [text for _, text in new])
     if start == len(old) == len(new):
         return ""
     start = max(0, start - _CONTEXT)
@@ -73,7 +73,7 @@ def short_diff(before: Any, after: Any) -> str:
 
 def shared_lines(before: Any, after: Any) -> int:
     """Return the number of first lines that two documents have in common."""
-    return _common([text for _, text in lines_of(before)], [text for _, text in lines_of(after)])
+    return _count_common([text for _, text in lines_of(before)], [text for _, text in lines_of(after)])
 
 
 def _hunks(old: Sequence[Line], new: Sequence[Line]) -> list[str]:
@@ -86,20 +86,20 @@ def _hunks(old: Sequence[Line], new: Sequence[Line]) -> list[str]:
         shown.append(f"@@ {place} @@")
         for what, i1, i2, j1, j2 in group:
             if what == "equal":
-                shown += [" " + _cut(text) for _, text in old[i1:i2]]
+                shown += [" " + _shorten(text) for _, text in old[i1:i2]]
             else:
-                shown += _changed([t for _, t in old[i1:i2]], [t for _, t in new[j1:j2]])
+                shown += _diff_lines([t for _, t in old[i1:i2]], [t for _, t in new[j1:j2]])
     return shown
 
 
-def _changed(old: Sequence[str], new: Sequence[str]) -> list[str]:
+def _diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
     """Return removed and added lines; long ones are cut so that their difference can be seen."""
-    skips = [_common(a, b) for a, b in zip(old, new, strict=False)]
-    removed = ["-" + _cut(text, skips[n] if n < len(skips) else 0) for n, text in enumerate(old)]
-    return removed + ["+" + _cut(text, skips[n] if n < len(skips) else 0) for n, text in enumerate(new)]
+    skips = [_count_common(a, b) for a, b in zip(old, new, strict=False)]
+    removed = ["-" + _shorten(text, skips[n] if n < len(skips) else 0) for n, text in enumerate(old)]
+    return removed + ["+" + _shorten(text, skips[n] if n < len(skips) else 0) for n, text in enumerate(new)]
 
 
-def _cut(text: str, same: int = 0) -> str:
+def _shorten(text: str, same: int = 0) -> str:
     """Return a long line cut to a window around the end of its first `same` characters."""
     if len(text) <= MAX_WIDTH:
         return text
@@ -108,7 +108,7 @@ def _cut(text: str, same: int = 0) -> str:
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
 
 
-def _common(before: Sequence[Any], after: Sequence[Any]) -> int:
+def _count_common(before: Sequence[Any], after: Sequence[Any]) -> int:
     """Return the number of first items that are equal."""
     for number, (one, other) in enumerate(zip(before, after, strict=False)):
         if one != other:
@@ -157,7 +157,7 @@ def is_prefix(before: Mapping[str, Any], after: Mapping[str, Any], rules: Normal
     # Later messages must not influence how identifiers are renamed.
     head = {**after, name: _items(after.get(name))[: len(first)]}
     old, new = rules({**before, name: first}), rules(head)
-    shared = _common(old[name], new[name])
+    shared = _count_common(old[name], new[name])
     kept = (name, *rules.frame)
     old, new = ({key: form[key] for key in kept if form.get(key)} for form in (old, new))
     return Prefix(old == new, shared, len(first), short_diff(old, new))

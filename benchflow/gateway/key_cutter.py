@@ -58,7 +58,7 @@ class KeyForms:
         """Return the name or value of a header with each form of the key covered."""
         return self.cover(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
-    def cover_begun(self, data: bytes) -> tuple[bytes, bytes]:
+    def cover_decided(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the data covered as far as it is decided, and the rest, which may be the beginning of a form."""
         return self._cover(data, None)
 
@@ -73,7 +73,7 @@ class KeyForms:
         at = 0
         while True:
             # A form that is found may end within another one that has begun: decide again from its end on.
-            limit = self._find_begun(data, at) if undecided is None else undecided
+            limit = self._find_partial(data, at) if undecided is None else undecided
             found: list[tuple[int, int]] = []
             if has_fixed and (match := self._pattern.search(data, at)):
                 found.append((match.start(), -match.end()))
@@ -88,10 +88,10 @@ class KeyForms:
             done += [data[at:start], self._label[:length].ljust(length, b"*")]
             at = -end
 
-    def _find_begun(self, data: bytes, at: int) -> int:
+    def _find_partial(self, data: bytes, at: int) -> int:
         """Return the start of the longest suffix of `data[at:]` that may begin a form; `len(data)` if there is none."""
         assert self._escaped is not None
-        found = self._escaped.find_begun(data, at)
+        found = self._escaped.find_partial(data, at)
         for form in self._fixed:
             start = data.find(form[:1], max(at, len(data) - len(form) + 1), found)
             while start >= 0:
@@ -108,16 +108,16 @@ class KeyCutter:
     def __init__(self, forms: KeyForms) -> None:
         """Make it for a key."""
         self._forms = forms
-        self._held = b""
+        self._buffer = b""
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes that may be forwarded after a further piece."""
-        passing, self._held = self._forms.cover_begun(self._held + data)
+        passing, self._buffer = self._forms.cover_decided(self._buffer + data)
         return passing
 
     def end(self) -> bytes:
         """Return the buffered bytes at the end of the stream, covered."""
-        rest, self._held = self._forms.cover(self._held), b""
+        rest, self._buffer = self._forms.cover(self._buffer), b""
         return rest
 
 
@@ -182,7 +182,7 @@ class _EscapedForms:
             at = escape.start() + 1
         return None
 
-    def find_begun(self, data: bytes, at: int) -> int:
+    def find_partial(self, data: bytes, at: int) -> int:
         """Return the start of the longest suffix of `data[at:]` that may begin a form; `len(data)` if there is none."""
         for first in self._first.finditer(data, max(at, len(data) - self.max_length)):
             if self._follow(data, first.start())[1]:

@@ -15,10 +15,10 @@ from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
 from benchflow.gateway.gateway_client import make_token
 from benchflow.gateway.key_cutter import key_forms
 from benchflow.gateway.upstream import (
-    Asking,
     Attempts,
     NoAnswerError,
     Outage,
+    RetryContext,
     Upstream,
     find_key,
     read_beginning,
@@ -83,13 +83,15 @@ async def probe(
     headers = upstream_headers(CIMultiDictProxy(given), registration, key)
     url = upstream_url(registration, DIALECTS[api].path.format(model=model))
     body = json.dumps(_question(api, base_url, model)).encode()
-    asking = Asking(Outage(lambda sent: None), key_forms(*(key or ("", ""))).cover_text, model)
+    retry_context = RetryContext(Outage(lambda sent: None), key_forms(*(key or ("", ""))).cover_text, model)
     upstream = Upstream()
     try:
-        response = await upstream.ask(registration, "POST", url, headers, body, Attempts(time.monotonic()), asking)
+        response = await upstream.ask(
+            registration, "POST", url, headers, body, Attempts(time.monotonic()), retry_context
+        )
         if response.status < 300:
-            return await _read_problem(response, api, asking, model)
-        words = await read_words(response, asking.cover)
+            return await _read_problem(response, api, retry_context, model)
+        words = await read_words(response, retry_context.cover)
         problem = CallProblem("upstream_status", words, status=response.status, words=words, model=model)
         return None if response.status in _OF_PARAMETERS and not problem.is_refusal else problem
     except NoAnswerError as error:
@@ -98,7 +100,9 @@ async def probe(
         await upstream.close()
 
 
-async def _read_problem(response: ClientResponse, api: Api, asking: Asking, model: str) -> CallProblem | None:
+async def _read_problem(
+    response: ClientResponse, api: Api, retry_context: RetryContext, model: str
+) -> CallProblem | None:
     """Return why a response with a good status is no model's response, such as a login page; None if it is one."""
     body = await read_beginning(response, ANSWER_BYTES, ANSWER_SEC)
     if len(body) >= ANSWER_BYTES or response.headers.get("Content-Encoding", "identity") != "identity":
@@ -107,7 +111,7 @@ async def _read_problem(response: ClientResponse, api: Api, asking: Asking, mode
     answered = DIALECTS[api].parse_response(found)
     if answered.finish != "error" and (answered.finish or any(is_answer(document) for document in found)):
         return None
-    words = endpoint_words(asking.cover(body.decode("utf-8", "replace")))
+    words = endpoint_words(retry_context.cover(body.decode("utf-8", "replace")))
     what = f"it answered {response.status} with what is no answer of a model"
     return CallProblem("told_error", f"{what}: {words}" if words else what, model=model)
 

@@ -136,13 +136,13 @@ class Normaliser:
 
     def __call__(self, body: Any) -> Any:
         """Return the normal form of a parsed body, or of a text. The body is not changed."""
-        bare = self._bare(body, self._drop, self._flatten, self._results, False)
+        bare = self._strip(body, self._drop, self._flatten, self._results, False)
         naming = _Naming(self._rename)
-        for leaf in self._leaves(bare):
+        for leaf in self._iter_texts(bare):
             naming.learn(*leaf)
-        return self._named(bare, naming, self._ids, self._results, False, top=True)
+        return self._rename_ids(bare, naming, self._ids, self._results, False, top=True)
 
-    def _bare(self, value: Any, drop: Selectors, flatten: Selectors, results: Selectors, inside: bool) -> Any:
+    def _strip(self, value: Any, drop: Selectors, flatten: Selectors, results: Selectors, inside: bool) -> Any:
         """Return the value without noise. `inside`: whether it is in the result of a tool."""
         if isinstance(value, str):
             return self._text(value, inside)
@@ -153,9 +153,9 @@ class Normaliser:
                 continue
             flat, flatten_below = flatten.down(key, item)
             result, results_below = results.down(key, item)
-            item = self._bare(item, drop_below, flatten_below, results_below, inside or result)
-            made.append((key, _flat(item) if flat else item))
-        return _like(value, made)
+            item = self._strip(item, drop_below, flatten_below, results_below, inside or result)
+            made.append((key, _flatten_block(item) if flat else item))
+        return _rebuild(value, made)
 
     def _text(self, text: str, inside: bool) -> str:
         """Return a text with its noise replaced. `inside`: whether it is in the result of a tool."""
@@ -166,7 +166,7 @@ class Normaliser:
                 text = pattern.sub(replacement, text)
         return text
 
-    def _leaves(self, body: Any) -> Iterator[tuple[str, str | None, bool]]:
+    def _iter_texts(self, body: Any) -> Iterator[tuple[str, str | None, bool]]:
         """Yield every text in order, its kind if all of it is an identifier, and whether it is in a tool's result."""
         if isinstance(body, str):
             yield body, None, False
@@ -183,7 +183,7 @@ class Normaliser:
                     below.append((item, ids_below, results_below, inside or result, False))
             stack += reversed(below)
 
-    def _named(self, value: Any, naming: _Naming, ids: Any, results: Selectors, inside: bool, *, top: bool) -> Any:
+    def _rename_ids(self, value: Any, naming: _Naming, ids: Any, results: Selectors, inside: bool, *, top: bool) -> Any:
         """Return the value with every learnt identifier renamed."""
         if isinstance(value, str):
             return naming.text(value, inside)
@@ -194,8 +194,10 @@ class Normaliser:
             if isinstance(item, str) and kind:
                 made.append((key, naming.whole(item)))
             else:
-                made.append((key, self._named(item, naming, ids_below, results_below, inside or result, top=False)))
-        return _like(value, made)
+                made.append(
+                    (key, self._rename_ids(item, naming, ids_below, results_below, inside or result, top=False))
+                )
+        return _rebuild(value, made)
 
 
 @functools.lru_cache(maxsize=256)
@@ -217,7 +219,7 @@ class _Naming:
         if kind:
             self._learn(text, kind)
         elif not _is_data(text):
-            for _, _, id_, found in self._found(text, inside):
+            for _, _, id_, found in self._find(text, inside):
                 self._learn(id_, found)
 
     def whole(self, id_: str) -> str:
@@ -232,7 +234,7 @@ class _Naming:
         """Return the text with every learnt identifier renamed."""
         if _is_data(text):
             return text
-        found = [(start, end, id_) for start, end, id_, _ in self._found(text, inside)]
+        found = [(start, end, id_) for start, end, id_, _ in self._find(text, inside)]
         found += [(m.start(), m.end(), m[0]) for m in _TOKEN.finditer(text) if m[0] in self._kinds]
         parts, at = [], 0
         for start, end, id_ in sorted(found, key=lambda one: (one[0], -one[1])):
@@ -245,7 +247,7 @@ class _Naming:
         named = _NAME.fullmatch(id_)
         self._kinds.setdefault(id_, named[1] if named else kind)
 
-    def _found(self, text: str, inside: bool) -> Iterator[tuple[int, int, str, str]]:
+    def _find(self, text: str, inside: bool) -> Iterator[tuple[int, int, str, str]]:
         """Yield start, end, identifier and kind of everything in a text that a pattern matches."""
         for match in _NAME.finditer(text):
             yield match.start(), match.end(), match[0], match[1]
@@ -277,14 +279,14 @@ def _members(value: Any, last: str | None = None) -> list[tuple[Any, Any]]:
     return list(enumerate(value)) if isinstance(value, list) else []
 
 
-def _like(value: Any, made: list[tuple[Any, Any]]) -> Any:
+def _rebuild(value: Any, made: list[tuple[Any, Any]]) -> Any:
     """Return the made members as an object or an array, like the value; the value itself if it is neither."""
     if isinstance(value, dict):
         return dict(made)
     return [item for _, item in made] if isinstance(value, list) else value
 
 
-def _flat(value: Any) -> Any:
+def _flatten_block(value: Any) -> Any:
     """Return the text of a list that holds one text block and nothing else; any other value as it is."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) and set(value[0]) == {"type", "text"}:
         return value[0]["text"] if value[0]["type"] == "text" else value

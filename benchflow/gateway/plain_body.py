@@ -37,7 +37,7 @@ class Unpacker:
         self._start = b""
         self._inflate = zlib.decompressobj(self._wbits) if self._wbits is not None else None
         self._left = limit
-        self._is_begun = False
+        self._has_started = False
 
     @property
     def is_packed(self) -> bool:
@@ -51,7 +51,7 @@ class Unpacker:
             if len(self._start) < 2:
                 return b""
             data = self._decide()
-        found = self._unpacked(data)
+        found = self._unpack(data)
         self._left -= len(found)
         if self._left < 0:
             raise UnpackingError("the body is too large")
@@ -60,7 +60,7 @@ class Unpacker:
     def end(self) -> None:
         """Raise `UnpackingError` if the compressed body is incomplete. An empty one is complete."""
         if (self._is_undecided and self._start) or (
-            self._inflate is not None and not self._inflate.eof and self._is_begun
+            self._inflate is not None and not self._inflate.eof and self._has_started
         ):
             raise UnpackingError("the packed body breaks off")
 
@@ -72,7 +72,7 @@ class Unpacker:
             self._inflate = zlib.decompressobj(self._wbits)
         return self._start
 
-    def _unpacked(self, data: bytes) -> bytes:
+    def _unpack(self, data: bytes) -> bytes:
         """Return the data unpacked, at most one byte beyond the limit."""
         if self._inflate is None or self._wbits is None:
             return data
@@ -81,7 +81,7 @@ class Unpacker:
             if self._inflate.eof:
                 # The next member: gzip data may consist of several, one after the other.
                 self._inflate = zlib.decompressobj(self._wbits)
-            self._is_begun = True
+            self._has_started = True
             try:
                 found += self._inflate.decompress(data, self._left - len(found) + 1)
             except zlib.error as error:

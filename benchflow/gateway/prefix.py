@@ -15,7 +15,7 @@ from typing import Any
 
 from benchflow.contracts.gateway import Divergence, PrefixState, Registration
 from benchflow.errors import ConfigError
-from benchflow.gateway.call_record import head_of
+from benchflow.gateway.call_record import parse_head
 from benchflow.gateway.form_difference import is_prefix, short_diff
 from benchflow.gateway.model_output import repeated_output, response_output
 from benchflow.gateway.normal_form import Normaliser
@@ -27,7 +27,7 @@ Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Earlier:
+class ParentCall:
     """The parent's last call."""
 
     seq: int
@@ -74,7 +74,9 @@ def prefix_divergence(
     if name is None:
         raise ValueError("in this dialect there is no conversation")
     if earlier_request.get("model") != later_request.get("model"):
-        earlier_request, later_request = ({name: _spoken(body.get(name))} for body in (earlier_request, later_request))
+        earlier_request, later_request = (
+            {name: _drop_system(body.get(name))} for body in (earlier_request, later_request)
+        )
     found = is_prefix(earlier_request, later_request, rules)
     if not found:
         message = f"the call begins otherwise than the parent's last: {found.shared} of {found.of} messages are equal"
@@ -90,33 +92,33 @@ def prefix_divergence(
     return Divergence(seq=seq, recorded=recorded, message=message, diff=short_diff(output, repeated))
 
 
-def _spoken(conversation: Any) -> Any:
+def _drop_system(conversation: Any) -> Any:
     """Return a conversation without system messages."""
     if not isinstance(conversation, list):
         return conversation
     return [item for item in conversation if not (isinstance(item, dict) and item.get("role") in _SYSTEM)]
 
 
-def last_answered(record: Path, requests: int) -> Earlier | None:
+def find_last_answered(record: Path, requests: int) -> ParentCall | None:
     """Return the last main call with a complete answer among the first `requests` of a record; None if there is none.
 
     Raises:
         ConfigError: The file is no record, or has fewer requests.
     """
     try:
-        return _last_answered(record, requests)
+        return _find_last_answered(record, requests)
     except OSError as error:
-        raise _unfit(record, f"cannot be read: {error.strerror}") from error
+        raise _invalid_record(record, f"cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise _unfit(record, f"is no record: {error!r}") from error
+        raise _invalid_record(record, f"is no record: {error!r}") from error
 
 
-def _last_answered(record: Path, requests: int) -> Earlier | None:
+def _find_last_answered(record: Path, requests: int) -> ParentCall | None:
     waiting: dict[str, dict[str, Any]] = {}
     found: dict[str, Any] | None = None
     count = 0
     for start, text in _lines(record):
-        head = head_of(text)
+        head = parse_head(text)
         if head is not None:
             count += 1
             if count > requests:
@@ -125,18 +127,18 @@ def _last_answered(record: Path, requests: int) -> Earlier | None:
                 waiting[head["id"]] = head | {"start": start}
             continue
         answer = read_json(text)
-        asked = waiting.pop(answer["id"], None)
+        request = waiting.pop(answer["id"], None)
         whole = answer.get("error") is None and (answer.get("status") or 500) < 300
-        if asked is not None and whole and (found is None or asked["seq"] > found["seq"]):
-            found = asked | {"answer": _documents(answer)}
+        if request is not None and whole and (found is None or request["seq"] > found["seq"]):
+            found = request | {"answer": _documents(answer)}
     if count < requests:
-        raise _unfit(record, f"has {count} requests, not {requests}")
+        raise _invalid_record(record, f"has {count} requests, not {requests}")
     if found is None:
         return None
     with record.open("rb") as file:
         file.seek(found["start"])
         body = read_json(file.readline()).get("request")
-    return Earlier(found["seq"], found["api"], body, found["answer"]) if isinstance(body, dict) else None
+    return ParentCall(found["seq"], found["api"], body, found["answer"]) if isinstance(body, dict) else None
 
 
 class PrefixCheck:
@@ -147,7 +149,7 @@ class PrefixCheck:
         divergence: The difference; None unless `state` is `different`.
     """
 
-    def __init__(self, agent: str, earlier: Earlier, *, replayed: bool = False) -> None:
+    def __init__(self, agent: str, earlier: ParentCall, *, replayed: bool = False) -> None:
         """Make it.
 
         Args:
@@ -170,32 +172,32 @@ class PrefixCheck:
         """
         if registration.prefix is None or not registration.prefix_requests:
             return None
-        earlier = last_answered(Path(registration.prefix), registration.prefix_requests)
+        earlier = find_last_answered(Path(registration.prefix), registration.prefix_requests)
         if earlier is None:
             return None
         check = cls(registration.agent, earlier, replayed=registration.prefix_replayed)
         own = Path(registration.record)
         for _, text in _lines(own) if own.exists() else ():
-            head = head_of(text)
-            if head is not None and _is_main(head) and check.wants(head["source"]):
-                check.look(read_json(text))
+            head = parse_head(text)
+            if head is not None and _is_main(head) and check.is_due(head["source"]):
+                check.check(read_json(text))
                 break
         return check
 
-    def wants(self, source: str) -> bool:
+    def is_due(self, source: str) -> bool:
         """Return whether a main call is the one to check. `source` is as in its request line."""
         return not self._taken and not (self._replayed and source == "replay")
 
-    async def first(self, line: Mapping[str, Any]) -> None:
+    async def check_first(self, line: Mapping[str, Any]) -> None:
         """Check a call by its redacted request line, in a thread. An error in the check does not stop the call."""
         self._taken = True
         try:
-            await asyncio.to_thread(self.look, line)
+            await asyncio.to_thread(self.check, line)
         except Exception as error:
             why = f"the call cannot be compared with the parent's last: {type(error).__name__}: {error}"
             self.state, self.divergence = "different", Divergence(seq=int(line["seq"]), message=why)
 
-    def look(self, line: Mapping[str, Any]) -> None:
+    def check(self, line: Mapping[str, Any]) -> None:
         """Check a call by its redacted request line, in this thread."""
         self._taken = True
         earlier, seq = self._earlier, int(line["seq"])
@@ -233,5 +235,5 @@ def _lines(record: Path) -> Iterator[tuple[int, bytes]]:
             start += len(text)
 
 
-def _unfit(record: Path, message: str) -> ConfigError:
+def _invalid_record(record: Path, message: str) -> ConfigError:
     return ConfigError(message, file=str(record), key="prefix", remedy="give the llm_trajectory.jsonl of the parent")

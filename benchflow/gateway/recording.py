@@ -70,7 +70,7 @@ class RecordedCall:
         return self.status is not None and self.error not in CUT | REFUSED
 
     @property
-    def why_not(self) -> str:
+    def missing_reason(self) -> str:
         """Return why there is no answer, as a phrase for a message."""
         if self.response is None:
             return "it was not answered"
@@ -108,7 +108,7 @@ class Recording:
     def form(self, call: RecordedCall) -> dict[str, Any]:
         """Return the normal form of a call."""
         line = self.request(call)
-        return call_form(line, body_of(line), self._agent)
+        return call_form(line, get_body(line), self._agent)
 
     def answer(self, call: RecordedCall) -> Recorded:
         """Read the answer of a call, byte for byte. Raise `ConfigError` if the file has changed meanwhile."""
@@ -120,7 +120,7 @@ class Recording:
         headers = {name.lower(): value for name, value in (line.get("headers") or {}).items()}
         return Recorded(int(line["status"]), headers, body)
 
-    def last_of(self, until: str) -> int:
+    def find_last(self, until: str) -> int:
         """Return the number of the last call that leads to a node, or of the call with this number.
 
         Args:
@@ -145,7 +145,7 @@ class Recording:
     def _add(self, line: dict[str, Any], offset: int, by_id: dict[str, RecordedCall]) -> None:
         """Add the call of a request line, or complete that of a response line."""
         if line["type"] == "request":
-            form = digest(call_form(line, body_of(line), self._agent))
+            form = digest(call_form(line, get_body(line), self._agent))
             side = bool(line["side"]) or line["api"] == "other"
             call = RecordedCall(line["id"], int(line["seq"]), line["node"], side, line["source"], form, offset)
             by_id[call.id] = call
@@ -166,7 +166,7 @@ class Recording:
         return line if isinstance(line, dict) else {}
 
 
-def body_of(line: Mapping[str, Any]) -> Any:
+def get_body(line: Mapping[str, Any]) -> Any:
     """Return the body in a request line: a document, a text, or None."""
     return line["request_text"] if line.get("request_text") is not None else line.get("request")
 

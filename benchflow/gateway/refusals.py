@@ -46,7 +46,7 @@ class Refusals:
         request = RefusedRequest(count=line["count"], **names)
         self._counts[request.method, request.path, request.unpriced] = request.count
 
-    def counted(self) -> tuple[RefusedRequest, ...]:
+    def to_requests(self) -> tuple[RefusedRequest, ...]:
         """Return all counts, in the order in which the names first occurred."""
         return tuple(_request(name, count) for name, count in self._counts.items())
 

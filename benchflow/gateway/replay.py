@@ -34,7 +34,7 @@ from benchflow.errors import ConfigError
 from benchflow.gateway.form_difference import shared_lines, short_diff
 from benchflow.gateway.hook import Diverged, Recorded
 from benchflow.gateway.normal_form import call_form, digest
-from benchflow.gateway.recording import LOST, RecordedCall, Recording, body_of
+from benchflow.gateway.recording import LOST, RecordedCall, Recording, get_body
 
 _CANDIDATES = 8
 """Number of next recorded calls among which the most similar one to a diverged call is searched."""
@@ -43,7 +43,7 @@ _LARGE = 256 * 1024
 """Bytes of a request from which on its normal form is computed in a thread."""
 
 
-class Aside(Diverged):
+class UnrecordedSideCall(Diverged):
     """A side call that is not in the record: a strict replay refuses it, else it alone goes live."""
 
 
@@ -64,15 +64,15 @@ class Replay:
         """
         self._recording, self._agent = recording, agent
         self._strict, self._endless = strict, until is None
-        last = recording.last_of(until) if until is not None else None
+        last = recording.find_last(until) if until is not None else None
         self._calls = [call for call in recording.calls if last is None or call.seq <= last]
-        self._unasked: defaultdict[str, deque[RecordedCall]] = defaultdict(deque)
+        self._unused: defaultdict[str, deque[RecordedCall]] = defaultdict(deque)
         for call in self._calls:
             if call.answered:
-                self._unasked[call.digest].append(call)
-        self._asked: dict[str, RecordedCall] = {}
+                self._unused[call.digest].append(call)
+        self._used: dict[str, RecordedCall] = {}
         self._answered = 0
-        self._left = sum(call.answered and not call.side for call in self._calls)
+        self._remaining = sum(call.answered and not call.side for call in self._calls)
         self._live = False
         self._divergence: Divergence | None = None
 
@@ -98,46 +98,48 @@ class Replay:
                         remedy="do not change a record that is replayed",
                     )
             elif not call.side:
-                self._leave(run.request(call), run.form(call))
+                self._end_replay(run.request(call), run.form(call))
                 return
 
     async def answer(self, request_line: Mapping[str, Any], body: bytes) -> Recorded | Diverged | None:
         """Return the answer to a call as `hook.Replayer` describes."""
-        if self._over:
+        if self._is_over:
             return self._outcome()
-        said = _said(request_line, body)
+        recorded = _parse_body(request_line, body)
         if len(body) > _LARGE:
-            form, name = await asyncio.to_thread(self._form, request_line, said)
+            form, name = await asyncio.to_thread(self._compute_form, request_line, recorded)
             # Meanwhile another call may have diverged.
-            if self._over:
+            if self._is_over:
                 return self._outcome()
         else:
-            form, name = self._form(request_line, said)
+            form, name = self._compute_form(request_line, recorded)
         side = _is_side(request_line)
         call = self._take(name, side)
         if call is not None:
             return self._recording.answer(call)
         if side:
-            return Aside(Divergence(seq=int(request_line["seq"]), message=f"{_who(request_line)} is not in the record"))
-        self._leave(request_line, form)
+            return UnrecordedSideCall(
+                Divergence(seq=int(request_line["seq"]), message=f"{_name_call(request_line)} is not in the record")
+            )
+        self._end_replay(request_line, form)
         return Diverged(self._divergence) if self._divergence is not None else None
 
     def status(self) -> ReplayStatus:
         """Return the progress of the replay."""
         state = "diverged" if self._divergence is not None else "live" if self._live else "replaying"
         return ReplayStatus.model_validate(
-            {"state": state, "answered": self._answered, "left": self._left, "divergence": self._divergence}
+            {"state": state, "answered": self._answered, "left": self._remaining, "divergence": self._divergence}
         )
 
     def compare(self, run: Recording) -> None:
         """Match all calls of another run, whatever their source, up to the first that diverges."""
         for call in sorted(run.calls, key=lambda call: call.request):
             if self._take(call.digest, call.side) is None and not call.side:
-                self._leave(run.request(call), run.form(call))
+                self._end_replay(run.request(call), run.form(call))
                 return
 
     @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """Return whether the replay has ended or diverged."""
         return self._live or self._divergence is not None
 
@@ -145,52 +147,52 @@ class Replay:
         """Return the outcome of calls after the end: the divergence if strict, else None, since they go live."""
         return Diverged(self._divergence) if self._divergence is not None and self._strict else None
 
-    def _form(self, line: Mapping[str, Any], body: Any) -> tuple[dict[str, Any], str]:
+    def _compute_form(self, line: Mapping[str, Any], body: Any) -> tuple[dict[str, Any], str]:
         """Return the normal form of a call, and its digest."""
         form = call_form(line, body, self._agent)
         return form, digest(form)
 
     def _take(self, name: str, side: bool) -> RecordedCall | None:
         """Return the recorded call whose answer an equal call gets now, and mark it as used; None if there is none."""
-        unasked = self._unasked.get(name)
-        if unasked:
-            call = self._asked[name] = unasked.popleft()
-            self._left -= not call.side
-        elif side and name in self._asked:
-            call = self._asked[name]
+        unused = self._unused.get(name)
+        if unused:
+            call = self._used[name] = unused.popleft()
+            self._remaining -= not call.side
+        elif side and name in self._used:
+            call = self._used[name]
         else:
             return None
         self._answered += 1
         return call
 
-    def _leave(self, line: Mapping[str, Any], form: Mapping[str, Any]) -> None:
+    def _end_replay(self, line: Mapping[str, Any], form: Mapping[str, Any]) -> None:
         """End the replay at a main call without a recorded answer: it goes live, or it is a divergence."""
-        if not self._left and not (self._strict and self._endless):
+        if not self._remaining and not (self._strict and self._endless):
             self._live = True
             return
-        self._divergence = self._diverged(line, form)
+        self._divergence = self._describe_divergence(line, form)
 
-    def _diverged(self, line: Mapping[str, Any], form: Mapping[str, Any]) -> Divergence:
+    def _describe_divergence(self, line: Mapping[str, Any], form: Mapping[str, Any]) -> Divergence:
         """Describe a divergence: no usable answer, none left, after the last call, or unlike the nearest call."""
-        who, seq, name = _who(line), int(line["seq"]), digest(form)
+        who, seq, name = _name_call(line), int(line["seq"]), digest(form)
         for call in self._calls:
             if call.digest == name and not call.answered:
-                message = f"{who} is the recorded call {call.seq}, to which there is no answer: {call.why_not}"
+                message = f"{who} is the recorded call {call.seq}, to which there is no answer: {call.missing_reason}"
                 return Divergence(seq=seq, recorded=call.seq, message=message)
-        if name in self._asked:
-            again = self._asked[name].seq
+        if name in self._used:
+            again = self._used[name].seq
             message = f"{who} is the recorded call {again}, whose answers were all given: it is asked more often now"
             return Divergence(seq=seq, recorded=again, message=message)
         nearest = self._nearest(form)
         if nearest is None:
             return Divergence(seq=seq, message=f"{who} comes after the last one that is recorded")
         call, recorded = nearest
-        message = f"{who} is not the recorded call {call.seq}{_at(call.node)}"
+        message = f"{who} is not the recorded call {call.seq}{_name_node(call.node)}"
         return Divergence(seq=seq, recorded=call.seq, message=message, diff=short_diff(recorded, form))
 
     def _nearest(self, form: Mapping[str, Any]) -> tuple[RecordedCall, dict[str, Any]] | None:
         """Return the next recorded call that shares most lines with this one, and its form; None if none is left."""
-        waiting = {id(call) for calls in self._unasked.values() for call in calls}
+        waiting = {id(call) for calls in self._unused.values() for call in calls}
         next_ones = [call for call in self._calls if id(call) in waiting and not call.side][:_CANDIDATES]
         forms = [(call, self._recording.form(call)) for call in next_ones]
         return max(forms, key=lambda one: shared_lines(one[1], form), default=None)
@@ -229,10 +231,10 @@ def divergence_report(record: Path, run: Path, *, agent: str, until: str | None 
     return text
 
 
-def _said(line: Mapping[str, Any], body: bytes) -> Any:
+def _parse_body(line: Mapping[str, Any], body: bytes) -> Any:
     """Return the body as a record has it; parsed from the bytes if the line has none."""
     if "request" in line or "request_text" in line:
-        return body_of(line)
+        return get_body(line)
     text = body.decode("utf-8", "replace")
     try:
         return json.loads(text) if text else None
@@ -244,11 +246,11 @@ def _is_side(line: Mapping[str, Any]) -> bool:
     return bool(line["side"]) or line["api"] == "other"
 
 
-def _who(line: Mapping[str, Any]) -> str:
+def _name_call(line: Mapping[str, Any]) -> str:
     """Return the name of a call for a message."""
     what = "side call" if _is_side(line) else "call"
-    return f"{what} {line['seq']}{_at(line['node'])}"
+    return f"{what} {line['seq']}{_name_node(line['node'])}"
 
 
-def _at(node: str | None) -> str:
+def _name_node(node: str | None) -> str:
     return f" ({node})" if node else ""

@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from benchflow.contracts.gateway import CallError
-from benchflow.gateway.allowed_requests import Passed
+from benchflow.gateway.allowed_requests import Forwarding
 from benchflow.gateway.memory_budget import Capacity
 from benchflow.gateway.plain_body import UnpackingError, unpack
 from benchflow.llm_apis import Dialect, ParsedRequest, read_json
@@ -55,7 +55,7 @@ class BodyError(Exception):
 
 
 @dataclass
-class TakenRequest:
+class ReceivedRequest:
     """A received request."""
 
     sent: bytes = b""
@@ -80,40 +80,40 @@ class TakenRequest:
     """Why the request is refused; None if it is forwarded."""
 
 
-async def take_request(
-    request: web.BaseRequest, body: bytes, passed: Passed, dialect: Dialect | None, capacity: Capacity
-) -> TakenRequest:
+async def parse_received(
+    request: web.BaseRequest, body: bytes, forwarding: Forwarding, dialect: Dialect | None, capacity: Capacity
+) -> ReceivedRequest:
     """Unpack and parse a received body, as far as metering and changes need it.
 
     Args:
         request: The request.
         body: Its body, as received.
-        passed: How it is forwarded.
+        forwarding: How it is forwarded.
         dialect: Dialect of a generation call; None for any other request.
         capacity: Capacity for parsing large bodies.
 
     Returns:
         The request, with `problem` set if the body is invalid or has forbidden keys.
     """
-    taken = TakenRequest(body, body)
+    received = ReceivedRequest(body, body)
     encoding = ", ".join(request.headers.getall("Content-Encoding", ()))
-    if dialect is None and passed.counts_as == "call":
-        taken.read, taken.is_json = await capacity.parse(len(body), partial(read_unmetered, body, encoding))
+    if dialect is None and forwarding.counts_as == "call":
+        received.read, received.is_json = await capacity.parse(len(body), partial(read_unmetered, body, encoding))
     else:
         try:
             # A compressed body is forwarded unpacked: an endpoint might unpack it differently.
-            taken.sent, taken.document = await capacity.parse(len(body), partial(read_request, body, encoding))
-            taken.read, taken.is_json = taken.sent, True
+            received.sent, received.document = await capacity.parse(len(body), partial(read_request, body, encoding))
+            received.read, received.is_json = received.sent, True
         except (ValueError, UnpackingError) as error:
-            taken.problem = CallError(kind="unreadable", message=f"the request cannot be read in one way: {error}")
-    taken.size = len(taken.read or taken.sent)
-    if dialect is not None and taken.document is not None:
-        taken.parsed = dialect.parse_request(passed.path.partition("?")[0], taken.document)
-        named = sorted(key for key in dialect.forbidden if taken.document.get(key))
+            received.problem = CallError(kind="unreadable", message=f"the request cannot be read in one way: {error}")
+    received.size = len(received.read or received.sent)
+    if dialect is not None and received.document is not None:
+        received.parsed = dialect.parse_request(forwarding.path.partition("?")[0], received.document)
+        named = sorted(key for key in dialect.forbidden if received.document.get(key))
         if named:
             message = f"the model gateway passes no request on with {', '.join(named)}"
-            taken.problem = CallError(kind="not_allowed", message=message)
-    return taken
+            received.problem = CallError(kind="not_allowed", message=message)
+    return received
 
 
 def reserved_size(request: web.BaseRequest) -> int:
@@ -161,7 +161,7 @@ def read_request(body: bytes, encoding: str) -> tuple[bytes, dict[str, Any]]:
     # The faster parser also limits the depth.
     if not isinstance(read_json(plain), dict):
         raise ValueError("it is no JSON object")
-    document: dict[str, Any] = json.loads(plain.decode(), object_pairs_hook=_unique)
+    document: dict[str, Any] = json.loads(plain.decode(), object_pairs_hook=_refuse_duplicates)
     options = document.get("stream_options")
     for key in (*document, *(options if isinstance(options, dict) else ())):
         meant = _BY_FOLDED.get(key.casefold(), key)
@@ -189,7 +189,7 @@ def check_size(text: bytes) -> None:
         raise ValueError("it has too many values")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the members of an object. Raise `ValueError` if two have the same key."""
     found = dict(pairs)
     if len(found) < len(pairs):

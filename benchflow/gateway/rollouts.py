@@ -52,7 +52,7 @@ class RolloutCalls:
 
     def __init__(
         self,
-        kept: StoredCallState,
+        stored: StoredCallState,
         meter: Meter,
         past: Past,
         replayer: Replayer | None,
@@ -62,17 +62,17 @@ class RolloutCalls:
         """Make it.
 
         Args:
-            kept: Registration, attribution, and whether calls are held.
+            stored: Registration, attribution, and whether calls are held.
             meter: Usage so far, and the limits.
             past: Calls that an earlier gateway has recorded.
             replayer: Answers calls from a record; None if all go to the upstream.
             prefix: Check of the first call of a resumed session; None for none.
             blockage: Times in which the gateway itself has kept calls waiting.
         """
-        self.registration = kept.registration
-        self.attribution = kept.attribution
+        self.registration = stored.registration
+        self.attribution = stored.attribution
         self.meter = meter
-        self.record = Record(Path(kept.registration.record))
+        self.record = Record(Path(stored.registration.record))
         self.replayer = replayer
         self.prefix = prefix
         self.live = replayer is None
@@ -83,20 +83,20 @@ class RolloutCalls:
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._unlimited_slots = asyncio.Semaphore(MAX_AT_ONCE_UNLIMITED)
         self._open = asyncio.Event()
-        if not kept.held:
+        if not stored.held:
             self._open.set()
         self._changed = asyncio.Event()
         self._quiet_since = time.monotonic()
         self._left_calls: set[Callable[[], None]] = set()
         self.blockage = blockage
         self.outage = Outage(blockage.add)
-        self.heard: dict[str, float] = {}
+        self.last_received: dict[str, float] = {}
         """Monotonic time at which the endpoint last sent anything, by the ids of calls in flight there."""
         self.is_over = False
         """Whether the rollout was forgotten, so that its record is not read any more."""
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether new calls are held."""
         return not self._open.is_set()
 
@@ -107,7 +107,7 @@ class RolloutCalls:
         else:
             self._open.set()
 
-    async def admitted(self) -> None:
+    async def wait_for_admission(self) -> None:
         """Wait until new calls are not held."""
         self._waiting += 1
         try:
@@ -116,7 +116,7 @@ class RolloutCalls:
             self._waiting -= 1
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def count_in_flight(self) -> Iterator[None]:
         """Count a call as in flight inside the block: its agent waits for it."""
         self._in_flight += 1
         self._notify()
@@ -170,7 +170,7 @@ class RolloutCalls:
         except StoreError as error:
             self.failure = str(error)
 
-    def requested(self) -> None:
+    def count_request(self) -> None:
         """Count a recorded request."""
         self._requests += 1
 
@@ -181,11 +181,11 @@ class RolloutCalls:
             quiet_for: Seconds without a call in flight.
             timeout: Seconds after which to give up and return False.
         """
-        asked = time.monotonic()
+        started = time.monotonic()
         while True:
             now = time.monotonic()
-            left = asked + timeout - now
-            rest = max(self._quiet_since, asked) + quiet_for - now
+            left = started + timeout - now
+            rest = max(self._quiet_since, started) + quiet_for - now
             if not self._in_flight and rest <= 0:
                 return True
             if left <= 0:
@@ -199,7 +199,7 @@ class RolloutCalls:
             id=self.registration.id,
             in_flight=self._in_flight,
             waiting=self._waiting,
-            held=self.held,
+            held=self.is_held,
             requests=self._requests,
             attribution=self.attribution,
             usage=self.meter.totals,
@@ -208,15 +208,15 @@ class RolloutCalls:
             prefix=self.prefix.state if self.prefix is not None else None,
             prefix_divergence=self.prefix.divergence if self.prefix is not None else None,
             failure=self.failure,
-            refused=self.refusals.counted(),
+            refused=self.refusals.to_requests(),
             blocked=tuple(self.blockage.intervals),
-            silent={id_: round(time.monotonic() - heard, 1) for id_, heard in self.heard.items()},
+            silent={id_: round(time.monotonic() - moment, 1) for id_, moment in self.last_received.items()},
         )
 
-    def kept(self, **changes: Registration | Attribution | bool) -> StoredCallState:
+    def make_stored(self, **changes: Registration | Attribution | bool) -> StoredCallState:
         """Return the state to store, with `changes` in place of present values."""
-        kept = StoredCallState(registration=self.registration, attribution=self.attribution, held=self.held)
-        return kept.model_copy(update=changes)
+        stored = StoredCallState(registration=self.registration, attribution=self.attribution, held=self.is_held)
+        return stored.model_copy(update=changes)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -264,18 +264,18 @@ class Rollouts:
         known = self._by_id.get(registration.id)
         if known is not None and known.registration == registration:
             return known
-        if known is not None and _same_calls(known.registration, registration):
-            self._write(known.kept(registration=registration))
+        if known is not None and _has_same_calls(known.registration, registration):
+            self._write(known.make_stored(registration=registration))
             known.registration = registration
             known.meter.limits = registration.limits
             return known
         # In a thread, since records may be large.
-        kept = StoredCallState(registration=registration)
-        rollout = await asyncio.to_thread(self._read, kept)
+        stored = StoredCallState(registration=registration)
+        rollout = await asyncio.to_thread(self._read, stored)
         if known is not None and known.registration.token != registration.token:
             # Before the write: a gateway that ends between the two must not leave a valid old token to the next one.
             self._remove_file(known)
-        self._write(kept)
+        self._write(stored)
         self._drop(registration.id)
         self._add(rollout)
         return rollout
@@ -297,15 +297,15 @@ class Rollouts:
         """Attribute the rollout's calls to a turn from now on, and return it. Raise `UnknownRolloutError`."""
         rollout = self.get(id_)
         if rollout.attribution != attribution:
-            self._write(rollout.kept(attribution=attribution))
+            self._write(rollout.make_stored(attribution=attribution))
             rollout.attribution = attribution
         return rollout
 
     def hold(self, id_: str, held: bool) -> RolloutCalls:
         """Hold the rollout's new calls, or let them go, and return it. Raise `UnknownRolloutError`."""
         rollout = self.get(id_)
-        if rollout.held != held:
-            self._write(rollout.kept(held=held))
+        if rollout.is_held != held:
+            self._write(rollout.make_stored(held=held))
             rollout.hold(held)
         return rollout
 
@@ -315,7 +315,7 @@ class Rollouts:
             raise UnknownRolloutError(f"the gateway does not know the rollout {id_}", remedy="register it")
         return self._by_id[id_]
 
-    def of_token(self, token: str | None) -> RolloutCalls | None:
+    def find_by_token(self, token: str | None) -> RolloutCalls | None:
         """Return the rollout of this token; None if there is none."""
         return self._by_token.get(_digest(token)) if token else None
 
@@ -335,29 +335,29 @@ class Rollouts:
         if registration.replay is not None and self._make_replayer is None:
             raise ConfigError("this gateway answers from no record", key="replay")
 
-    def _read(self, kept: StoredCallState) -> RolloutCalls:
+    def _read(self, stored: StoredCallState) -> RolloutCalls:
         """Make a rollout from its stored state and its record, which is repaired."""
-        registration = kept.registration
+        registration = stored.registration
         meter = Meter(registration.limits)
         past = Record(Path(registration.record)).recover(meter)
         replayer = None
         if registration.replay is not None and self._make_replayer is not None:
             replayer = self._make_replayer(registration, past.calls)
         blockage = Blockage(self._file(registration).with_suffix(".blocked"))
-        return RolloutCalls(kept, meter, past, replayer, PrefixCheck.open(registration), blockage)
+        return RolloutCalls(stored, meter, past, replayer, PrefixCheck.open(registration), blockage)
 
     def _add(self, rollout: RolloutCalls) -> None:
         self._by_id[rollout.registration.id] = rollout
         self._by_token[_digest(rollout.registration.token)] = rollout
 
-    def _write(self, kept: StoredCallState) -> None:
+    def _write(self, stored: StoredCallState) -> None:
         """Store a rollout's state, before it is changed in memory. Raise `StoreError`.
 
         After an error the engine sends its request again. If memory had changed already, that would be taken for done,
         and the next gateway would not know of the change.
         """
-        file = self._file(kept.registration)
-        write_atomic(file, kept.model_dump_json().encode(), mode=0o600, durable=False)
+        file = self._file(stored.registration)
+        write_atomic(file, stored.model_dump_json().encode(), mode=0o600, durable=False)
 
     def _remove_file(self, rollout: RolloutCalls) -> None:
         file = self._file(rollout.registration)
@@ -369,7 +369,7 @@ class Rollouts:
         return self._directory / f"{_digest(registration.token)}.json"
 
 
-def _same_calls(old: Registration, new: Registration) -> bool:
+def _has_same_calls(old: Registration, new: Registration) -> bool:
     """Return whether calls counted under the old registration still count under the new one."""
     same = ("token", "record", "replay", "prefix", "prefix_requests", "prefix_replayed")
     return all(getattr(old, name) == getattr(new, name) for name in same)

@@ -34,7 +34,9 @@ def needs_usage(registration: Registration) -> bool:
     return bool(limits.keys() - {"calls"})
 
 
-def applied(registration: Registration, dialect: Dialect, body: dict[str, Any]) -> tuple[bytes, dict[str, Any]] | None:
+def set_sampling(
+    registration: Registration, dialect: Dialect, body: dict[str, Any]
+) -> tuple[bytes, dict[str, Any]] | None:
     """Return a body with the sampling parameters set, and the changed values by place; None if nothing changes.
 
     If tokens or cost are limited, a stream that would not report its usage is asked to.

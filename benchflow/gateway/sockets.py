@@ -22,7 +22,7 @@ from benchflow.gateway.exchange import Exchange
 from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
 from benchflow.gateway.memory_budget import Capacity
 from benchflow.gateway.rollouts import Rollouts
-from benchflow.gateway.upstream import Upstream, find_key, token_of
+from benchflow.gateway.upstream import Upstream, find_key, find_token
 from benchflow.host_files import storage_errors
 from benchflow.llm_apis import DIALECTS, Dialect
 from benchflow.paths import StatePaths
@@ -103,7 +103,7 @@ class Gateway:
         """Handle any request of any agent."""
         assert self._upstream is not None
         url = request.rel_url
-        rollout = self._rollouts.of_token(token_of(request.headers, url))
+        rollout = self._rollouts.find_by_token(find_token(request.headers, url))
         answer = RecordedResponse(request, asyncio.get_running_loop().time())
         shape = _error_dialect(rollout.registration.api if rollout else None, request.headers)
         if rollout is None:

@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from benchflow.gateway.call_record import head_of
+from benchflow.gateway.call_record import parse_head
 from benchflow.gateway.endpoint_errors import CallProblem, endpoint_words
-from benchflow.llm_apis import Document, count_spoken, documents, is_answer, read_json
+from benchflow.llm_apis import Document, count_output, documents, is_answer, read_json
 from benchflow.llm_apis.json_values import table, tables
 
 MIN_PATIENCE_SEC = 30.0
@@ -156,15 +156,15 @@ class TurnCalls:
                 self._offset += len(line)
                 # A line that was changed by hand is skipped.
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    self._take(line)
+                    self._read_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         """Read one line of the record."""
-        head = head_of(line)
+        head = parse_head(line)
         if head is not None:
             if head["api"] != "other":
                 self._tally(is_side=head["side"]).made += 1
-                self._open[head["id"]] = _Call(_seconds(head["ts"]), head["model"], head["path"], head["side"])
+                self._open[head["id"]] = _Call(_parse_seconds(head["ts"]), head["model"], head["path"], head["side"])
             return
         response = read_json(line)
         if response["type"] == "refused":
@@ -184,7 +184,7 @@ class TurnCalls:
         is_whole = kind is None and response["status"] is not None and response["status"] < 300
         if is_whole and str(response.get("finish_reason")).lower() in _FAILED_ENDS:
             # An error in place of an answer, or at its end: some endpoints and proxies have sent their status by then.
-            return tally.fail(call, _told_error(call, response), _seconds(response["ts"]))
+            return tally.fail(call, _find_error(call, response), _parse_seconds(response["ts"]))
         if is_whole or kind == "incomplete":
             # Some servers close an answer without its end; its content counts.
             if _has_content(response):
@@ -195,9 +195,9 @@ class TurnCalls:
         if kind == "client_closed" and not response.get("is_waiting"):
             if call.began >= tally.last_served and not _is_answering(response):
                 waited = float(response["timing"]["total_ms"]) / 1000
-                tally.left.append(_unanswered(waited, call.model))
+                tally.left.append(_make_unanswered(waited, call.model))
             return None
-        return tally.fail(call, _problem(call, response), _seconds(response["ts"]))
+        return tally.fail(call, _problem(call, response), _parse_seconds(response["ts"]))
 
     def find_problem(self, end: TurnEnd, silent: Mapping[str, float] | None = None) -> CallProblem | None:
         """Return the reason why the model did not answer, so that the turn does not reflect the agent; None if it did.
@@ -214,9 +214,9 @@ class TurnCalls:
         waiting = list(tally.left)
         for id_, call in self._open.items():
             if self._tally(is_side=call.is_side) is tally and call.began > tally.last_served:
-                waiting.append(_unanswered((silent or {}).get(id_, now - call.began), call.model))
+                waiting.append(_make_unanswered((silent or {}).get(id_, now - call.began), call.model))
         longest = max(waiting, key=lambda one: one.waited_sec, default=None)
-        if longest is not None and _counts(waiting, end, has_served=tally.served > 0):
+        if longest is not None and _is_reason(waiting, end, has_served=tally.served > 0):
             return longest
         if tally.served or end.ended_by == "opening":
             return None
@@ -230,7 +230,7 @@ class TurnCalls:
         return None
 
 
-def _counts(waiting: list[CallProblem], end: TurnEnd, *, has_served: bool) -> bool:
+def _is_reason(waiting: list[CallProblem], end: TurnEnd, *, has_served: bool) -> bool:
     """Return whether unanswered calls, those since the last one that was served, are the reason why a turn ended."""
     waits = [problem.waited_sec for problem in waiting]
     if end.ended_by == "opening":
@@ -246,19 +246,19 @@ def _counts(waiting: list[CallProblem], end: TurnEnd, *, has_served: bool) -> bo
     return not has_served or (len(waits) > 1 and sum(waits) >= MIN_PATIENCE_SEC)
 
 
-def _unanswered(seconds: float, model: str | None) -> CallProblem:
+def _make_unanswered(seconds: float, model: str | None) -> CallProblem:
     return CallProblem("unanswered", f"no answer in {seconds:.0f} s", model=model, waited_sec=seconds)
 
 
-def _seconds(timestamp: str) -> float:
+def _parse_seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp).timestamp()
 
 
 def _is_answering(response: Mapping[str, Any]) -> bool:
     """Return whether the endpoint was answering when the agent left, or has answered since."""
     usage = response.get("usage") or {}
-    is_told = bool(usage) and not usage.get("is_estimated")
-    return is_told or response["timing"].get("upstream_first_byte_ms") is not None
+    is_reported = bool(usage) and not usage.get("is_estimated")
+    return is_reported or response["timing"].get("upstream_first_byte_ms") is not None
 
 
 def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
@@ -282,13 +282,13 @@ def _problem(call: _Call, response: Mapping[str, Any]) -> CallProblem:
     )
 
 
-def _told_error(call: _Call, response: Mapping[str, Any]) -> CallProblem:
+def _find_error(call: _Call, response: Mapping[str, Any]) -> CallProblem:
     """Return the problem of an answer that holds an error, with the endpoint's message."""
     words = ""
     for document in _documents(response):
         for place in (document, table(document.get("response")), *tables(document.get("choices"))):
-            told = place.get("error") or (place if place.get("type") == "error" else None)
-            words = endpoint_words(json.dumps({"error": told})) if told else words
+            error = place.get("error") or (place if place.get("type") == "error" else None)
+            words = endpoint_words(json.dumps({"error": error})) if error else words
     message = words or f"its answer ended with {response.get('finish_reason')!r}"
     return CallProblem("told_error", message, words=words, model=call.model)
 
@@ -301,7 +301,7 @@ def _has_content(response: Mapping[str, Any]) -> bool:
     if has_tokens or was_cut or not isinstance(response.get("response"), str):
         return True
     answers = [document for document in _documents(response) if is_answer(document)]
-    return any(count_spoken(document) or _CONTENT.search(json.dumps(document)) for document in answers)
+    return any(count_output(document) or _CONTENT.search(json.dumps(document)) for document in answers)
 
 
 def _documents(response: Mapping[str, Any]) -> Iterator[Document]:

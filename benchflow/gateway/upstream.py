@@ -19,7 +19,7 @@ from benchflow.contracts.gateway import TOKEN_PREFIX, Registration, RetryNote, R
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.allowed_requests import is_allowed_header
 from benchflow.gateway.endpoint_errors import MAX_WORDS, endpoint_words
-from benchflow.gateway.upstream_retries import FIXABLE, RETRIED, next_wait, wanted_wait
+from benchflow.gateway.upstream_retries import FIXABLE, RETRIED, next_wait, parse_retry_after
 from benchflow.paths import StatePaths
 from benchflow.secrets import Secrets
 
@@ -61,7 +61,7 @@ def find_key(paths: StatePaths, registration: Registration) -> tuple[str, str] |
     return None
 
 
-def token_of(headers: Mapping[str, str], url: URL) -> str | None:
+def find_token(headers: Mapping[str, str], url: URL) -> str | None:
     """Return the token that a request holds, wherever a dialect has its key; None if there is none."""
     bearer = headers.get("Authorization", "")
     scheme, _, given = bearer.partition(" ")
@@ -71,7 +71,7 @@ def token_of(headers: Mapping[str, str], url: URL) -> str | None:
 
 
 def upstream_url(registration: Registration, path: str) -> URL:
-    """Return the endpoint's URL for a forwarded path, which has its query, as in `allowed_requests.Passed`."""
+    """Return the endpoint's URL for a forwarded path, which has its query, as in `allowed_requests.Forwarding`."""
     if registration.api in ("openai-chat", "openai-responses") and path.startswith("/v1/"):
         path = path.removeprefix("/v1")
     return URL(registration.base_url + path, encoded=True)
@@ -189,7 +189,7 @@ class Outage:
 
 
 @dataclass(frozen=True)
-class Asking:
+class RetryContext:
     """The data on which the retries of one call depend."""
 
     outage: Outage
@@ -241,7 +241,7 @@ class Upstream:
         headers: CIMultiDict[str],
         body: bytes,
         attempts: Attempts,
-        asking: Asking,
+        retry_context: RetryContext,
     ) -> aiohttp.ClientResponse:
         """Send a request, retry it as the policy says, and return the response, of which only the head was read.
 
@@ -252,17 +252,17 @@ class Upstream:
             headers: Headers, with the key.
             body: Body.
             attempts: Records the attempts.
-            asking: Data on which the retries depend.
+            retry_context: Data on which the retries depend.
 
         Raises:
             NoAnswerError: The last attempt got no response.
         """
-        policy, outage = registration.retries, asking.outage
+        policy, outage = registration.retries, retry_context.outage
         lost = False
         while True:
             attempts.sent = time.monotonic()
             status: int | None = None
-            wanted: float | None = None
+            retry_after: float | None = None
             failure: NoAnswerError | None = None
             response: aiohttp.ClientResponse | None = None
             try:
@@ -274,26 +274,26 @@ class Upstream:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, TimeoutError) as error:
                 # A reused connection may have been closed just now, which is no failure: retry at once.
                 is_kept = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError) and not lost
-                lost, wanted = True, 0.0 if is_kept else None
+                lost, retry_after = True, 0.0 if is_kept else None
                 failure = NoAnswerError("unreachable", _reason(error))
             except (aiohttp.ClientError, ValueError) as error:
                 raise NoAnswerError("unreachable", _reason(error)) from error
             if response is not None:
-                if not asking.is_repeated(response, policy):
-                    asking.note_served(response)
+                if not retry_context.is_repeated(response, policy):
+                    retry_context.note_served(response)
                     return response
-                status, wanted = response.status, wanted_wait(response.headers)
+                status, retry_after = response.status, parse_retry_after(response.headers)
             # The call's own age counts, too: other calls may have been served meanwhile, which ends the outage.
             began = attempts.began
             if policy.waits_for_endpoint:
                 began = min(began, outage.note_failure(attempts.sent))
-            wait = next_wait(policy, attempts.count, time.monotonic() - began, wanted)
+            wait = next_wait(policy, attempts.count, time.monotonic() - began, retry_after)
             if wait is None or attempts.is_last:
                 if failure is not None:
                     raise failure
                 assert response is not None
                 return response
-            words = await read_words(response, asking.cover) if response is not None else str(failure)
+            words = await read_words(response, retry_context.cover) if response is not None else str(failure)
             await attempts.wait(wait, status, words, outage.on_wait if policy.waits_for_endpoint else None)
 
     async def _request(
@@ -334,9 +334,9 @@ async def read_words(response: aiohttp.ClientResponse, cover: Callable[[str], st
     if response.headers.get("Content-Encoding", "identity") != "identity":
         # A key in a compressed text would not be found.
         return ""
-    said = endpoint_words(cover(body.decode("utf-8", "replace")))
+    words = endpoint_words(cover(body.decode("utf-8", "replace")))
     target = redirect_target(response, cover)
-    return f"it redirects to {target}; {said}".rstrip("; ") if target else said
+    return f"it redirects to {target}; {words}".rstrip("; ") if target else words
 
 
 def redirect_target(response: aiohttp.ClientResponse, cover: Callable[[str], str]) -> str | None:

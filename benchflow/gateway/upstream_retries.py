@@ -16,7 +16,7 @@ FIXABLE = frozenset({401, 402, 403, 404})
 """Statuses that persist until a user fixes the key, the quota, the model's name or the address."""
 
 
-def wanted_wait(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a response asks to wait before a retry; None if it has no valid such header."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = headers.get(name)
@@ -38,17 +38,17 @@ def wanted_wait(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def next_wait(policy: RetryPolicy, retries: int, elapsed: float, wanted: float | None = None) -> float | None:
+def next_wait(policy: RetryPolicy, retries: int, elapsed: float, retry_after: float | None = None) -> float | None:
     """Return the seconds until the next attempt; None if there is none.
 
     Args:
         policy: The policy.
         retries: Number of retries so far.
         elapsed: Seconds since the call, or the endpoint's outage, began.
-        wanted: Seconds that the response asks to wait; None: the policy's backoff.
+        retry_after: Seconds that the response asks to wait; None: the policy's backoff.
     """
     if retries >= policy.max_retries:
         return None
-    wait = policy.first_wait_sec * 2 ** min(retries, 30) if wanted is None else wanted
+    wait = policy.first_wait_sec * 2 ** min(retries, 30) if retry_after is None else retry_after
     wait = min(wait, policy.max_wait_sec)
     return wait if elapsed + wait <= policy.total_sec else None

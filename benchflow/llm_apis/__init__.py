@@ -9,7 +9,7 @@ from __future__ import annotations
 from benchflow.llm_apis.anthropic_messages import AnthropicMessages
 from benchflow.llm_apis.dialect import Dialect, ParsedRequest, ParsedResponse
 from benchflow.llm_apis.gemini import Gemini
-from benchflow.llm_apis.json_values import Document, count_spoken, documents, is_answer, read_json
+from benchflow.llm_apis.json_values import Document, count_output, documents, is_answer, read_json
 from benchflow.llm_apis.openai_chat import OpenAIChat
 from benchflow.llm_apis.openai_responses import OpenAIResponses
 
@@ -19,7 +19,7 @@ __all__ = [
     "Document",
     "ParsedRequest",
     "ParsedResponse",
-    "count_spoken",
+    "count_output",
     "documents",
     "find_dialect",
     "is_answer",

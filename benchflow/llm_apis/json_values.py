@@ -58,49 +58,49 @@ def documents(data: bytes) -> Iterator[Document]:
 
 def _events(data: bytes) -> Iterator[bytes]:
     """Yield the data of each event of a stream of server-sent events."""
-    said: list[bytes] = []
+    lines: list[bytes] = []
     # A list of all lines could have as many items as the body has bytes.
     for found in _LINE.finditer(data):
         line = found.group(1)
         if line.startswith(b"data:"):
-            said.append(line[5:].strip())
-        elif not line and said:
-            yield b"\n".join(said)
-            said = []
+            lines.append(line[5:].strip())
+        elif not line and lines:
+            yield b"\n".join(lines)
+            lines = []
 
 
-_SPOKEN = frozenset(
+_OUTPUT_KEYS = frozenset(
     {"text", "content", "delta", "thinking", "reasoning", "reasoning_content", "arguments", "partial_json"}
 )
 """Members under which the dialects' events have model output."""
 
-_ARGUMENTS = frozenset({"input", "args"})
+_ARGUMENT_KEYS = frozenset({"input", "args"})
 """Members that hold the arguments of a tool call as an object, whose keys are the tool's own."""
 
 
-def count_spoken(value: Any, *, is_spoken: bool = False, is_argument: bool = False) -> int:
+def count_output(value: Any, *, is_output: bool = False, is_argument: bool = False) -> int:
     """Return the number of characters of model output in a document of any dialect.
 
     Args:
         value: The document, or a part of it.
-        is_spoken: Whether a text in the place of `value` is model output.
+        is_output: Whether a text in the place of `value` is model output.
         is_argument: Whether `value` is inside a tool call's arguments, where every text is model output.
     """
     if isinstance(value, str):
         # Some servers send blanks to keep a connection open.
-        return len(value) if is_spoken and not value.isspace() else 0
+        return len(value) if is_output and not value.isspace() else 0
     if isinstance(value, list):
-        return sum(count_spoken(item, is_spoken=is_spoken, is_argument=is_argument) for item in value)
+        return sum(count_output(item, is_output=is_output, is_argument=is_argument) for item in value)
     if isinstance(value, dict):
         count = 0
         for key, inner in value.items():
-            argues = is_argument or key in _ARGUMENTS
-            count += count_spoken(inner, is_spoken=argues or key in _SPOKEN, is_argument=argues)
+            argues = is_argument or key in _ARGUMENT_KEYS
+            count += count_output(inner, is_output=argues or key in _OUTPUT_KEYS, is_argument=argues)
         return count
     return 0
 
 
-_ANSWERS = (
+_RESPONSE_KEYS = (
     "choices",
     "candidates",
     "promptFeedback",
@@ -117,7 +117,7 @@ _ANSWERS = (
 def is_answer(document: Document) -> bool:
     """Return whether a document has the form of a model's response, unlike an error page of a proxy."""
     is_streamed_text = isinstance(document.get("delta"), str)
-    has_part = any(isinstance(document.get(name), dict | list) for name in _ANSWERS)
+    has_part = any(isinstance(document.get(name), dict | list) for name in _RESPONSE_KEYS)
     return has_part or is_streamed_text or document.get("type") == "message"
 
 

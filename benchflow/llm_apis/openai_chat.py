@@ -121,9 +121,9 @@ def _parse_call(call: Document) -> tuple[str, Any]:
 
 def _limits(body: Document, base_url: str) -> list[str]:
     """Return the keys to cap. OpenAI's newer models refuse the older key; other servers may not know the newer one."""
-    asked = [name for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    given = [name for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
     own = (urlsplit(base_url).hostname or "").endswith("openai.com")
-    return asked or ["max_completion_tokens" if own else "max_tokens"]
+    return given or ["max_completion_tokens" if own else "max_tokens"]
 
 
 def _usage(usage: Document) -> CallUsage:

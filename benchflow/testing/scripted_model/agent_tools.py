@@ -96,7 +96,7 @@ class NoSuchToolError(LookupError):
     """A generic tool call can't be translated: no offered tool serves it, or the script gives too few arguments."""
 
 
-def concrete(use: ToolUse, request: ModelRequest, call_id: str) -> ConcreteCall:
+def translate_call(use: ToolUse, request: ModelRequest, call_id: str) -> ConcreteCall:
     """Translate one tool call of a reply for the agent that makes the request.
 
     Args:
@@ -134,7 +134,7 @@ def _fill(template: Any, values: dict[str, Any]) -> Any:
     Raises `KeyError` for a missing argument elsewhere than in the value of a key.
     """
     if isinstance(template, dict):
-        return {key: _fill(item, values) for key, item in template.items() if _given(item, values)}
+        return {key: _fill(item, values) for key, item in template.items() if _has_arguments(item, values)}
     if isinstance(template, list):
         return [_fill(item, values) for item in template]
     if not isinstance(template, str):
@@ -145,7 +145,7 @@ def _fill(template: Any, values: dict[str, Any]) -> Any:
     return PLACEHOLDER.sub(lambda found: _text(values[found[1]], found[2]), template)
 
 
-def _given(template: Any, values: dict[str, Any]) -> bool:
+def _has_arguments(template: Any, values: dict[str, Any]) -> bool:
     """Return whether all placeholders of a text have an argument; True for anything but a text."""
     if not isinstance(template, str):
         return True

@@ -87,7 +87,7 @@ class CallLog:
             self._changed.notify_all()
             return call
 
-    def decided(self, call: ReceivedCall, reply: str, request: ModelRequest | None = None) -> None:
+    def record_choice(self, call: ReceivedCall, reply: str, request: ModelRequest | None = None) -> None:
         """Record the choice of a reply before it is sent, and write the request's line.
 
         Args:

@@ -55,7 +55,7 @@ class ToolUse(Model):
     """Id of the call; by default one that is unique in the server."""
 
     @model_validator(mode="after")
-    def _named_once(self) -> Self:
+    def _check_names(self) -> Self:
         """Check that exactly one of `tool` and `name` is given."""
         if (self.tool is None) == (self.name is None):
             raise ValueError("a tool call has either `tool` (generic) or `name` (exact)")

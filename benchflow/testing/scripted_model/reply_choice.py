@@ -84,14 +84,14 @@ class Chooser:
             return ReplyChoice(request, script.otherwise, "otherwise")
         return unanswered(request, f"none of the script's {len(script.replies)} replies is left for this call")
 
-    def _left(self, index: int, reply: Reply) -> bool:
+    def _has_uses(self, index: int, reply: Reply) -> bool:
         """Return whether the reply at an index may be used once more."""
         return reply.times == "always" or self._used[index] < reply.times
 
     def _by_calls(self, request: ModelRequest, replies: tuple[Reply, ...]) -> int | None:
         """Return the index of the first reply with uses left whose conditions hold; None if there is none."""
         for index, reply in enumerate(replies):
-            if self._left(index, reply) and holds(reply.when, request):
+            if self._has_uses(index, reply) and matches(reply.when, request):
                 return index
         return None
 
@@ -103,10 +103,10 @@ class Chooser:
         place = 0
         for index, reply in enumerate(replies):
             if place == request.turn:
-                if reply.fails and self._left(index, reply) and holds(reply.when, request):
+                if reply.fails and self._has_uses(index, reply) and matches(reply.when, request):
                     return index
                 if not reply.fails:
-                    return index if holds(reply.when, request) else None
+                    return index if matches(reply.when, request) else None
             place += not reply.fails
         return None
 
@@ -129,7 +129,7 @@ def is_side_call(request: ModelRequest, rules: SideCalls) -> bool:
     return rules.known and any(rule.where and rule.text in texts[rule.where] for rule in side_call_rules())
 
 
-def holds(when: When, request: ModelRequest) -> bool:
+def matches(when: When, request: ModelRequest) -> bool:
     """Return whether every given condition holds for a call."""
     results = "\n".join(result.text for result in request.tool_results)
     return (

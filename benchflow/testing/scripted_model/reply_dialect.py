@@ -22,7 +22,7 @@ SSE = "text/event-stream"
 
 
 @dataclass(frozen=True)
-class Speech:
+class ConcreteReply:
     """A reply made concrete for one request."""
 
     id: str
@@ -70,11 +70,11 @@ class ReplyDialect(ABC):
         return SSE
 
     @abstractmethod
-    def whole(self, speech: Speech) -> Any:
+    def whole(self, concrete: ConcreteReply) -> Any:
         """Return the reply as JSON data, for a request without streaming."""
 
     @abstractmethod
-    def events(self, speech: Speech) -> Iterator[str]:
+    def events(self, concrete: ConcreteReply) -> Iterator[str]:
         """Yield the reply event by event, as text for the stream."""
 
     def error(self, error: HTTPError) -> dict[str, Any]:

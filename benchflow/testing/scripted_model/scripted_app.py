@@ -16,12 +16,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from benchflow.llm_apis import Dialect, find_dialect
-from benchflow.testing.scripted_model.agent_tools import NoSuchToolError, concrete
+from benchflow.testing.scripted_model.agent_tools import NoSuchToolError, translate_call
 from benchflow.testing.scripted_model.call_log import CallLog, ReceivedCall
 from benchflow.testing.scripted_model.model_request import ModelRequest
 from benchflow.testing.scripted_model.model_script import HTTPError, Reply
 from benchflow.testing.scripted_model.reply_choice import Chooser, ReplyChoice, unanswered
-from benchflow.testing.scripted_model.reply_dialect import ReplyDialect, Speech
+from benchflow.testing.scripted_model.reply_dialect import ConcreteReply, ReplyDialect
 from benchflow.testing.scripted_model.scripted_anthropic import AnthropicReplies
 from benchflow.testing.scripted_model.scripted_gemini import GeminiReplies
 from benchflow.testing.scripted_model.scripted_openai_chat import OpenAIChatReplies
@@ -90,12 +90,12 @@ class ScriptedApp:
         )
         choice = await self.chooser.choose(request)
         try:
-            speech = _speech(choice, call)
+            concrete = _make_reply(choice, call)
         except NoSuchToolError as error:
             choice = unanswered(choice.request, str(error))
-            speech = _speech(choice, call)
-        self.log.decided(call, choice.label, choice.request)
-        return Delivery(self, call, replies, speech, choice.label)
+            concrete = _make_reply(choice, call)
+        self.log.record_choice(call, choice.label, choice.request)
+        return Delivery(self, call, replies, concrete, choice.label)
 
     def _other(self, call: ReceivedCall) -> Response:
         """Return the response to a request that calls no model: model list, token count, health check; else 404."""
@@ -114,7 +114,7 @@ class ScriptedApp:
 
     def _plain(self, call: ReceivedCall, body: Any, status: int = 200) -> Response:
         """Return a JSON response, and record the request as ended."""
-        self.log.decided(call, str(status))
+        self.log.record_choice(call, str(status))
         self.log.end(call, client_left=False)
         return JSONResponse(body, status)
 
@@ -122,10 +122,12 @@ class ScriptedApp:
 class Delivery(Response):
     """Response that sends one reply, with its delays and faults."""
 
-    def __init__(self, app: ScriptedApp, call: ReceivedCall, dialect: ReplyDialect, speech: Speech, label: str) -> None:
+    def __init__(
+        self, app: ScriptedApp, call: ReceivedCall, dialect: ReplyDialect, concrete: ConcreteReply, label: str
+    ) -> None:
         """Make the response to a call. label: see `ReplyChoice.label`; it is sent as the header `x-scripted-reply`."""
-        super().__init__(status_code=speech.reply.error.status if speech.reply.error else 200)
-        self.app, self.call, self.dialect, self.speech, self.reply = app, call, dialect, speech, speech.reply
+        super().__init__(status_code=concrete.reply.error.status if concrete.reply.error else 200)
+        self.app, self.call, self.dialect, self.concrete, self.reply = app, call, dialect, concrete, concrete.reply
         self.label = label
         self._gone = asyncio.Event()
 
@@ -171,7 +173,7 @@ class Delivery(Response):
             await self._wait_for(None, self.reply.delay)
         if self.reply.error is not None:
             await self._send_error(send, self.reply.error)
-        elif self.speech.request.stream:
+        elif self.concrete.request.stream:
             await self._send_stream(send)
         else:
             await self._send_whole(send)
@@ -179,7 +181,7 @@ class Delivery(Response):
     async def _start(self, send: Send, media_type: str, *more: tuple[str, str]) -> None:
         """Send the status and the headers, of which `more` are additional ones."""
         headers = [("content-type", media_type), ("x-scripted-reply", self.label), *more]
-        headers.append(("request-id", f"req_{self.speech.id}"))
+        headers.append(("request-id", f"req_{self.concrete.id}"))
         encoded = [(name.encode(), value.encode()) for name, value in headers]
         await send({"type": "http.response.start", "status": self.status_code, "headers": encoded})
 
@@ -192,33 +194,33 @@ class Delivery(Response):
     async def _send_stream(self, send: Send) -> None:
         """Send the reply as a stream of events, with its fault after some of them."""
         fault = self.reply.fault
-        await self._start(send, self.dialect.media_type(self.speech.request), ("cache-control", "no-cache"))
-        for count, text in enumerate(self.dialect.events(self.speech)):
+        await self._start(send, self.dialect.media_type(self.concrete.request), ("cache-control", "no-cache"))
+        for count, text in enumerate(self.dialect.events(self.concrete)):
             if fault is not None and count == fault.after:
-                return await self._go_wrong(send)
+                return await self._inject_fault(send)
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
             if self.reply.pace:
                 await self._wait_for(None, self.reply.pace)
             if self._gone.is_set():
                 return None
         if fault is not None:
-            return await self._go_wrong(send)
+            return await self._inject_fault(send)
         return await send({"type": "http.response.body", "body": b""})
 
     async def _send_whole(self, send: Send) -> None:
         """Send the reply as one JSON document, or its fault in place of it."""
         fault = self.reply.fault
-        body = json.dumps(self.dialect.whole(self.speech), ensure_ascii=False).encode()
+        body = json.dumps(self.dialect.whole(self.concrete), ensure_ascii=False).encode()
         if fault is not None and fault.kind == "stall":
-            return await self._go_wrong(send)
+            return await self._inject_fault(send)
         await self._start(send, "application/json")
         if fault is not None:
             if fault.kind == "truncate":
                 await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
-            return await self._go_wrong(send)
+            return await self._inject_fault(send)
         return await send({"type": "http.response.body", "body": body})
 
-    async def _go_wrong(self, send: Send) -> None:
+    async def _inject_fault(self, send: Send) -> None:
         """Carry out the fault of the reply. The server then closes the connection, as the response isn't complete."""
         fault = self.reply.fault
         assert fault is not None
@@ -248,13 +250,13 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-def _speech(choice: ReplyChoice, call: ReceivedCall) -> Speech:
-    """Return a choice with concrete tool calls. Their ids, unique in the server, contain the request's index."""
+def _make_reply(choice: ReplyChoice, call: ReceivedCall) -> ConcreteReply:
+    """Translate the tool calls of a choice. Their ids, unique in the server, contain the request's index."""
     reply: Reply = choice.reply
     calls = tuple(
-        concrete(use, choice.request, f"call_{call.index:04d}_{number}") for number, use in enumerate(reply.tools)
+        translate_call(use, choice.request, f"call_{call.index:04d}_{number}") for number, use in enumerate(reply.tools)
     )
-    return Speech(f"scripted{call.index:04d}", choice.request, reply, calls, int(time.time()))
+    return ConcreteReply(f"scripted{call.index:04d}", choice.request, reply, calls, int(time.time()))
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from benchflow.contracts.gateway import Api
 from benchflow.testing.scripted_model.model_request import DialectName, ModelRequest
 from benchflow.testing.scripted_model.model_script import HTTPError
-from benchflow.testing.scripted_model.reply_dialect import SSE, ReplyDialect, Speech, compact
+from benchflow.testing.scripted_model.reply_dialect import SSE, ConcreteReply, ReplyDialect, compact
 
 FINISH = {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "filtered": "SAFETY"}
 """`finishReason` by the reason in scripts."""
@@ -27,15 +27,15 @@ class GeminiReplies(ReplyDialect):
         """Return the content type of a streamed reply."""
         return SSE if request.query.get("alt") == "sse" else "application/json"
 
-    def whole(self, speech: Speech) -> dict[str, Any]:
+    def whole(self, concrete: ConcreteReply) -> dict[str, Any]:
         """Return the reply as JSON data, for a request without streaming."""
-        return _chunk(speech, _parts(speech), last=True)
+        return _chunk(concrete, _parts(concrete), last=True)
 
-    def events(self, speech: Speech) -> Iterator[str]:
+    def events(self, concrete: ConcreteReply) -> Iterator[str]:
         """Yield the reply event by event, as text for the stream."""
-        chunks = [_chunk(speech, [part]) for part in _stream_parts(speech)]
-        chunks.append(_chunk(speech, [{"text": ""}], last=True))
-        if self.media_type(speech.request) == SSE:
+        chunks = [_chunk(concrete, [part]) for part in _stream_parts(concrete)]
+        chunks.append(_chunk(concrete, [{"text": ""}], last=True))
+        if self.media_type(concrete.request) == SSE:
             yield from (f"data: {compact(chunk)}\r\n\r\n" for chunk in chunks)
             return
         for index, chunk in enumerate(chunks):
@@ -51,7 +51,7 @@ class GeminiReplies(ReplyDialect):
         return body
 
 
-def _calls(speech: Speech) -> list[dict[str, Any]]:
+def _calls(concrete: ConcreteReply) -> list[dict[str, Any]]:
     """Return the parts of tool calls. Text arguments are sent as `{"input": text}`: this dialect has objects only."""
     return [
         {
@@ -61,30 +61,30 @@ def _calls(speech: Speech) -> list[dict[str, Any]]:
                 "args": call.arguments if isinstance(call.arguments, dict) else {"input": call.arguments},
             }
         }
-        for call in speech.calls
+        for call in concrete.calls
     ]
 
 
-def _parts(speech: Speech) -> list[dict[str, Any]]:
+def _parts(concrete: ConcreteReply) -> list[dict[str, Any]]:
     """Return the parts of a whole reply."""
-    thinking = [{"text": speech.reply.thinking, "thought": True}] if speech.reply.thinking else []
-    text = [{"text": speech.reply.text}] if speech.reply.text else []
-    return [*thinking, *text, *_calls(speech)]
+    thinking = [{"text": concrete.reply.thinking, "thought": True}] if concrete.reply.thinking else []
+    text = [{"text": concrete.reply.text}] if concrete.reply.text else []
+    return [*thinking, *text, *_calls(concrete)]
 
 
-def _stream_parts(speech: Speech) -> list[dict[str, Any]]:
+def _stream_parts(concrete: ConcreteReply) -> list[dict[str, Any]]:
     """Return the parts of a streamed reply, with text in pieces."""
-    thinking = [{"text": piece, "thought": True} for piece in speech.pieces(speech.reply.thinking)]
-    text = [{"text": piece} for piece in speech.pieces(speech.reply.text)]
-    return [*thinking, *text, *_calls(speech)]
+    thinking = [{"text": piece, "thought": True} for piece in concrete.pieces(concrete.reply.thinking)]
+    text = [{"text": piece} for piece in concrete.pieces(concrete.reply.text)]
+    return [*thinking, *text, *_calls(concrete)]
 
 
-def _chunk(speech: Speech, parts: list[dict[str, Any]], *, last: bool = False) -> dict[str, Any]:
+def _chunk(concrete: ConcreteReply, parts: list[dict[str, Any]], *, last: bool = False) -> dict[str, Any]:
     """Return a response, or a chunk of one, with these parts. last: it has the finish reason."""
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     if last:
-        candidate["finishReason"] = FINISH[speech.finish]
-    usage = speech.reply.usage
+        candidate["finishReason"] = FINISH[concrete.finish]
+    usage = concrete.reply.usage
     return {
         "candidates": [candidate],
         "usageMetadata": {
@@ -94,6 +94,6 @@ def _chunk(speech: Speech, parts: list[dict[str, Any]], *, last: bool = False) -
             "cachedContentTokenCount": usage.cached,
             "totalTokenCount": usage.input + usage.output,
         },
-        "modelVersion": speech.request.model,
-        "responseId": speech.id,
+        "modelVersion": concrete.request.model,
+        "responseId": concrete.id,
     }

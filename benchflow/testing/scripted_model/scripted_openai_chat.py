@@ -11,7 +11,7 @@ from typing import Any
 from benchflow.contracts.gateway import Api
 from benchflow.testing.scripted_model.agent_tools import ConcreteCall
 from benchflow.testing.scripted_model.model_request import DialectName
-from benchflow.testing.scripted_model.reply_dialect import ReplyDialect, Speech, arguments_text, event
+from benchflow.testing.scripted_model.reply_dialect import ConcreteReply, ReplyDialect, arguments_text, event
 
 FINISH = {"stop": "stop", "length": "length", "tools": "tool_calls", "filtered": "content_filter"}
 """`finish_reason` by the reason in scripts."""
@@ -23,37 +23,37 @@ class OpenAIChatReplies(ReplyDialect):
     api: Api = "openai-chat"
     name: DialectName = "openai-chat"
 
-    def whole(self, speech: Speech) -> dict[str, Any]:
+    def whole(self, concrete: ConcreteReply) -> dict[str, Any]:
         """Return the reply as JSON data, for a request without streaming."""
-        message: dict[str, Any] = {"role": "assistant", "content": speech.reply.text or None, "refusal": None}
-        if speech.reply.thinking:
-            message["reasoning_content"] = speech.reply.thinking
-        if speech.calls:
-            message["tool_calls"] = [_call(call) for call in speech.calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH[speech.finish]}
-        return {**_head(speech, "chat.completion"), "choices": [choice], "usage": _usage(speech)}
+        message: dict[str, Any] = {"role": "assistant", "content": concrete.reply.text or None, "refusal": None}
+        if concrete.reply.thinking:
+            message["reasoning_content"] = concrete.reply.thinking
+        if concrete.calls:
+            message["tool_calls"] = [_call(call) for call in concrete.calls]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH[concrete.finish]}
+        return {**_head(concrete, "chat.completion"), "choices": [choice], "usage": _usage(concrete)}
 
-    def events(self, speech: Speech) -> Iterator[str]:
+    def events(self, concrete: ConcreteReply) -> Iterator[str]:
         """Yield the reply event by event, as text for the stream."""
-        head = _head(speech, "chat.completion.chunk")
+        head = _head(concrete, "chat.completion.chunk")
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
             return event({**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]})
 
         yield chunk({"role": "assistant", "content": ""})
-        for piece in speech.pieces(speech.reply.thinking):
+        for piece in concrete.pieces(concrete.reply.thinking):
             yield chunk({"reasoning_content": piece})
-        for piece in speech.pieces(speech.reply.text):
+        for piece in concrete.pieces(concrete.reply.text):
             yield chunk({"content": piece})
-        for index, call in enumerate(speech.calls):
+        for index, call in enumerate(concrete.calls):
             first = _call(call)
             first[first["type"]] = {**first[first["type"]], _argument_key(call): ""}
             yield chunk({"tool_calls": [{"index": index, **first}]})
-            for piece in speech.pieces(arguments_text(call)):
+            for piece in concrete.pieces(arguments_text(call)):
                 yield chunk({"tool_calls": [{"index": index, call.kind: {_argument_key(call): piece}}]})
-        yield chunk({}, FINISH[speech.finish])
-        if (speech.request.body.get("stream_options") or {}).get("include_usage"):
-            yield event({**head, "choices": [], "usage": _usage(speech)})
+        yield chunk({}, FINISH[concrete.finish])
+        if (concrete.request.body.get("stream_options") or {}).get("include_usage"):
+            yield event({**head, "choices": [], "usage": _usage(concrete)})
         yield "data: [DONE]\n\n"
 
 
@@ -68,14 +68,19 @@ def _call(call: ConcreteCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.kind, call.kind: inner}
 
 
-def _head(speech: Speech, kind: str) -> dict[str, Any]:
+def _head(concrete: ConcreteReply, kind: str) -> dict[str, Any]:
     """Return the fields with which a response, or a chunk of it, begins. kind: the type of the object."""
-    return {"id": f"chatcmpl-{speech.id}", "object": kind, "created": speech.created, "model": speech.request.model}
+    return {
+        "id": f"chatcmpl-{concrete.id}",
+        "object": kind,
+        "created": concrete.created,
+        "model": concrete.request.model,
+    }
 
 
-def _usage(speech: Speech) -> dict[str, Any]:
+def _usage(concrete: ConcreteReply) -> dict[str, Any]:
     """Return the token counts of a reply."""
-    usage = speech.reply.usage
+    usage = concrete.reply.usage
     return {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,

@@ -11,7 +11,7 @@ import uvicorn
 _CLOCK_SEC = 1.0
 """Interval at which the `Date` header is set."""
 
-_LOOK_EVERY = 0.005
+_POLL_INTERVAL_SEC = 0.005
 """Poll interval, in seconds, of open connections at the end."""
 
 
@@ -46,6 +46,6 @@ class StoppingServer(uvicorn.Server):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 while self.server_state.connections or self.server_state.tasks:
-                    await asyncio.sleep(_LOOK_EVERY)
+                    await asyncio.sleep(_POLL_INTERVAL_SEC)
         for task in self.server_state.tasks:
             task.cancel()

@@ -20,7 +20,7 @@ import pytest
 
 from benchflow.errors import ConfigError, UsageError
 from benchflow.testing.scripted_model import ModelRequest, OfferedTool, Reply, Script, ScriptedModel, SideCalls, ToolUse
-from benchflow.testing.scripted_model.agent_tools import NoSuchToolError, concrete, known_tools
+from benchflow.testing.scripted_model.agent_tools import NoSuchToolError, known_tools, translate_call
 
 SHELL = {"type": "function", "function": {"name": "bash", "parameters": {"properties": {"command": {}}}}}
 USER = {"role": "user", "content": "go"}
@@ -185,14 +185,14 @@ def offered(name: str, *properties: str, kind: Any = "function") -> OfferedTool:
     ids=["claude", "opencode", "pi", "gemini", "codex", "opencode-gpt"],
 )
 def test_a_generic_tool_becomes_what_the_agent_offers(tool: OfferedTool, arguments: Any) -> None:
-    call = concrete(WRITE, offers(offered("other"), tool), "call_1")
+    call = translate_call(WRITE, offers(offered("other"), tool), "call_1")
     assert (call.name, call.kind, call.arguments) == (tool.name, tool.kind, arguments)
 
 
 def test_a_file_is_written_through_the_shell_where_there_is_only_a_shell(tmp_path: Path) -> None:
     target = tmp_path / "sub" / "it's.txt"
     use = ToolUse(tool="write_file", arguments={"path": str(target), "content": "100% 'sure'\n$HOME\n"})
-    call = concrete(use, offers(offered("exec_command", "cmd")), "call_1")
+    call = translate_call(use, offers(offered("exec_command", "cmd")), "call_1")
     assert isinstance(call.arguments, dict)
     subprocess.run(["/bin/sh", "-c", call.arguments["cmd"]], check=True)
     assert target.read_text() == "100% 'sure'\n$HOME\n"
@@ -201,21 +201,23 @@ def test_a_file_is_written_through_the_shell_where_there_is_only_a_shell(tmp_pat
 def test_shells_of_one_name_are_told_apart_by_their_parameters() -> None:
     use = ToolUse(tool="shell", arguments={"command": "ls"})
     as_list = OfferedTool("shell", schema={"properties": {"command": {"type": "array"}}})
-    assert concrete(use, offers(as_list), "c").arguments == {"command": ["bash", "-lc", "ls"]}
-    assert concrete(use, offers(offered("shell", "command")), "c").arguments == {"command": "ls"}
+    assert translate_call(use, offers(as_list), "c").arguments == {"command": ["bash", "-lc", "ls"]}
+    assert translate_call(use, offers(offered("shell", "command")), "c").arguments == {"command": "ls"}
 
 
 def test_exact_names_and_arguments_are_sent_as_they_are() -> None:
-    call = concrete(ToolUse(name="Bash", arguments="{not json", id="mine"), offers(offered("Bash")), "call_1")
+    call = translate_call(ToolUse(name="Bash", arguments="{not json", id="mine"), offers(offered("Bash")), "call_1")
     assert (call.id, call.name, call.arguments) == ("mine", "Bash", "{not json")
-    assert concrete(ToolUse(tool="made_up", arguments={"a": 1}), offers(), "call_1").name == "made_up"
+    assert translate_call(ToolUse(tool="made_up", arguments={"a": 1}), offers(), "call_1").name == "made_up"
 
 
 def test_a_generic_tool_that_nothing_serves_is_an_error_that_lists_what_is_offered() -> None:
     with pytest.raises(NoSuchToolError, match="`shell`; offered: browse, think"):
-        concrete(ToolUse(tool="shell", arguments={"command": "ls"}), offers(offered("think"), offered("browse")), "c")
+        translate_call(
+            ToolUse(tool="shell", arguments={"command": "ls"}), offers(offered("think"), offered("browse")), "c"
+        )
     with pytest.raises(NoSuchToolError, match="'content'"):
-        concrete(
+        translate_call(
             ToolUse(tool="write_file", arguments={"path": "/x"}), offers(offered("apply_patch", kind="custom")), "c"
         )
     with ScriptedModel([{"tools": [{"tool": "read_file", "arguments": {"path": "/x"}}]}]) as model:

@@ -45,14 +45,14 @@ def test_the_time_in_which_the_process_is_frozen_is_a_wait_of_all_calls(time: Mo
     waiting, other = Blockage(tmp_path / "one"), Blockage(tmp_path / "other")
     watch = AbsenceWatch(lambda: [waiting, other], tmp_path / "seen")
     time.now += FROZEN_SEC
-    watch.look()
+    watch.check()
     assert waiting.intervals == other.intervals == []
     began = time.now
     time.now += 600
     # A call that waited for the disk has its turn before the watch.
     waiting.add(began - 0.5)
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     assert waiting.intervals == [(began - 0.5, began + 600)]
     assert other.intervals == [(began, began + 600)]
 

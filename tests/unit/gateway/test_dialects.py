@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.gateway import Sampling
-from benchflow.llm_apis import DIALECTS, Dialect, count_spoken, documents
+from benchflow.llm_apis import DIALECTS, Dialect, count_output, documents
 
 ODD: tuple[Any, ...] = (None, 0, -1, 1.5, True, "text", [], [None], [1, "a", {}], {}, {"a": None}, [[{}]])
 KEYS = (
@@ -98,7 +98,7 @@ def test_an_error_is_the_end_whatever_else_is_said_and_null_is_none() -> None:
     ],
 )
 def test_reasoning_and_arguments_of_tools_are_said_by_the_model(document: dict[str, Any]) -> None:
-    assert count_spoken(document) == 8
+    assert count_output(document) == 8
 
 
 def test_the_other_spelling_of_a_parameter_is_kept() -> None:

@@ -15,7 +15,7 @@ from support.replay_room import APIS, RecordFile, Run, SmallAgent, recorded_run,
 from benchflow.errors import ConfigError
 from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
 from benchflow.gateway.recording import LOST
-from benchflow.gateway.replay import Aside, Replay, divergence_report, make_replayer
+from benchflow.gateway.replay import Replay, UnrecordedSideCall, divergence_report, make_replayer
 
 AGENTS = sorted(APIS)
 CALLS = 8
@@ -173,7 +173,7 @@ async def test_a_side_call_that_is_not_recorded_leaves_the_replay_as_it_is(table
     table.has("Go.", says("done"))
     replay = table.replay(strict=strict)
     answer = await table.ask(replay, "A title?", side=True, node="root/7")
-    assert isinstance(answer, Aside)
+    assert isinstance(answer, UnrecordedSideCall)
     assert answer.divergence.message == "side call 0 (root/7) is not in the record"
     assert await table.ask(replay, "Go.") == says("done")
     assert (replay.status().state, replay.status().divergence) == ("replaying", None)

@@ -6,25 +6,25 @@ import time
 from email.utils import formatdate
 
 from benchflow.contracts.gateway import RetryPolicy
-from benchflow.gateway.upstream_retries import next_wait, wanted_wait
+from benchflow.gateway.upstream_retries import next_wait, parse_retry_after
 
 
 def test_waits_grow_to_a_limit_in_number_and_time() -> None:
     policy = RetryPolicy(max_retries=4, first_wait_sec=1, max_wait_sec=5, total_sec=100)
     assert [next_wait(policy, retries, 0) for retries in range(6)] == [1, 2, 4, 5, None, None]
     assert next_wait(policy, 0, 99.5) is None
-    assert next_wait(policy, 0, 0, wanted=3600) == 5
-    assert next_wait(policy, 3, 0, wanted=0) == 0
+    assert next_wait(policy, 0, 0, retry_after=3600) == 5
+    assert next_wait(policy, 3, 0, retry_after=0) == 0
 
 
 def test_a_wait_is_given_in_seconds_milliseconds_or_as_a_date() -> None:
-    assert wanted_wait({"retry-after": "2.5"}) == 2.5
-    assert wanted_wait({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
-    assert 80 < (wanted_wait({"retry-after": formatdate(time.time() + 100, usegmt=True)}) or 0) <= 100
-    assert wanted_wait({"retry-after": "soon"}) is None
-    assert wanted_wait({}) is None
+    assert parse_retry_after({"retry-after": "2.5"}) == 2.5
+    assert parse_retry_after({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
+    assert 80 < (parse_retry_after({"retry-after": formatdate(time.time() + 100, usegmt=True)}) or 0) <= 100
+    assert parse_retry_after({"retry-after": "soon"}) is None
+    assert parse_retry_after({}) is None
 
 
 def test_a_date_is_one_of_the_endpoints_clock() -> None:
     headers = {"date": formatdate(1e9, usegmt=True), "retry-after": formatdate(1e9 + 7, usegmt=True)}
-    assert wanted_wait(headers) == 7
+    assert parse_retry_after(headers) == 7

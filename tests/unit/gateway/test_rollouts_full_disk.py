@@ -48,13 +48,13 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, name: str = "replace") -> Iterato
 
 def knowledge(rollout: RolloutCalls | None) -> tuple[Registration, Attribution, bool, ModelLimits] | None:
     """Return all that a gateway was told of a rollout."""
-    return rollout and (rollout.registration, rollout.attribution, rollout.held, rollout.meter.limits)
+    return rollout and (rollout.registration, rollout.attribution, rollout.is_held, rollout.meter.limits)
 
 
 def state(rollouts: Rollouts) -> list[Any]:
     return [
-        knowledge(rollouts.of_token(TOKEN)),
-        knowledge(rollouts.of_token(NEW_TOKEN)),
+        knowledge(rollouts.find_by_token(TOKEN)),
+        knowledge(rollouts.find_by_token(NEW_TOKEN)),
         *map(knowledge, rollouts.all()),
     ]
 
@@ -103,7 +103,7 @@ async def test_calls_are_let_go_by_the_next_gateway_although_the_disk_was_full(
     with full_disk(monkeypatch), pytest.raises(DiskFullError):
         rollouts.hold(ID, False)
     rollouts.hold(ID, False)
-    assert not gateway(tmp_path).get(ID).held
+    assert not gateway(tmp_path).get(ID).is_held
 
 
 async def test_a_rollout_that_a_full_disk_refuses_is_known_when_it_is_registered_again(
@@ -114,7 +114,7 @@ async def test_a_rollout_that_a_full_disk_refuses_is_known_when_it_is_registered
         await rollouts.register(registration(tmp_path))
     assert rollouts.all() == []
     await rollouts.register(registration(tmp_path))
-    assert gateway(tmp_path).of_token(TOKEN) is not None
+    assert gateway(tmp_path).find_by_token(TOKEN) is not None
 
 
 async def test_a_rollout_whose_file_cannot_be_removed_is_forgotten_when_it_is_asked_for_again(
