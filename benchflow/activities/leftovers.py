@@ -140,7 +140,7 @@ def _remove_directory(directory: Path, newest: float) -> bool:
             return False
         # Renamed first, so that no process finds a half-removed directory.
         directory = directory.rename(directory.with_name(f".{directory.name}{_GOING}"))
-    directory_trees.remove(directory)
+    directory_trees.remove_tree(directory)
     return True
 
 

@@ -167,5 +167,5 @@ class LostActivities:
             log.warning("a lost rollout has a row only", rollout=spec.id, error=str(error))
             # The collected files may hold secrets, since their redaction has not completed.
             for directory in collected(paths):
-                await asyncio.to_thread(directory_trees.remove, directory)
+                await asyncio.to_thread(directory_trees.remove_tree, directory)
             return False

@@ -21,7 +21,7 @@ from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
 from benchflow.hosting.kept import read_kept, remove_kept
 from benchflow.hosting.session_files import remove_sessions
-from benchflow.planes.sandbox import get_provider, provider_names
+from benchflow.planes.sandbox import get_provider, list_provider_names
 from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, is_abandoned
 from benchflow.rounds import Failures
 from benchflow.workflow_executions import is_not_found
@@ -55,7 +55,7 @@ class Reaper:
         removed = 0
         living: set[str] = set()
         complete = True
-        for name in provider_names():
+        for name in list_provider_names():
             owned: list[OwnedSandbox] | None = None
             async with self._failures.item(f"provider {name}", REAPED_ITEM_SEC):
                 provider = get_provider(name)

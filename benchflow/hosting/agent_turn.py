@@ -31,7 +31,7 @@ from benchflow.hosting.replays import TAKEN_AGAIN
 from benchflow.planes.agent import attributed
 from benchflow.planes.agent.question_answers import answering
 from benchflow.planes.agent.turn_limits import PATIENCE
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.rollout_tree import node_id
@@ -97,7 +97,7 @@ class SessionTurn:
         except asyncio.CancelledError:
             if is_cancelled():
                 with suppress(BenchFlowError):
-                    await see_through(self._give_up())
+                    await run_to_completion(self._give_up())
             raise
         finally:
             await session.close()

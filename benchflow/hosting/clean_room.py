@@ -43,7 +43,7 @@ from benchflow.planes.reward.evidence import keep_artifacts, keep_workspace, kep
 from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
 from benchflow.planes.reward.placement import PUT_SEC, put_work, put_workspace
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Secrets
 from benchflow.stored_files import read_stored
@@ -287,7 +287,7 @@ class CleanRoom:
             yield
         except asyncio.CancelledError:
             if is_cancelled():
-                await see_through(self.remove())
+                await run_to_completion(self.remove())
             raise
         except BenchFlowError as error:
             if not error.retryable:

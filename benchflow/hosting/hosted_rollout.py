@@ -37,7 +37,7 @@ from benchflow.hosting.hosted_turn import HostedTurn
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.reporting import HostedReport
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.results.write import write_json
 
 
@@ -77,7 +77,7 @@ class HostedRollout(Hosted):
                 return await provisioning.provision(self, request, name)
             except asyncio.CancelledError:
                 if is_cancelled():
-                    await see_through(self._discard(name, attempt))
+                    await run_to_completion(self._discard(name, attempt))
                 raise
             except Exception:
                 await self._discard(name, attempt)

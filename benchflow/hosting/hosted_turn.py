@@ -35,7 +35,7 @@ from benchflow.planes.agent.account import AGENT_USER, prepare_account
 from benchflow.planes.agent.bounds import outgrown
 from benchflow.planes.reward.hardening import read_baseline, take_baseline
 from benchflow.planes.reward.verify import config_of
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import NodeWriter
 
@@ -227,7 +227,7 @@ class HostedTurn:
             # A cancelled rollout stops its oracle; a worker that only shuts down leaves it running.
             if is_cancelled():
                 with suppress(BenchFlowError):
-                    await see_through(self._kill_oracle())
+                    await run_to_completion(self._kill_oracle())
             raise
         if turn.failure is not None and rollout.has_mark(self._stopped):
             raise StackError("the engine stopped the oracle, and the rollout was not cancelled")

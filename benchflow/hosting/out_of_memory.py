@@ -24,7 +24,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import AgentError, SandboxError, SandboxLostError, SandboxMemoryError
 from benchflow.host_files import write_record
 from benchflow.hosting.hosted import Hosted
-from benchflow.planes.sandbox.sandbox_memory import KillNote, loss_for_memory
+from benchflow.planes.sandbox.sandbox_memory import KillNote, make_memory_error
 from benchflow.tasks.support import written_key
 from benchflow.trajectories.journal import NodeWriter
 
@@ -90,7 +90,7 @@ async def explaining_losses(sandbox: Sandbox) -> AsyncIterator[None]:
         use = None
         with suppress(SandboxError):
             use = await sandbox.memory_use()
-        if (loss := loss_for_memory(sandbox.ref.name, use)) is not None:
+        if (loss := make_memory_error(sandbox.ref.name, use)) is not None:
             raise loss from error
         raise
 
@@ -103,13 +103,13 @@ async def explaining_agent_errors(rollout: Hosted, note: KillNote) -> AsyncItera
         rollout: The rollout, attached to its sandbox.
         note: Note of the count; it is started now unless an earlier attempt started it.
     """
-    if not note.is_begun:
-        await note.begin(rollout.sandbox)
+    if not note.has_started:
+        await note.start(rollout.sandbox)
     try:
         yield
     except AgentError as error:
         use = await rollout.sandbox.memory_use()
-        if use is None or not (kills := note.kills(use)) or error.category not in _MAY_BE_MEMORY:
+        if use is None or not (kills := note.count_kills(use)) or error.category not in _MAY_BE_MEMORY:
             raise
         raise memory_error(rollout, use, kills, error.message, error.log_tail) from error
 
@@ -145,7 +145,7 @@ class TurnMemory:
 
     async def begin(self) -> None:
         """Start counting kills. Call it before the turn begins, and not when it is resumed."""
-        await self._turn.begin(self._sandbox)
+        await self._turn.start(self._sandbox)
 
     async def watch(self) -> None:
         """Poll the counters without end, and record each new count with the number of the agent's next event."""
@@ -154,7 +154,7 @@ class TurnMemory:
             # Errors of the sandbox are suppressed here: the turn itself meets them.
             with suppress(SandboxError):
                 use = await self._sandbox.memory_use()
-                if use is not None and (kills := self._turn.kills(use)) != self._noticed().kills:
+                if use is not None and (kills := self._turn.count_kills(use)) != self._noticed().kills:
                     write_record(self._noticed_file, _Noticed(kills=kills, seq=self._writer.events[1]).model_dump())
 
     async def judge(self, turn: TurnResult) -> TurnResult:
@@ -165,13 +165,13 @@ class TurnMemory:
         use = await self._sandbox.memory_use() if turn.question is None else None
         if use is None:
             return turn
-        kills, failure = self._turn.kills(use), turn.failure
+        kills, failure = self._turn.count_kills(use), turn.failure
         if failure is None:
-            await self._session.begin(self._sandbox)
+            await self._session.start(self._sandbox)
         elif failure.category in _MAY_BE_MEMORY:
             if not any(event["type"] not in _BY_ENGINE for event in self._writer.written()):
                 # The agent may have been dead before its prompt: killed while a verifier ran, for one.
-                kills = self._session.kills(use)
+                kills = self._session.count_kills(use)
             if kills and not self._went_on(kills):
                 error = memory_error(self._rollout, use, kills, failure.message, failure.log_tail)
                 self._writer.add([{"type": "agent_error", "category": error.category, "message": error.message}])

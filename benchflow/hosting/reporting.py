@@ -354,7 +354,7 @@ def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
         try:
             redact.clean_below(directory)
         except UnsafePathError as error:
-            directory_trees.remove(directory)
+            directory_trees.remove_tree(directory)
             notes.append(f"{directory.name} is not kept, since secrets cannot be taken out of it: {error.message}")
     return notes
 

@@ -31,7 +31,7 @@ def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) 
     """
     with storage_errors(target):
         # Files collected from the sandbox may include a directory of this name.
-        directory_trees.remove(target)
+        directory_trees.remove_tree(target)
         target.mkdir(parents=True)
         with ConfinedDirectory(target) as results:
             warnings = copy_journals(SessionFiles.below(sessions), episode, results)
@@ -58,4 +58,4 @@ def remove_journals(sessions: Path, episode: str) -> None:
 def remove_sessions(sessions: Path) -> None:
     """Remove the session directory of a sandbox, once its journals are copied to the results. Errors are suppressed."""
     with contextlib.suppress(OSError):
-        directory_trees.remove(sessions)
+        directory_trees.remove_tree(sessions)

@@ -30,7 +30,7 @@ from benchflow.jobs.mode_lowering import lowered
 from benchflow.paths import JobPaths
 from benchflow.planes.reward.needs import check_scoring, own_judges
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.sandbox_choice import AUTO, SandboxChoice, choose
+from benchflow.planes.sandbox.sandbox_choice import AUTO, SandboxChoice, choose_sandbox
 from benchflow.provenance import is_own
 from benchflow.results.summary import read_spec
 from benchflow.store import Store
@@ -171,7 +171,7 @@ def _choose_sandbox(config: JobConfig, directory: JobPaths) -> SandboxChoice:
         return SandboxChoice(read_spec(directory).run.sandbox, "as this job began")
     if cluster_target() is not None:
         return SandboxChoice("docker", "the workers of a cluster have Docker")
-    return choose()
+    return choose_sandbox()
 
 
 def _select(found: list[Path], config: JobConfig) -> list[Path]:

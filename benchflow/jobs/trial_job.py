@@ -33,7 +33,7 @@ from benchflow.planes.environment.proofs import record_proofs
 from benchflow.planes.environment.task_fit import check_task_fits
 from benchflow.planes.environment.writing import parse_post
 from benchflow.planes.sandbox import get_provider
-from benchflow.planes.sandbox.sandbox_choice import AUTO, choose
+from benchflow.planes.sandbox.sandbox_choice import AUTO, choose_sandbox
 from benchflow.store import Store
 from benchflow.stored_files import read_stored
 from benchflow.tasks import digest_tree, ignored_files, load_task, require_supported
@@ -78,7 +78,7 @@ def plan_trial(manifest: Path, task_directory: Path | None, sandbox: str, posts:
     if directory is not None:
         task = load_task(directory, has_manifest=True)
         check_task_fits(world.manifest, task, source=manifest, directory=directory)
-    provider = get_provider(choose().sandbox if sandbox == AUTO else sandbox)
+    provider = get_provider(choose_sandbox().sandbox if sandbox == AUTO else sandbox)
     values = secrets.Secrets(os.environ, "in this environment")
     values.check_world(world.ref(None))
     if task is not None:

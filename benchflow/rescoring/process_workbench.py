@@ -19,7 +19,7 @@ from benchflow.hosting.stored_step import StoredStep
 from benchflow.hosting.stored_workbench import workbench_of
 from benchflow.hosting.worker_host import Host
 from benchflow.paths import StatePaths
-from benchflow.planes.sandbox.owners import OF_A_PROCESS, owned_by_this_process
+from benchflow.planes.sandbox.owners import OF_A_PROCESS, make_owner_labels
 from benchflow.rescoring.found_tasks import Tasks
 from benchflow.rescoring.own_rollouts import read_own_rollout
 from benchflow.results.stored_rollouts import read_rollout
@@ -81,7 +81,7 @@ async def stored_workbench(
 
     def labels(hosted: Hosted) -> dict[str, str]:
         deadline = int(time.time() + hosted.spec.run.deadline_sec)
-        return {"benchflow.stack": OF_A_PROCESS, "benchflow.deadline": str(deadline), **owned_by_this_process()}
+        return {"benchflow.stack": OF_A_PROCESS, "benchflow.deadline": str(deadline), **make_owner_labels()}
 
     with tempfile.TemporaryDirectory(prefix="benchflow-rescore-") as scratch:
         run = SlotOwner(f"process-{os.getpid()}", os.urandom(8).hex())

@@ -18,7 +18,7 @@ from support.docker_churn import churn, spec_of, stop_in_a_capture, turn
 from support.embedded import chance_of_this_run
 
 from benchflow.planes.sandbox.docker import DockerDriver
-from benchflow.planes.sandbox.docker.captures import FORK, PART, SNAPSHOT, short_of
+from benchflow.planes.sandbox.docker.captures import FORK, PART, SNAPSHOT, hash_stack
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
 from benchflow.testing.waiting import until
@@ -73,7 +73,7 @@ def left(daemon: Any, stack: str) -> list[str]:
         *(
             tag
             for tag in images
-            if tag.startswith(tuple(f"{kind}:{short_of(stack)}-" for kind in (SNAPSHOT, FORK, PART)))
+            if tag.startswith(tuple(f"{kind}:{hash_stack(stack)}-" for kind in (SNAPSHOT, FORK, PART)))
         ),
     ]
 

@@ -52,7 +52,7 @@ Case = tuple[Literal["root", "child"], str]
 @pytest.fixture
 def raising(raising_workflows: None, theatre: Theatre) -> Theatre:
     theatre.context.slots.limit = 1000
-    theatre.patch.setattr("benchflow.activities.reaper.provider_names", lambda: ["hall"])
+    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["hall"])
     theatre.patch.syspath_prepend(Path(own_branching.__file__).parent)
     return theatre
 

@@ -27,7 +27,7 @@ from benchflow.testing.waiting import until
 
 @pytest.fixture
 def reaper(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Reaper:
-    monkeypatch.setattr("benchflow.activities.reaper.provider_names", lambda: ["hall"])
+    monkeypatch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["hall"])
     return Reaper(theatre.context)
 
 
@@ -64,7 +64,7 @@ class Broken:
 
 async def test_one_bad_item_keeps_nothing_else_from_being_reaped(theatre: Theatre, reaper: Reaper) -> None:
     theatre.patch.setitem(sandbox._made, "broken", Broken())
-    theatre.patch.setattr("benchflow.activities.reaper.provider_names", lambda: ["broken", "hall"])
+    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["broken", "hall"])
     theatre.hall.held = True
     job = await theatre.submit()
     (terminated,) = await theatre.in_turn(1)
@@ -84,7 +84,7 @@ async def test_one_bad_item_keeps_nothing_else_from_being_reaped(theatre: Theatr
 
 
 async def test_neither_checkpoints_nor_secrets_that_cannot_be_listed_end_a_round(theatre: Theatre) -> None:
-    theatre.patch.setattr("benchflow.activities.reaper.provider_names", list)
+    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", list)
     paths = theatre.context.paths
     reaper = Reaper(replace(theatre.context, options=WorkerOptions(unknown_grace_sec=0)))
     secrets.leave(paths, "job/none", set(), {"KEY": "value-of-it"})
@@ -106,7 +106,7 @@ async def test_what_is_in_use_and_what_is_abandoned_are_told_apart_when_the_cloc
     theatre: Theatre, step: float
 ) -> None:
     """step: seconds by which the wall clock was set since the slots were taken."""
-    theatre.patch.setattr("benchflow.activities.reaper.provider_names", list)
+    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", list)
     theatre.patch.setattr(reapers, "WATCHED_SEC", 0.05)
     context = replace(theatre.context, options=WorkerOptions(unknown_grace_sec=0.2))
     reaper = Reaper(context)

@@ -14,7 +14,7 @@ FROZEN_SEC = 0.5
 def notice_soon(patch: pytest.MonkeyPatch) -> None:
     """Have this process know after `FROZEN_SEC` that it was frozen."""
     patch.setattr(timeouts, "FROZEN_SEC", FROZEN_SEC)
-    patch.setattr(timeouts, "LOOK_EVERY_SEC", FROZEN_SEC / 5)
+    patch.setattr(timeouts, "POLL_INTERVAL_SEC", FROZEN_SEC / 5)
 
 
 def freeze(seconds: float) -> None:

@@ -17,7 +17,7 @@ from support.worlds import make_world
 from benchflow.contracts import temporal_names
 from benchflow.errors import ServerUnavailableError
 from benchflow.paths import StatePaths
-from benchflow.planes.sandbox.docker.captures import SNAPSHOT, short_of
+from benchflow.planes.sandbox.docker.captures import SNAPSHOT, hash_stack
 from benchflow.stack import free_port
 from benchflow.temporal import Target, connect
 from benchflow.temporal_server import temporal_binary
@@ -94,7 +94,7 @@ class Host:
             return kept + [place.name for place in (self.paths.root / "local" / "store" / "images").glob("bf-*")]
         with self._environment(), contextlib.closing(docker.from_env()) as client:
             tags = [tag for row in client.api.images(name=SNAPSHOT) for tag in row["RepoTags"] or ()]
-        return kept + [tag for tag in tags if tag.startswith(f"{SNAPSHOT}:{short_of(self._stack)}-")]
+        return kept + [tag for tag in tags if tag.startswith(f"{SNAPSHOT}:{hash_stack(self._stack)}-")]
 
     async def close(self) -> None:
         """End what a failed test may have left of it."""

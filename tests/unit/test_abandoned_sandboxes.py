@@ -10,13 +10,13 @@ import pytest
 
 from benchflow.activities.reaper import Reaper
 from benchflow.contracts.sandbox_provider import OwnedSandbox
-from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, owned_by_this_process
+from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, make_owner_labels
 
 
 @pytest.mark.parametrize(
     ("labels", "is_over"),
     [
-        (owned_by_this_process(), False),
+        (make_owner_labels(), False),
         # Of a process that had this one's id before, of one that cannot be told, and of nobody.
         ({OWNER_LABEL: f"{os.getpid()}:1"}, True),
         ({OWNER_LABEL: "any"}, True),

@@ -15,7 +15,7 @@ from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import JobSpec, Origin
 from benchflow.jobs.identity import claim, differences
 from benchflow.jobs.job_plan import JobPlan, freeze, plan_job
-from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
+from benchflow.planes.sandbox.rebuilds import choose_build_key, record_rebuild
 from benchflow.store import Store
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -65,10 +65,10 @@ def test_it_is_asked_for_by_an_option_and_in_a_file(tmp_path: Path) -> None:
 
 def test_a_request_has_a_build_of_its_own_and_the_last_one_is_everybodys() -> None:
     identity = "a" * 64
-    assert build_key(identity, None) == identity
-    keys = {build_key(identity, request) for request in (None, "one", "two")}
+    assert choose_build_key(identity, None) == identity
+    keys = {choose_build_key(identity, request) for request in (None, "one", "two")}
     assert len(keys) == 3
     record_rebuild(identity, "one")
     record_rebuild(identity, "two")
-    assert build_key(identity, None) == build_key(identity, "two") != build_key(identity, "one")
-    assert build_key("b" * 64, None) == "b" * 64
+    assert choose_build_key(identity, None) == choose_build_key(identity, "two") != choose_build_key(identity, "one")
+    assert choose_build_key("b" * 64, None) == "b" * 64

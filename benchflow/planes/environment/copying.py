@@ -18,7 +18,7 @@ from benchflow.planes.environment.manifest_environment import ManifestEnvironmen
 from benchflow.planes.environment.observing import answer_words, difference, is_same, observe
 from benchflow.planes.environment.proofs import UrlProof
 from benchflow.planes.environment.verifier_urls import OPEN_END
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 
 StartCopy = Callable[[ImageRef], AbstractAsyncContextManager[tuple[ManifestEnvironment, WorldPlace]]]
 """Starts a sandbox from a snapshot for a block, with its world not started yet, and removes it at the end."""
@@ -91,7 +91,7 @@ class Comparison:
                     await copy.readiness()
                 yield place
         finally:
-            await see_through(self.provider.remove_snapshots(self.name))
+            await run_to_completion(self.provider.remove_snapshots(self.name))
 
 
 def judge(first: Observation, before: Observation, again: Observation, after: Observation, done: str) -> UrlProof:

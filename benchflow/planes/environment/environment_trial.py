@@ -30,7 +30,7 @@ from benchflow.planes.environment.proofs import UrlProof
 from benchflow.planes.environment.world_context import WorldContext
 from benchflow.planes.environment.world_rollback import Timed, WorldRollback, answers_of
 from benchflow.planes.environment.writing import Post, Writer
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 Outcome = Literal["holds", "fails", "unproven", "not declared", "not tried"]
@@ -154,7 +154,7 @@ async def try_world(setting: Setting, tell: Callable[[str], None] = lambda what:
         except _EndedError:
             pass
         finally:
-            await see_through(trial.end())
+            await run_to_completion(trial.end())
     return trial.result()
 
 
@@ -374,7 +374,7 @@ class _Trial:
             place = WorldPlace(sandbox, self._outfit.keeper(sandbox))
             yield self._world_in(place), place
         finally:
-            await see_through(self._setting.provider.remove(spec.name))
+            await run_to_completion(self._setting.provider.remove(spec.name))
 
     # --- end -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
-from benchflow.planes.sandbox.image_facts import image_fact
+from benchflow.planes.sandbox.image_facts import read_image_fact
 
 _LOOK = (
     "python3 -I -S -c 'import sys, sqlite3, hashlib, json, socket, ssl, threading\n"
@@ -45,7 +45,7 @@ async def has_python(
     def read(said: SandboxExecResult) -> str:
         return said.stdout.strip()
 
-    return await image_fact(provider, image, _LOOK, file=file, read=read, labels=labels, beside=beside) == "yes"
+    return await read_image_fact(provider, image, _LOOK, file=file, read=read, labels=labels, beside=beside) == "yes"
 
 
 def _hosts_own() -> str:

@@ -8,7 +8,7 @@ from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.environment import Manifest
 from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError, UnsafePathError
-from benchflow.planes.sandbox.bases import with_tag
+from benchflow.planes.sandbox.bases import add_tag
 from benchflow.planes.sandbox.local.build.syntax import (
     SyntaxMistakeError,
     UnsupportedSyntaxError,
@@ -60,7 +60,7 @@ def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: 
             key="environment.base_image",
             remedy=f"mend the Dockerfile, and begin its last stage with `FROM {wanted}`",
         ) from error
-    if with_tag(base) != with_tag(wanted):
+    if add_tag(base) != add_tag(wanted):
         raise ManifestError(
             f"{dockerfile} builds FROM {base}, not FROM {wanted}",
             file=str(source),

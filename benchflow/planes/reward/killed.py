@@ -31,7 +31,7 @@ def explaining_kills(
         VerifierMemoryError: After kills the exit status is 137, or the block raised a `VerifierError` other than a
             timeout.
     """
-    kills = 0 if use is None else use.kills if note is None else note.kills(use)
+    kills = 0 if use is None else use.kills if note is None else note.count_kills(use)
     if use is None or not kills:
         yield []
         return

@@ -16,7 +16,7 @@ from benchflow.confined import MAX_ENTRIES
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.evidence import ARTIFACTS, limits_of, read_declared, read_record
-from benchflow.planes.sandbox.archives import excluded
+from benchflow.planes.sandbox.archives import is_excluded
 from benchflow.stored_files import open_stored
 
 PUT_SEC = 600.0
@@ -121,7 +121,7 @@ async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str,
     def wanted(name: str) -> bool:
         above = {name, *map(str, PurePosixPath(name).parents)}
         roots = [path for path in declared if path in above]
-        return any(not excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
+        return any(not is_excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
 
     await _put(sandbox, tar, wanted, True, _PUT_EACH, *declared)
 

@@ -182,7 +182,7 @@ class ScriptVerifier:
         if not await sandbox.was_started(self.key):
             await self.prepare(sandbox)
             if self.kills is not None:
-                await self.kills.begin(sandbox)
+                await self.kills.start(sandbox)
         outcome = await self._execute(sandbox)
         if self.config.hardening.kill_processes and not self.trusted:
             # The tested code has left them, and they may have changed the reward file since.

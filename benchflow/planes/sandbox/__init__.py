@@ -21,14 +21,14 @@ from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 GROUP = "benchflow.sandboxes"
 """Group of the entry points."""
 
-__all__ = ["GROUP", "close_providers", "get_provider", "provider_names", "provider_of"]
+__all__ = ["GROUP", "adapt_provider", "close_providers", "get_provider", "list_provider_names"]
 
 _made: dict[str, SandboxProvider] = {}
 
 
-def provider_names() -> list[str]:
+def list_provider_names() -> list[str]:
     """Return the names of all providers, sorted."""
-    return sorted(_providers())
+    return sorted(_list_entry_points())
 
 
 def get_provider(name: str) -> SandboxProvider:
@@ -38,7 +38,7 @@ def get_provider(name: str) -> SandboxProvider:
         ConfigError: There is no such provider, or it cannot be loaded.
     """
     if name not in _made:
-        _made[name] = _make(name)
+        _made[name] = _make_provider(name)
     return _made[name]
 
 
@@ -55,11 +55,11 @@ async def close_providers(stack_id: str) -> None:
             await provider.close()
 
 
-def _make(name: str) -> SandboxProvider:
+def _make_provider(name: str) -> SandboxProvider:
     """Load and make the provider with a name."""
-    target = _providers().get(name)
+    target = _list_entry_points().get(name)
     if target is None:
-        known = ", ".join(provider_names())
+        known = ", ".join(list_provider_names())
         raise ConfigError(f"there is no sandbox provider {name!r}", key="sandbox", remedy=f"use one of: {known}")
     module, _, attribute = target.partition(":")
     try:
@@ -70,21 +70,21 @@ def _make(name: str) -> SandboxProvider:
             key="sandbox",
             remedy="reinstall the package that declares it",
         ) from error
-    return provider_of(made)
+    return adapt_provider(made)
 
 
-def provider_of(made: object) -> SandboxProvider:
+def adapt_provider(made: object) -> SandboxProvider:
     """Return a provider as it is, and for a driver a provider that runs it."""
     return DrivenProvider(made) if isinstance(made, SandboxDriver) else cast(SandboxProvider, made)
 
 
 @cache
-def _providers() -> dict[str, str]:
+def _list_entry_points() -> dict[str, str]:
     """Return `module:attribute` by name, from entry points and, in a source tree, from pyproject.toml."""
-    return _declared_in_source_tree() | {point.name: point.value for point in entry_points(group=GROUP)}
+    return _read_source_tree() | {point.name: point.value for point in entry_points(group=GROUP)}
 
 
-def _declared_in_source_tree() -> dict[str, str]:
+def _read_source_tree() -> dict[str, str]:
     """Return the entry points in the source tree's pyproject.toml; none outside of one."""
     file = Path(__file__).parents[3] / "pyproject.toml"
     if not file.is_file():

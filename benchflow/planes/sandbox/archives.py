@@ -29,7 +29,7 @@ _PAX_SIZE = re.compile(rb"(?:^|\n)[0-9]{1,7} size=([0-9]{1,19})\n")
 """The size record of an extended header (POSIX pax)."""
 
 
-def excluded(path: str, patterns: Sequence[str]) -> bool:
+def is_excluded(path: str, patterns: Sequence[str]) -> bool:
     """Return whether a shell pattern matches a relative path, one of its parts, or a directory above it.
 
     Args:
@@ -67,10 +67,10 @@ def _walk(source: Path, exclude: Sequence[str]) -> Iterator[tuple[Path, str]]:
     """Yield all paths below a directory that are not excluded, each with its relative name."""
     for directory, names, files in os.walk(source):
         inside = Path(directory).relative_to(source)
-        names[:] = sorted(name for name in names if not excluded((inside / name).as_posix(), exclude))
+        names[:] = sorted(name for name in names if not is_excluded((inside / name).as_posix(), exclude))
         for name in [*names, *sorted(files)]:
             relative = (inside / name).as_posix()
-            if not excluded(relative, exclude):
+            if not is_excluded(relative, exclude):
                 yield Path(directory) / name, relative
 
 
@@ -92,7 +92,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int]
         archive.addfile(info)
 
 
-def entry(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:
+def make_header(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:
     """Return the header of a file that exists only in memory, with size 0.
 
     Args:
@@ -113,7 +113,7 @@ LIMITS = ArchiveLimits(size=DOWNLOAD_LIMIT)
 """Default limits of `unpack`."""
 
 
-def too_large(source: str, size: int, largest: str) -> UnsafePathError:
+def make_size_error(source: str, size: int, largest: str) -> UnsafePathError:
     """Return the error for a download that is too large.
 
     Args:
@@ -162,7 +162,7 @@ class ArrivingArchive:
             self._read_headers()
         self._packed.write(data)
         if self._packed.tell() > DOWNLOAD_LIMIT:
-            raise too_large(self._source, self._packed.tell(), self._largest[1])
+            raise make_size_error(self._source, self._packed.tell(), self._largest[1])
 
     def _read_headers(self) -> None:
         """Parse all headers that are complete in the buffer, and drop the bytes of contents."""
@@ -203,7 +203,7 @@ class ArrivingArchive:
             self._size += size
             self._largest = max(self._largest, (size, info.name))
             if self._size > DOWNLOAD_LIMIT:
-                raise too_large(self._source, self._size, self._largest[1])
+                raise make_size_error(self._source, self._size, self._largest[1])
 
 
 def unpack(
@@ -273,7 +273,7 @@ class _Unpacking:
         with ConfinedDirectory(self._target) as directory:
             for member in read_archive(packed, self._limits, self._check):
                 name = "/".join(member.parts)
-                if name and not member.leads_out and not excluded(name, self._exclude):
+                if name and not member.leads_out and not is_excluded(name, self._exclude):
                     # A member below a path that is a link or a file is left out.
                     with contextlib.suppress(UnsafePathError):
                         self._unpack(directory, name, member)
@@ -323,8 +323,9 @@ def _stays_below(directory: str, text: str) -> bool:
     parts = text.split("/")
     up = len(parts) - len([*itertools.dropwhile(lambda part: part in ("..", "."), parts)])
     climbs = parts[:up].count("..")
-    return bool(text) and not text.startswith("/") and ".." not in parts[up:] and climbs <= len(_names(directory))
-
-
-def _names(path: str) -> list[str]:
-    return [part for part in path.split("/") if part]
+    return (
+        bool(text)
+        and not text.startswith("/")
+        and ".." not in parts[up:]
+        and climbs <= len([*filter(None, directory.split("/"))])
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 
-_LOOK_EVERY = 0.02
+_POLL_INTERVAL = 0.02
 """Poll interval in seconds."""
 
 
@@ -35,25 +35,25 @@ async def start_once(
     Returns:
         The result, if the command has already ended; else None.
     """
-    running = held(sandbox, key, command, env or {}, cwd=cwd)
+    running = run_as_root(sandbox, key, command, env or {}, cwd=cwd)
     try:
         while not await sandbox.was_started(key):
-            await asyncio.wait([running], timeout=_LOOK_EVERY)
+            await asyncio.wait([running], timeout=_POLL_INTERVAL)
             if running.done() and not await sandbox.was_started(key):
                 running.result()
         return running.result() if running.done() else None
     finally:
-        await leave(running)
+        await cancel_and_wait(running)
 
 
-def held(
+def run_as_root(
     sandbox: Sandbox, key: str, command: Sequence[str], env: Mapping[str, str], *, cwd: str = "/"
 ) -> asyncio.Future[SandboxExecResult]:
     """Return a future of `exec_once` of a command as root. Cancelling it ends the wait, not the command."""
     return asyncio.ensure_future(sandbox.exec_once(key, command, env=dict(env), cwd=cwd, user="root"))
 
 
-async def leave(task: asyncio.Future[Any]) -> None:
+async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
     """Cancel a task or future and wait for its end, ignoring its result or error."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

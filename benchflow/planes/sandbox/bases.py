@@ -28,7 +28,7 @@ class Resolved:
     used: dict[str, str] = field(default_factory=dict)
     """References that were inserted, by the names that they replaced (with a tag)."""
 
-    def digest(self, own: str) -> str:
+    def extend_digest(self, own: str) -> str:
         """Return a digest that also changes with the references.
 
         Args:
@@ -43,11 +43,11 @@ class Resolved:
 
 def find_base(bases: Mapping[str, T], name: str) -> T | None:
     """Return the value for an image's name, of which the tag `latest` may be left out; None if there is none."""
-    wanted = with_tag(name)
-    return next((base for known, base in bases.items() if with_tag(known) == wanted), None)
+    wanted = add_tag(name)
+    return next((base for known, base in bases.items() if add_tag(known) == wanted), None)
 
 
-def resolve(text: str, bases: Mapping[str, str]) -> Resolved:
+def resolve_bases(text: str, bases: Mapping[str, str]) -> Resolved:
     """Replace image names by references: in FROM, and in `COPY --from`. Line numbers do not change.
 
     Args:
@@ -57,7 +57,7 @@ def resolve(text: str, bases: Mapping[str, str]) -> Resolved:
     return _Resolver(bases).resolve(text) if bases else Resolved(text)
 
 
-def with_tag(name: str) -> str:
+def add_tag(name: str) -> str:
     """Return an image's name, with `latest` as its tag if it has neither tag nor digest."""
     return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
@@ -70,39 +70,39 @@ class _Resolver:
         self._args: dict[str, str] = {}
         self._stages: set[str] = set()
         self._used: dict[str, str] = {}
-        self._begun = False
+        self._has_stage = False
 
     def resolve(self, text: str) -> Resolved:
         """Return the text with the names replaced."""
-        escape = escape_of(text)
+        escape = read_escape(text)
         gap = rf"(?:[ \t]|{re.escape(escape)}[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\n)*)+"
         name = rf"(?P<name>(?:(?!{re.escape(escape)}[ \t]*\r?\n)\S)+)"
         origin = re.compile(rf"[\s\ufeff]*FROM{gap}(?:--\S+{gap})*{name}(?:{gap}AS{gap}(?P<stage>\S+))?", re.I)
         copied = re.compile(rf"\s*COPY{gap}(?:--\S+{gap})*?--from={name}", re.I)
         done, at = [], 0
-        for start, end, word in instructions_of(text, escape):
+        for start, end, word in iterate_instructions(text, escape):
             span = text[start:end]
-            if word == "ARG" and not self._begun:
+            if word == "ARG" and not self._has_stage:
                 self._declare(re.sub(rf"{re.escape(escape)}[ \t]*\r?\n", "", span))
             match = {"FROM": origin, "COPY": copied}[word].match(span) if word in ("FROM", "COPY") else None
             if match is None:
                 continue
-            if reference := self._reference(match["name"]):
+            if reference := self._find_reference(match["name"]):
                 done += [text[at : start + match.start("name")], reference]
                 at = start + match.end("name")
             if word == "FROM":
-                self._begun = True
+                self._has_stage = True
                 self._stages |= {match["stage"].lower()} if match["stage"] else set()
         return Resolved("".join([*done, text[at:]]), self._used)
 
-    def _reference(self, written: str) -> str | None:
+    def _find_reference(self, written: str) -> str | None:
         """Return the reference for an image name as written; None if it is a stage, or no base."""
         name = self._expand(written)
         if not name or name.lower() in self._stages:
             return None
         reference = find_base(self._bases, name)
         if reference is not None:
-            self._used[with_tag(name)] = reference
+            self._used[add_tag(name)] = reference
         return reference
 
     def _declare(self, instruction: str) -> None:
@@ -124,7 +124,7 @@ class _Resolver:
             return ""
 
 
-def escape_of(text: str) -> str:
+def read_escape(text: str) -> str:
     """Return the escape character of a Dockerfile: that of its `escape` directive, else the backslash."""
     for line in text.removeprefix("\ufeff").splitlines():
         match = _DIRECTIVE.fullmatch(line.strip())
@@ -135,7 +135,7 @@ def escape_of(text: str) -> str:
     return "\\"
 
 
-def instructions_of(text: str, escape: str) -> Iterator[tuple[int, int, str]]:
+def iterate_instructions(text: str, escape: str) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, name) of each instruction of a Dockerfile; offsets in characters, name in upper case.
 
     An instruction may have several lines. Here-documents are skipped.
@@ -145,31 +145,24 @@ def instructions_of(text: str, escape: str) -> Iterator[tuple[int, int, str]]:
         escape: Its escape character.
     """
     lines = text.splitlines(keepends=True)
+    shown = [line.strip() for line in lines]
     number, offset = 0, 0
     while number < len(lines):
         first = lines[number].removeprefix("\ufeff").strip()
         begin, last = offset, number
         if first and not first.startswith("#"):
-            while last + 1 < len(lines) and _goes_on(lines[last], escape):
+            # Empty lines and comments within an instruction do not end it.
+            while last + 1 < len(lines) and (
+                not shown[last] or shown[last].startswith("#") or shown[last].endswith(escape)
+            ):
                 last += 1
             span = "".join(lines[number : last + 1])
             word = first.split()[0].upper()
             yield begin, begin + len(span), word
             if word in ("RUN", "COPY", "ADD"):
-                last = _after_documents(lines, last, span)
+                for match in _HERE_DOCUMENT.finditer(span):
+                    end = next((n for n in range(last + 1, len(lines)) if shown[n] == match[2]), None)
+                    # One without an end does not count.
+                    last = last if end is None else end
         offset += sum(len(line) for line in lines[number : last + 1])
         number = last + 1
-
-
-def _goes_on(line: str, escape: str) -> bool:
-    """Return whether an instruction continues after this line: empty lines and comments within it do not end it."""
-    shown = line.strip()
-    return not shown or shown.startswith("#") or shown.endswith(escape)
-
-
-def _after_documents(lines: list[str], last: int, span: str) -> int:
-    """Return the last line of an instruction's here-documents; one without an end does not count."""
-    for match in _HERE_DOCUMENT.finditer(span):
-        end = next((n for n in range(last + 1, len(lines)) if lines[n].strip() == match[2]), None)
-        last = last if end is None else end
-    return last

@@ -66,7 +66,7 @@ class Context:
         """Return the Dockerfile's name for errors, with the directory that it is in."""
         return f"{self.source.parent.name}/{self.source.name}"
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """Return a digest of all that the image is made from: names, modes, link targets and contents."""
         total = hashlib.sha256(self.text.encode())
         for name in self.files:
@@ -80,7 +80,7 @@ class Context:
                     total.update(hashlib.file_digest(content, "sha256").digest())
         return total.hexdigest()
 
-    def archive(self) -> IO[bytes]:
+    def pack(self) -> IO[bytes]:
         """Return the context as a tar archive in a temporary file, at its start.
 
         Raises:
@@ -109,14 +109,14 @@ class Context:
         packed.seek(0)
         return packed
 
-    def copied(self) -> tuple[str, ...]:
+    def list_copied(self) -> tuple[str, ...]:
         """Return the files that a COPY sees: those sent, without ignored ones that only the builder reads."""
-        matcher = _matcher(_ignore_lines(self.root))
+        matcher = _make_matcher(_read_ignore_lines(self.root))
         matcher.patterns.pop()  # the library's last pattern, by which the ignore file is always sent
         own = [name for name in (self.dockerfile, ".dockerignore") if matcher.matches(name)]  # type: ignore[arg-type]
         return tuple(name for name in self.files if name not in own)
 
-    def buildkit_features(self) -> list[str]:
+    def list_buildkit_features(self) -> list[str]:
         """Return the features of the Dockerfile that need BuildKit, in words for people; empty if there are none."""
         joined = re.sub(r"\\\s*\n", " ", self.text)
         found = []
@@ -147,8 +147,8 @@ def read_context(config: ImageConfig) -> Context:
     text = _read(source, "the Dockerfile")
     inside = source.parent.resolve().is_relative_to(root.resolve())
     name = source.resolve().relative_to(root.resolve()).as_posix() if inside else OUTSIDE
-    patterns = [*_ignore_lines(root), *config.exclude, f"!{name}"]
-    files = tuple(sorted(set(_matcher(patterns).walk(str(root)))))
+    patterns = [*_read_ignore_lines(root), *config.exclude, f"!{name}"]
+    files = tuple(sorted(set(_make_matcher(patterns).walk(str(root)))))
     return Context(root, source, name, text, files)
 
 
@@ -164,14 +164,14 @@ def read_files(config: ImageConfig, workdir: str | None) -> Context:
     assert config.context is not None
     root = Path(config.context).absolute()
     target = config.files_target or workdir or config.files_fallback
-    paths = json.dumps([_literal(f"{root.name}/"), _literal(target.rstrip("/") + "/")])
-    files = sorted(set(_matcher(list(config.exclude)).walk(str(root))))
+    paths = json.dumps([_escape(f"{root.name}/"), _escape(target.rstrip("/") + "/")])
+    files = sorted(set(_make_matcher(list(config.exclude)).walk(str(root))))
     text = f"FROM {config.image}\nCOPY {paths}\n"
     names = tuple(f"{root.name}/{name}" for name in files)
     return Context(root.parent, root, OUTSIDE, text, names, has_ignore_file=False)
 
 
-def _literal(path: str) -> str:
+def _escape(path: str) -> str:
     """Return a path that COPY takes literally: with escapes for quotes and variables."""
     return re.sub(r"""[\\$'"]""", r"\\\g<0>", path)
 
@@ -187,14 +187,14 @@ def _read(file: Path, what: str) -> str:
         raise ImageBuildError(f"{what} cannot be read: {error}", file=str(file)) from error
 
 
-def _matcher(patterns: list[str]) -> PatternMatcher:
+def _make_matcher(patterns: list[str]) -> PatternMatcher:
     # Imported here, so that commands that build nothing need not wait for the library.
     from docker.utils.build import PatternMatcher
 
     return PatternMatcher(patterns)
 
 
-def _ignore_lines(root: Path) -> list[str]:
+def _read_ignore_lines(root: Path) -> list[str]:
     """Return the patterns of a directory's `.dockerignore`."""
     file = root / ".dockerignore"
     if not file.is_file():

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def see_through(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """Await work to its end, even if cancelled meanwhile: then `CancelledError` is raised after it, without its result.
 
     Unlike `asyncio.shield` alone, this leaves no task behind, which the end of the event loop would cancel.

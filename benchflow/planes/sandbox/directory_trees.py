@@ -22,7 +22,7 @@ _WHOLE = 1 << 30
 """Maximum number of bytes of one copy request."""
 
 
-def copy(source: Path, target: Path, *, reflink: bool) -> None:
+def copy_tree(source: Path, target: Path, *, reflink: bool) -> None:
     """Copy a directory tree with owners, modes, times, links, nodes, extended attributes and ACLs.
 
     A crash or an error leaves a part of `target`.
@@ -55,10 +55,10 @@ def copy(source: Path, target: Path, *, reflink: bool) -> None:
                         linked[own.st_dev, own.st_ino] = copied
     # Directories last, since each new entry changes their times, and a mode may forbid to enter.
     for old, new, status in reversed(found):
-        _dress(old, new, status)
+        _copy_attributes(old, new, status)
 
 
-def remove(path: Path) -> None:
+def remove_tree(path: Path) -> None:
     """Remove a tree of any depth, also while another process removes it. A missing one is success.
 
     Raises:
@@ -84,7 +84,7 @@ def _copy_entry(old: str, new: str, status: os.stat_result, reflink: bool) -> No
         os.symlink(os.readlink(old), new)
     else:
         os.mknod(new, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev)
-    _dress(old, new, status)
+    _copy_attributes(old, new, status)
 
 
 def _copy_data(old: str, new: str, size: int, reflink: bool) -> None:
@@ -133,7 +133,7 @@ def _copy_range(reader: int, writer: int, start: int, length: int) -> int:
         return os.sendfile(writer, reader, start, length)
 
 
-def _dress(old: str, new: str, status: os.stat_result) -> None:
+def _copy_attributes(old: str, new: str, status: os.stat_result) -> None:
     """Copy the owner first, which clears set-user-id bits and capabilities; then mode and attributes; times last."""
     os.chown(new, status.st_uid, status.st_gid, follow_symlinks=False)
     if not stat.S_ISLNK(status.st_mode):

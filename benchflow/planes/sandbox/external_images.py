@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchflow.errors import UnsupportedFeatureError
-from benchflow.planes.sandbox.bases import escape_of, instructions_of
+from benchflow.planes.sandbox.bases import iterate_instructions, read_escape
 
 _UNKNOWN = "\0"
 """Value of an argument that only the builder knows."""
@@ -30,7 +30,7 @@ class ExternalImage:
     """Value of `FROM --platform`; None if it is not given."""
 
 
-def external_images(text: str, shown: str, arguments: Mapping[str, str]) -> list[ExternalImage]:
+def find_external_images(text: str, shown: str, arguments: Mapping[str, str]) -> list[ExternalImage]:
     """Return the images that a Dockerfile names and that are no stages of it, each once.
 
     Args:
@@ -42,10 +42,10 @@ def external_images(text: str, shown: str, arguments: Mapping[str, str]) -> list
         UnsupportedFeatureError: Only the builder can tell the name of an image.
     """
     reader = _Reader(shown, arguments)
-    escape = escape_of(text)
-    for start, end, word in instructions_of(text, escape):
+    escape = read_escape(text)
+    for start, end, word in iterate_instructions(text, escape):
         if word in ("ARG", "FROM", "COPY", "RUN"):
-            rest = _joined(text[start:end], escape).removeprefix("\ufeff").lstrip()[len(word) :].strip()
+            rest = _join_lines(text[start:end], escape).removeprefix("\ufeff").lstrip()[len(word) :].strip()
             reader.read(word, rest, text.count("\n", 0, start) + 1)
     return list(dict.fromkeys(reader.found))
 
@@ -137,7 +137,7 @@ class _Reader:
         return expand(text, self._arguments, lambda name: None)
 
 
-def _joined(span: str, escape: str) -> str:
+def _join_lines(span: str, escape: str) -> str:
     """Return an instruction as one line, without the comments and empty lines in it."""
     lines = [line.rstrip() for line in span.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return " ".join(line.removesuffix(escape) for line in lines)

@@ -10,7 +10,7 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.confined import MAX_DEPTH
 from benchflow.contracts.file_changes import FileChanges, FileKind, FileState
 from benchflow.errors import UnsafePathError
-from benchflow.planes.sandbox.overlays import digest_of, is_below, text_of
+from benchflow.planes.sandbox.overlays import compute_digest, escape_name, is_below
 
 MAX_BYTES = 64 * 1024**3
 """Maximum number of bytes of all files of a sandbox."""
@@ -39,13 +39,13 @@ def list_archive(packed: IO[bytes], skip: Sequence[str]) -> FileChanges:
     files: dict[str, FileState | None] = {}
     try:
         for member in read_archive(packed, ArchiveLimits(size=MAX_BYTES, depth=2 * MAX_DEPTH)):
-            path = text_of("/" + "/".join(member.parts))
+            path = escape_name("/" + "/".join(member.parts))
             if member.leads_out or not member.parts or is_below(path, skip):
                 continue
             info = member.info
             if info.islnk():
                 # A hard link to an earlier member, which may have been left out.
-                files[path] = files.get(text_of("/" + info.linkname.removeprefix("./").lstrip("/")))
+                files[path] = files.get(escape_name("/" + info.linkname.removeprefix("./").lstrip("/")))
                 continue
             kind = _KINDS.get(info.type, "file")
             files[path] = FileState(
@@ -54,8 +54,8 @@ def list_archive(packed: IO[bytes], skip: Sequence[str]) -> FileChanges:
                 uid=info.uid,
                 gid=info.gid,
                 size=info.size if kind == "file" else 0,
-                digest=digest_of(member.content) if member.content is not None else "",
-                target=text_of(info.linkname) if kind == "link" else "",
+                digest=compute_digest(member.content) if member.content is not None else "",
+                target=escape_name(info.linkname) if kind == "link" else "",
                 capability=info.pax_headers.get(_CAPABILITY, "").encode("utf-8", "surrogateescape").hex(),
             )
     except tarfile.TarError as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.contracts.process_table import FOREIGN_CODE
-from benchflow.planes.sandbox.idle_program import program
+from benchflow.planes.sandbox.idle_program import build_program
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PIECE = 64 * 1024
@@ -34,11 +34,11 @@ _OWN = {0b010, 0b100, 0b110}
 """Highest bits of an entry of `pagemap` (Linux 3.5): the page is present, or swapped, and not a file's."""
 
 _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ (\d+) *(.*)")
-_OF_A_PROGRAM = ("[anon", "[heap]")
+_PROGRAM_MEMORY = ("[anon", "[heap]")
 """Prefixes of names in brackets that are not the kernel's own mappings: memory that a program has requested."""
 
 _INIT = "docker-init"
-_STANDING_SEC = 2.0
+_PAUSE_TIMEOUT_SEC = 2.0
 """Timeout in seconds for a process that is paused, as during a capture of its sandbox."""
 
 _ATTEMPTS = 3
@@ -64,7 +64,7 @@ class _Mapping:
     @property
     def is_given(self) -> bool:
         """Return whether the kernel maps it into every program, like `[vdso]` and `[stack]`."""
-        return self.name.startswith("[") and not self.name.startswith(_OF_A_PROGRAM)
+        return self.name.startswith("[") and not self.name.startswith(_PROGRAM_MEMORY)
 
     @property
     def is_executable(self) -> bool:
@@ -84,13 +84,13 @@ def read_codes(pids: Iterable[int], judge: Callable[[int], str | None] | None = 
     found = {}
     for pid in pids:
         code = judge(pid) if judge is not None else None
-        code = changed_code(pid) if code is None else code
+        code = digest_changed_code(pid) if code is None else code
         if code is not None:
             found[pid] = code
     return found
 
 
-def changed_code(pid: int) -> str | None:
+def digest_changed_code(pid: int) -> str | None:
     """Return a digest of the code that differs in memory from its file: empty if none does, None if it can't be read.
 
     It does not depend on the addresses of the code, which differ each time a program is started. A page that was
@@ -101,9 +101,9 @@ def changed_code(pid: int) -> str | None:
     """
     for _ in range(_ATTEMPTS):
         try:
-            for place in _places(pid):
-                if mappings := list(_mappings(place)):
-                    return _digest(place, mappings)
+            for place in _list_thread_directories(pid):
+                if mappings := list(_read_mappings(place)):
+                    return _digest_changed_pages(place, mappings)
             return ""
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             return None
@@ -113,7 +113,7 @@ def changed_code(pid: int) -> str | None:
     return None
 
 
-def idle_code(pid: int, machine: str) -> str | None:
+def judge_idle_program(pid: int, machine: str) -> str | None:
     """Return the value of `SeesCode.code` for a process that should be the idle program.
 
     Empty if it is in the one state that the idle program can be in: it has the program's pages and no others to
@@ -125,13 +125,13 @@ def idle_code(pid: int, machine: str) -> str | None:
         machine: Machine of the program, as the kernel names it.
     """
     place = Path("/proc") / str(pid)
-    deadline = time.monotonic() + _STANDING_SEC
+    deadline = time.monotonic() + _PAUSE_TIMEOUT_SEC
     while True:
         try:
             # The kernel reports no system call for a process that runs, or is frozen.
             call = (place / "syscall").read_text().split()
             if call[0] != "running":
-                return "" if _idles(place, call, program(machine, is_hidden=False)) else FOREIGN_CODE
+                return "" if _is_idle(place, call, build_program(machine, is_hidden=False)) else FOREIGN_CODE
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             return None
         if time.monotonic() > deadline:
@@ -139,7 +139,7 @@ def idle_code(pid: int, machine: str) -> str | None:
         time.sleep(0.01)
 
 
-def init_code(pid: int) -> str | None:
+def judge_init_program(pid: int) -> str | None:
     """Return the value of `SeesCode.code` for a process that should be the daemon's init program.
 
     `FOREIGN_CODE` if it is another program, has a second thread, or has other code to execute: init is static, has one
@@ -151,7 +151,7 @@ def init_code(pid: int) -> str | None:
     """
     place = Path("/proc") / str(pid)
     try:
-        executed = {mapping.name for mapping in _mappings(place) if mapping.is_executable}
+        executed = {mapping.name for mapping in _read_mappings(place) if mapping.is_executable}
         mounts = {line.split()[4] for line in (place / "mountinfo").read_text().splitlines()}
         is_init = (path := (place / "exe").readlink()).name == _INIT and str(path) in mounts
         is_alone = len(list((place / "task").iterdir())) == 1
@@ -160,14 +160,14 @@ def init_code(pid: int) -> str | None:
     return None if is_init and is_alone and executed == {str(path)} else FOREIGN_CODE
 
 
-def _places(pid: int) -> Iterator[Path]:
+def _list_thread_directories(pid: int) -> Iterator[Path]:
     """Yield the `/proc` directories of a process and its other threads: an ended first thread has no memory left."""
     yield Path("/proc") / str(pid)
     for thread in Path(f"/proc/{pid}/task").iterdir():
         yield Path("/proc") / thread.name
 
 
-def _mappings(place: Path) -> Iterator[_Mapping]:
+def _read_mappings(place: Path) -> Iterator[_Mapping]:
     """Yield the mappings of a process."""
     for line in (place / "maps").read_text(errors="surrogateescape").splitlines():
         if (found := _LINE.fullmatch(line)) is not None:
@@ -175,7 +175,7 @@ def _mappings(place: Path) -> Iterator[_Mapping]:
             yield _Mapping(int(start, 16), int(end, 16), rights, int(offset, 16), inode != "0", name)
 
 
-def _digest(place: Path, mappings: list[_Mapping]) -> str:
+def _digest_changed_pages(place: Path, mappings: list[_Mapping]) -> str:
     """Return a digest of the changed pages of code: empty if there are none, `_MANY` if there are too many pages."""
     digest, is_any = hashlib.sha256(), False
     left, changed = _MAX_PAGES, 0
@@ -186,18 +186,18 @@ def _digest(place: Path, mappings: list[_Mapping]) -> str:
             left -= mapping.size // _PAGE
             if left < 0:
                 return _MANY
-            if not (own := _own_pages(mapping, table.fileno())):
+            if not (own := _find_own_pages(mapping, table.fileno())):
                 continue
             changed += len(own)
             if changed > _MAX_CHANGED:
                 return _MANY
-            for offset, content in _changed_pages(place, mapping, own, memory.fileno()):
+            for offset, content in _read_changed_pages(place, mapping, own, memory.fileno()):
                 is_any = True
                 digest.update(offset.to_bytes(8, "big") + content)
     return digest.hexdigest()[:16] if is_any else ""
 
 
-def _own_pages(mapping: _Mapping, table: int) -> list[int]:
+def _find_own_pages(mapping: _Mapping, table: int) -> list[int]:
     """Return the offsets in a mapping of pages that are the process's own, from the open `pagemap`, `table`."""
     found: list[int] = []
     first, end = mapping.start // _PAGE, mapping.end // _PAGE
@@ -207,7 +207,7 @@ def _own_pages(mapping: _Mapping, table: int) -> list[int]:
     return found
 
 
-def _changed_pages(place: Path, mapping: _Mapping, own: list[int], memory: int) -> list[tuple[int, bytes]]:
+def _read_changed_pages(place: Path, mapping: _Mapping, own: list[int], memory: int) -> list[tuple[int, bytes]]:
     """Return (offset in the file, content) of those own pages of a mapping that differ from its file."""
     path = place / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
     if not path.is_file():
@@ -224,7 +224,7 @@ def _changed_pages(place: Path, mapping: _Mapping, own: list[int], memory: int) 
         os.close(file)
 
 
-def _idles(place: Path, call: list[str], content: bytes) -> bool:
+def _is_idle(place: Path, call: list[str], content: bytes) -> bool:
     """Return whether a process is in the one state that the idle program can be in.
 
     Args:
@@ -232,7 +232,7 @@ def _idles(place: Path, call: list[str], content: bytes) -> bool:
         call: Fields of its `syscall` file: number, six arguments, stack pointer and program counter.
         content: The program's file.
     """
-    mappings = [mapping for mapping in _mappings(place) if not mapping.is_given]
+    mappings = [mapping for mapping in _read_mappings(place) if not mapping.is_given]
     status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines() if ":\t" in line)
     if len(mappings) != 1 or len(call) != 9 or any(int(argument, 16) for argument in call[1:5]):
         return False

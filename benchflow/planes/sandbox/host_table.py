@@ -13,7 +13,7 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
-END_SEC = 60.0
+END_TIMEOUT_SEC = 60.0
 """Timeout in seconds for killed processes to end: one that waits for the disk does that first."""
 
 _POLL_SEC = 0.001
@@ -42,7 +42,7 @@ def read_process(pid: int, *, group: str = "", entered: bool = True) -> RunningP
             parent=parent,
             session=int(fields[3]),
             start=int(fields[19]),
-            state=_state_of(fields),
+            state=_find_state(fields),
             name=head.partition(b" (")[2],
             user="",
             marked=None,
@@ -61,25 +61,25 @@ def has_ended_first(pid: int) -> bool:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return _is_over(fields) and int(fields[17]) > 1
+    return _has_ended(fields) and int(fields[17]) > 1
 
 
-def _is_over(fields: Sequence[bytes]) -> bool:
+def _has_ended(fields: Sequence[bytes]) -> bool:
     """Return whether the first thread of a process has ended, or is exiting, from the fields of `stat`."""
     return fields[0] in b"ZX" or bool(int(fields[6]) & _EXITING)
 
 
-def _state_of(fields: Sequence[bytes]) -> str:
+def _find_state(fields: Sequence[bytes]) -> str:
     """Return the state letter of a process, from the fields of its `stat` after the name.
 
     A process that is exiting counts as ended (`Z`). One whose first thread has ended has not, as long as others run.
     """
-    if not _is_over(fields):
+    if not _has_ended(fields):
         return fields[0].decode()
     return "S" if int(fields[17]) > 1 else "Z"
 
 
-def unseen(pid: int) -> RunningProcess:
+def make_unseen_row(pid: int) -> RunningProcess:
     """Return the row of a process that had ended, or continued as another process, before it could be read."""
     return RunningProcess(
         pid=-pid, parent=0, session=0, start=0, state="?", name=b"", user="", marked=None, entered=True
@@ -99,7 +99,7 @@ def kill_processes(processes: Iterable[RunningProcess]) -> None:
                 os.close(handle)
 
 
-def wait_for_ends(processes: Iterable[RunningProcess], timeout: float = END_SEC) -> None:
+def wait_for_ends(processes: Iterable[RunningProcess], timeout: float = END_TIMEOUT_SEC) -> None:
     """Wait until killed processes have ended.
 
     Args:

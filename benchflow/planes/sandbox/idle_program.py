@@ -15,7 +15,7 @@ _BASE = 0x400000
 _HEADERS = 64 + 2 * 56
 """Bytes of the ELF header and of two program headers."""
 
-_LARGEST_PAGE = 0x10000
+_MAX_PAGE = 0x10000
 """Largest page size of the machines: the segment's alignment."""
 
 
@@ -82,7 +82,7 @@ MACHINES = tuple(_CODES)
 """Machines for which there is a program, as the kernel names them."""
 
 
-def program(machine: str, *, is_hidden: bool = True) -> bytes:
+def build_program(machine: str, *, is_hidden: bool = True) -> bytes:
     """Return the program for a machine, as an ELF file without sections.
 
     Args:
@@ -98,7 +98,7 @@ def program(machine: str, *, is_hidden: bool = True) -> bytes:
     entry = _BASE + _HEADERS + len(action) + (0 if is_hidden else len(bytes.fromhex(hide)))
     header = struct.pack(f"{order}HHIQQQIHHHHHH", 2, kind, 1, entry, 64, 0, flags, 64, 56, 2, 0, 0, 0)
     size = _HEADERS + len(text)
-    load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, _LARGEST_PAGE)
+    load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, _MAX_PAGE)
     # Without this header (PT_GNU_STACK) its stack would be executable.
     stack = struct.pack(f"{order}IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16)
     return identity + header + load + stack + text

@@ -11,10 +11,10 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.host_files import file_lock, write_atomic
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 
 
-async def image_fact(
+async def read_image_fact(
     provider: SandboxProvider,
     image: ImageRef,
     script: str,
@@ -41,21 +41,21 @@ async def image_fact(
         SandboxError: The image does not start.
     """
     key = " ".join(part for part in (provider.name, image.identity, beside) if part)
-    known = _known(file)
+    known = _load_facts(file)
     if key not in known:
         locks = file.parent / ".locks"
         async with file_lock(locks / f"{file.stem}-{short_hash(key, 16)}.lock"):
-            found = _known(file).get(key)
+            found = _load_facts(file).get(key)
             if found is None:
-                # Seen through even if cancelled: an interrupted start or removal would leave the sandbox.
-                found = read(await see_through(_ask(provider, image, script, file.stem, labels)))
+                # Run to completion even if cancelled: an interrupted start or removal would leave the sandbox.
+                found = read(await run_to_completion(_run_script(provider, image, script, file.stem, labels)))
             async with file_lock(locks / f"{file.stem}.lock"):
-                known = _known(file) | {key: found}
+                known = _load_facts(file) | {key: found}
                 write_atomic(file, (json.dumps(known, indent=2, sort_keys=True) + "\n").encode())
     return known[key]
 
 
-async def _ask(
+async def _run_script(
     provider: SandboxProvider, image: ImageRef, script: str, question: str, labels: Mapping[str, str]
 ) -> SandboxExecResult:
     """Run the script in a new sandbox of the image and remove the sandbox."""
@@ -71,7 +71,7 @@ async def _ask(
         await provider.remove(name)
 
 
-def _known(file: Path) -> dict[str, str]:
+def _load_facts(file: Path) -> dict[str, str]:
     """Return the stored facts by key."""
     try:
         known: dict[str, str] = json.loads(file.read_text())

@@ -11,7 +11,7 @@ OUTPUT_ON_DISK = 8 * OUTPUT_CAP
 LEFT_OUT = "\n[... output left out here ...]\n"
 """Text in place of the middle of an output."""
 
-WATCH_EVERY = 5.0
+OUTPUT_POLL_SEC = 5.0
 """Poll interval in seconds for the size of a running command's output."""
 
 TIMED_OUT = 124

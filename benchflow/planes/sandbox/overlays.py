@@ -59,9 +59,9 @@ class Overlay:
     """Directories of the original layers, topmost first."""
 
     _places: dict[str, list[str]] = field(default_factory=dict)
-    """Cache of `_merged`."""
+    """Cache of `_merge_directories`."""
 
-    def changes(self, known: Files | None, skip: Sequence[str]) -> Files:
+    def find_changes(self, known: Files | None, skip: Sequence[str]) -> Files:
         """Return all differences between the lower layers and the whole, by absolute path.
 
         Args:
@@ -84,23 +84,24 @@ class Overlay:
                     f"what was changed in the sandbox cannot be compared: {why}",
                     remedy="see what the agent left there: such a tree of files is no result of honest work",
                 ) from error
-        return {text_of(path): state for path, state in found.items() if not self._is_as_before(path, state)}
+        return {escape_name(path): state for path, state in found.items() if not self._is_unchanged(path, state)}
 
-    def original(self, path: str, *, is_read: bool = False) -> FileState | None:
+    def find_original(self, path: str, *, is_read: bool = False) -> FileState | None:
         """Return the state of a path in the lower layers; None if nothing is there.
 
         Args:
             path: Absolute path without symbolic links.
             is_read: Whether to include the digest of a file's content.
         """
-        place = self._place(path.rstrip("/"))
+        place = self._find_place(path.rstrip("/"))
         if place is None:
             return None
         status = os.lstat(place)
-        state = state_of(status, target=lambda: str(Path(place).readlink()), capability=_capability(place, status))
+        capability = _read_attribute(place, _CAPABILITY).hex() if stat.S_ISREG(status.st_mode) else ""
+        state = make_state(status, target=lambda: str(Path(place).readlink()), capability=capability)
         if is_read and state.kind == "file":
             with open(place, "rb") as file:  # noqa: PTH123
-                state = state.model_copy(update={"digest": digest_of(file)})
+                state = state.model_copy(update={"digest": compute_digest(file)})
         return state
 
     def read_original(self, path: str) -> bytes | None:
@@ -109,37 +110,37 @@ class Overlay:
         Args:
             path: Absolute path without symbolic links.
         """
-        place = self._place(path.rstrip("/"))
+        place = self._find_place(path.rstrip("/"))
         if place is None or not stat.S_ISREG((status := os.lstat(place)).st_mode) or status.st_size > _MAX_FILE:
             return None
         return Path(place).read_bytes()
 
-    def names_below(self, path: str) -> set[str]:
+    def list_names(self, path: str) -> set[str]:
         """Return the names in a directory of the lower layers."""
         names: set[str] = set()
         hidden: set[str] = set()
-        for directory in self._merged(path.rstrip("/")):
+        for directory in self._merge_directories(path.rstrip("/")):
             for name in os.listdir(directory):
                 if name not in names and name not in hidden:
                     is_gone = is_whiteout(os.lstat(f"{directory}/{name}"))
                     (hidden if is_gone else names).add(name)
         return names
 
-    def _is_as_before(self, path: str, state: FileState | None) -> bool:
+    def _is_unchanged(self, path: str, state: FileState | None) -> bool:
         """Return whether a state is equal to that in the lower layers."""
-        before = self.original(path)
+        before = self.find_original(path)
         if state is None or before is None:
             return state is before
         if state.kind != "file" or before.kind != "file" or state.model_copy(update={"digest": ""}) != before:
             return state == before
-        return bool(state.digest) and self.original(path, is_read=True) == state
+        return bool(state.digest) and self.find_original(path, is_read=True) == state
 
-    def _place(self, path: str) -> str | None:
+    def _find_place(self, path: str) -> str | None:
         """Return the path on this host of a path in the lower layers; None if nothing is there."""
         parent, _, name = path.rpartition("/")
         if not name:
             return str(self.lowers[0]) if self.lowers else None
-        for directory in self._merged(parent):
+        for directory in self._merge_directories(parent):
             place = f"{directory}/{name}"
             try:
                 status = os.lstat(place)
@@ -148,7 +149,7 @@ class Overlay:
             return None if is_whiteout(status) else place
         return None
 
-    def _merged(self, path: str) -> list[str]:
+    def _merge_directories(self, path: str) -> list[str]:
         """Return the directories of lower layers that make up the directory at a path, topmost first."""
         unknown = []
         while path and path not in self._places:
@@ -157,10 +158,10 @@ class Overlay:
         found = self._places[path] if path else [str(lower).rstrip("/") for lower in self.lowers]
         # No recursion: an agent may nest directories deeper than Python's stack allows.
         for below in reversed(unknown):
-            found = self._places[below] = self._within(found, below.rpartition("/")[2])
+            found = self._places[below] = self._enter(found, below.rpartition("/")[2])
         return found
 
-    def _within(self, directories: Sequence[str], name: str) -> list[str]:
+    def _enter(self, directories: Sequence[str], name: str) -> list[str]:
         """Return the directories that make up a subdirectory of a directory which these make up."""
         found = []
         for directory in directories:
@@ -172,7 +173,7 @@ class Overlay:
             if not stat.S_ISDIR(status.st_mode):
                 break
             found.append(place)
-            if any(_attribute(place, name) == b"y" for name in OPAQUE):
+            if any(_read_attribute(place, name) == b"y" for name in OPAQUE):
                 break
         return found
 
@@ -214,12 +215,12 @@ class _Reader:
             else:
                 self._forget_below(path)
             try:
-                self.found[path] = self._state(entry)
+                self.found[path] = self._read_state(entry)
             except FileNotFoundError:
                 # Removed since it was listed, by a process that still runs; it is compared again after that has ended.
                 self.found.pop(path, None)
         for path, names in present.items():
-            gone = self.overlay.names_below(path) - names
+            gone = self.overlay.list_names(path) - names
             self.found |= {f"{path}/{name}": None for name in gone if not is_below(f"{path}/{name}", self.skip)}
 
     def _forget_below(self, path: str) -> None:
@@ -241,10 +242,10 @@ class _Reader:
             )
         return any(attributes.get(name) == b"y" for name in OPAQUE)
 
-    def _state(self, entry: DirectoryEntry) -> FileState:
+    def _read_state(self, entry: DirectoryEntry) -> FileState:
         """Return the state of an entry, with a digest if the file may equal an earlier state."""
         if not entry.is_file:
-            return state_of(entry.status, target=lambda: self.layer.read_link(entry.name))
+            return make_state(entry.status, target=lambda: self.layer.read_link(entry.name))
         path = f"/{entry.name}"
         with self.layer.open(entry.name) as file:
             status = os.fstat(file.fileno())
@@ -252,17 +253,17 @@ class _Reader:
                 capability = os.getxattr(file.fileno(), _CAPABILITY).hex()
             except OSError:
                 capability = ""
-            state = state_of(status, capability=capability)
-            if self._may_be_known(path, state):
-                state = state.model_copy(update={"digest": digest_of(file)})
+            state = make_state(status, capability=capability)
+            if self._needs_digest(path, state):
+                state = state.model_copy(update={"digest": compute_digest(file)})
         return state
 
-    def _may_be_known(self, path: str, state: FileState) -> bool:
-        """Return whether a file may equal its earlier state, so that a digest is needed."""
+    def _needs_digest(self, path: str, state: FileState) -> bool:
+        """Return whether a file may equal its earlier state, which only its digest can tell."""
         if self.known is None:
             return True
-        name = text_of(path)
-        before = self.known[name] if name in self.known else self.overlay.original(path)
+        name = escape_name(path)
+        before = self.known[name] if name in self.known else self.overlay.find_original(path)
         return before is not None and before.kind == "file" and before.size == state.size
 
 
@@ -276,20 +277,20 @@ async def list_changes(base: str, overlay: Overlay, known: FileChanges | None, s
         skip: Paths to leave out, with all that is below them.
     """
     files = known.files if known is not None else None
-    return FileChanges(base=base, files=await asyncio.to_thread(overlay.changes, files, skip))
+    return FileChanges(base=base, files=await asyncio.to_thread(overlay.find_changes, files, skip))
 
 
 async def read_originals(overlay: Overlay, paths: Sequence[str]) -> dict[str, FileState]:
     """Return an image's files at these paths, with digests, as `ListsChanges.originals` does, without missing ones."""
 
     def read() -> dict[str, FileState]:
-        found = {path: overlay.original(path, is_read=True) for path in paths}
+        found = {path: overlay.find_original(path, is_read=True) for path in paths}
         return {path: state for path, state in found.items() if state is not None}
 
     return await asyncio.to_thread(read)
 
 
-def state_of(status: os.stat_result, *, target: Callable[[], str] = lambda: "", capability: str = "") -> FileState:
+def make_state(status: os.stat_result, *, target: Callable[[], str] = lambda: "", capability: str = "") -> FileState:
     """Return the state of a file from its status, without a digest.
 
     Args:
@@ -300,7 +301,7 @@ def state_of(status: os.stat_result, *, target: Callable[[], str] = lambda: "", 
     kind = _KINDS[stat.S_IFMT(status.st_mode)]
     size = {"file": status.st_size, "device": status.st_rdev}.get(kind, 0)
     mode = 0 if kind == "link" else stat.S_IMODE(status.st_mode)
-    text = text_of(target()) if kind == "link" else ""
+    text = escape_name(target()) if kind == "link" else ""
     return FileState(
         kind=kind, mode=mode, uid=status.st_uid, gid=status.st_gid, size=size, target=text, capability=capability
     )
@@ -311,12 +312,12 @@ def is_below(path: str, places: Sequence[str]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
-def text_of(name: str) -> str:
+def escape_name(name: str) -> str:
     """Return a name with escapes for bytes that are not UTF-8, which JSON could not hold."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
-def digest_of(file: IO[bytes]) -> str:
+def compute_digest(file: IO[bytes]) -> str:
     """Return the SHA-256 of an open file's content, in hex."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
@@ -326,12 +327,7 @@ def is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
-def _capability(place: str, status: os.stat_result) -> str:
-    """Return the capabilities of a program of a lower layer, in hex; empty for any other file."""
-    return _attribute(place, _CAPABILITY).hex() if stat.S_ISREG(status.st_mode) else ""
-
-
-def _attribute(place: str, name: str) -> bytes:
+def _read_attribute(place: str, name: str) -> bytes:
     """Return an extended attribute of a lower layer's file; empty if it has none."""
     try:
         return os.getxattr(place, name, follow_symlinks=False)

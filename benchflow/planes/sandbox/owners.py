@@ -13,7 +13,7 @@ OF_A_PROCESS = "process"
 """Stack id in the labels of such a sandbox."""
 
 
-def owned_by_this_process() -> dict[str, str]:
+def make_owner_labels() -> dict[str, str]:
     """Return the labels of a sandbox that is to be removed once this process has ended."""
     return {OWNER_LABEL: f"{os.getpid()}:{start_time(os.getpid())}"}
 

@@ -7,31 +7,27 @@ builds without a request.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
 from benchflow.host_files import write_atomic
 from benchflow.paths import state_dir
 
 
-def build_key(identity: str, rebuild: str | None) -> str:
+def choose_build_key(identity: str, rebuild: str | None) -> str:
     """Return the key of the build to use: that of a request, else that of the newest rebuild, else the identity.
 
     Args:
         identity: Digest of all that the build is made from.
         rebuild: Name of the request; None if there is none.
     """
-    request = rebuild or _newest(identity)
+    request = rebuild or None
+    if request is None:
+        with contextlib.suppress(FileNotFoundError):
+            request = (state_dir() / "rebuilds" / identity).read_text()
     return identity if request is None else hashlib.sha256(f"{identity}\0{request}".encode()).hexdigest()
 
 
 def record_rebuild(identity: str, rebuild: str) -> None:
     """Record the finished build of a request as the newest one of its identity."""
     write_atomic(state_dir() / "rebuilds" / identity, rebuild.encode())
-
-
-def _newest(identity: str) -> str | None:
-    """Return the request of the newest rebuild; None if there is none."""
-    try:
-        return (state_dir() / "rebuilds" / identity).read_text()
-    except FileNotFoundError:
-        return None

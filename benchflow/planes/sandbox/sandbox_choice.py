@@ -16,7 +16,7 @@ AUTO = "auto"
 _SOCKET = "unix:///var/run/docker.sock"
 """Default address of the Docker daemon."""
 
-PATIENCE = 5.0
+DAEMON_TIMEOUT_SEC = 5.0
 """Timeout in seconds for the daemon's answer."""
 
 
@@ -31,7 +31,7 @@ class SandboxChoice:
     """Reason of the choice, for people."""
 
 
-def choose(patience: float = PATIENCE) -> SandboxChoice:
+def choose_sandbox(patience: float = DAEMON_TIMEOUT_SEC) -> SandboxChoice:
     """Return Docker if its daemon answers in time, else the local sandbox.
 
     Args:
@@ -40,8 +40,8 @@ def choose(patience: float = PATIENCE) -> SandboxChoice:
     Raises:
         SandboxUnavailableError: Neither can be used.
     """
-    address = docker_address()
-    problem = docker_problem(address, patience)
+    address = find_docker_address()
+    problem = find_docker_problem(address, patience)
     if problem is None:
         return SandboxChoice("docker", f"a Docker daemon answers at {address}")
     from benchflow.planes.sandbox.local.requirements import require_platform
@@ -57,12 +57,12 @@ def choose(patience: float = PATIENCE) -> SandboxChoice:
     return SandboxChoice("local", problem)
 
 
-def docker_address() -> str:
+def find_docker_address() -> str:
     """Return the address of this host's Docker daemon, as DOCKER_HOST spells it."""
     return os.environ.get("DOCKER_HOST") or _SOCKET
 
 
-def docker_problem(address: str, patience: float = PATIENCE) -> str | None:
+def find_docker_problem(address: str, patience: float = DAEMON_TIMEOUT_SEC) -> str | None:
     """Return the reason why no Docker daemon can be used at an address; None if one answers.
 
     The `docker` library, whose import would take longer than all the rest, is used only for addresses that need it.
@@ -79,7 +79,7 @@ def docker_problem(address: str, patience: float = PATIENCE) -> str | None:
         elif plain_tcp:
             status = _ping(http.client.HTTPConnection(where.hostname or "", where.port or 2375, timeout=patience))
         else:
-            return _ask_library(address, patience)
+            return _try_library(address, patience)
     except PermissionError:
         return f"this user may not talk to the Docker daemon at {address}"
     except (OSError, http.client.HTTPException) as error:
@@ -96,7 +96,7 @@ def _ping(connection: http.client.HTTPConnection) -> int:
         connection.close()
 
 
-def _ask_library(address: str, patience: float) -> str | None:
+def _try_library(address: str, patience: float) -> str | None:
     """Return the reason why the `docker` library reaches no daemon; None if one answers."""
     import docker
 

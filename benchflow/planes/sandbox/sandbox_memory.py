@@ -30,17 +30,19 @@ def parse_memory(files: Mapping[str, str]) -> MemoryUse | None:
         counted = re.search(r"^oom_kill (\d+)$", files.get(events, ""), re.MULTILINE)
         if counted is not None:
             kills = int(counted.group(1))
-            return MemoryUse(kills=kills, limit_mb=_mebibytes(files.get(limit)), peak_mb=_mebibytes(files.get(peak)))
+            return MemoryUse(
+                kills=kills, limit_mb=_parse_mebibytes(files.get(limit)), peak_mb=_parse_mebibytes(files.get(peak))
+            )
     return None
 
 
-def _mebibytes(text: str | None) -> int | None:
+def _parse_mebibytes(text: str | None) -> int | None:
     """Return a file's number of bytes in MiB. None for no file, and for no limit, which cgroup v2 reports as `max`."""
     text = (text or "").strip()
     return int(text) >> 20 if text.isdigit() and int(text) < _UNLIMITED else None
 
 
-def loss_for_memory(name: str, use: MemoryUse | None) -> SandboxLostError | None:
+def make_memory_error(name: str, use: MemoryUse | None) -> SandboxLostError | None:
     """Return the error for a sandbox that has ended, if the kernel has killed processes in it; None otherwise.
 
     Args:
@@ -71,11 +73,11 @@ class KillNote:
         self._file = file
 
     @property
-    def is_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Return whether counting has started."""
         return self._file.exists()
 
-    async def begin(self, sandbox: Sandbox) -> None:
+    async def start(self, sandbox: Sandbox) -> None:
         """Start counting. Call it before the watched process starts, so that none of its kills is missed.
 
         Without memory counters, nothing is recorded.
@@ -85,7 +87,7 @@ class KillNote:
             return
         write_record(self._file, _Started(kills=use.kills).model_dump())
 
-    def kills(self, use: MemoryUse) -> int:
+    def count_kills(self, use: MemoryUse) -> int:
         """Return the number of kills since then, or since the sandbox's start if counting never started."""
         try:
             earlier = _Started.model_validate_json(self._file.read_bytes()).kills

@@ -14,7 +14,7 @@ from benchflow.paths import state_dir
 
 
 @asynccontextmanager
-async def scratch() -> AsyncIterator[Path]:
+async def make_scratch() -> AsyncIterator[Path]:
     """Yield a new, empty directory, which is locked during the block and removed afterwards."""
     await clear_scratch()
     place = _home() / secrets.token_hex(8)

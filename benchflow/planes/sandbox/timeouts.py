@@ -19,7 +19,7 @@ from typing import Any
 from benchflow.errors import StoreError
 from benchflow.host_files import atomic_file, storage_errors
 
-LOOK_EVERY_SEC = 2.0
+POLL_INTERVAL_SEC = 2.0
 """Interval in seconds of polls, and of writes of the record."""
 
 FROZEN_SEC = 10.0
@@ -42,46 +42,46 @@ class Attendance:
         self._record = record
         now = time.monotonic()
         self._began = now if since is None else since
-        noted = self._noted()
+        noted = self._read_record()
         self.missed_sec: float = noted["missed"] if noted else 0.0
         """Unattended seconds so far."""
-        self.missed: list[tuple[float, float]] = _intervals(noted)
+        self.missed: list[tuple[float, float]] = _parse_intervals(noted)
         """Begin and end of each unattended time, by the monotonic clock."""
         self._seen: float = noted["seen"] if noted else self._began
         self._has_left: bool = noted["left"] if noted else False
         self._noted_at = self._seen
         if noted is None and since is None:
-            self._note()
+            self._write_record()
 
     @property
     def attended_sec(self) -> float:
         """Return the attended seconds since the start, up to the last poll."""
         return self._seen - self._began - self.missed_sec
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Record that this worker attends now. Return whether the time since its last poll was unattended."""
         now = time.monotonic()
         was_missed = self._has_left or now - self._seen > FROZEN_SEC
-        if was_missed and (noted := self._noted()) is not None and noted["seen"] > self._seen:
+        if was_missed and (noted := self._read_record()) is not None and noted["seen"] > self._seen:
             # Another worker took over while this one was frozen.
             self.missed_sec, self._seen, self._has_left = noted["missed"], noted["seen"], noted["left"]
-            self.missed = _intervals(noted)
+            self.missed = _parse_intervals(noted)
         gap = now - self._seen
         if self._has_left or gap > FROZEN_SEC:
             self.missed_sec += gap
             self.missed.append((self._seen, now))
         self._seen, self._has_left = now, False
-        if was_missed or now - self._noted_at >= LOOK_EVERY_SEC:
-            self._note()
+        if was_missed or now - self._noted_at >= POLL_INTERVAL_SEC:
+            self._write_record()
         return was_missed
 
-    def leave(self) -> None:
+    def suspend(self) -> None:
         """Record that time is unattended until the next poll, as while a person is asked."""
-        self.look()
+        self.poll()
         self._has_left = True
-        self._note()
+        self._write_record()
 
-    def _noted(self) -> dict[str, Any] | None:
+    def _read_record(self) -> dict[str, Any] | None:
         """Return the record; None if there is none."""
         if self._record is None:
             return None
@@ -92,7 +92,7 @@ class Attendance:
             return None
         return noted
 
-    def _note(self) -> None:
+    def _write_record(self) -> None:
         """Write the record, if there is to be one."""
         if self._record is not None:
             noted = {"missed": self.missed_sec, "seen": self._seen, "left": self._has_left, "gaps": self.missed}
@@ -101,7 +101,7 @@ class Attendance:
         self._noted_at = self._seen
 
 
-def _intervals(noted: dict[str, Any] | None) -> list[tuple[float, float]]:
+def _parse_intervals(noted: dict[str, Any] | None) -> list[tuple[float, float]]:
     """Return the unattended intervals of a record."""
     # Records of older versions have no `gaps`.
     return [(began, ended) for began, ended in noted.get("gaps", ())] if noted else []
@@ -146,7 +146,12 @@ async def awake_timeout(seconds: float | None, attendance: Attendance | None = N
         if seconds is None and attendance is None:
             yield limit
             return
-        ticking = asyncio.ensure_future(_expire(limit, seconds, attendance or Attendance()))
+
+        async def expire(attendance: Attendance) -> None:
+            await awake_sleep(seconds, attendance)
+            limit.reschedule(asyncio.get_running_loop().time())
+
+        ticking = asyncio.ensure_future(expire(attendance or Attendance()))
         try:
             yield limit
         finally:
@@ -164,11 +169,11 @@ async def awake_sleep(seconds: float | None, attendance: Attendance | None = Non
     while True:
         # A record that cannot be written now is written later; the limited work does not depend on the disk.
         with contextlib.suppress(StoreError):
-            attendance.look()
+            attendance.poll()
         left = math.inf if seconds is None else seconds - attendance.attended_sec
         if left <= 0:
             return
-        await asyncio.sleep(min(left, LOOK_EVERY_SEC))
+        await asyncio.sleep(min(left, POLL_INTERVAL_SEC))
 
 
 @asynccontextmanager
@@ -178,7 +183,7 @@ async def awake_clock() -> AsyncIterator[Callable[[], float]]:
     looking = asyncio.ensure_future(awake_sleep(None, attendance))
 
     def clock() -> float:
-        attendance.look()
+        attendance.poll()
         return attendance.attended_sec
 
     try:
@@ -193,9 +198,3 @@ async def awake_wait(task: asyncio.Future[Any], seconds: float) -> bool:
         async with awake_timeout(seconds):
             await asyncio.wait([task])
     return task.done()
-
-
-async def _expire(limit: asyncio.Timeout, seconds: float | None, attendance: Attendance) -> None:
-    """Let a timeout expire once the seconds are attended."""
-    await awake_sleep(seconds, attendance)
-    limit.reschedule(asyncio.get_running_loop().time())

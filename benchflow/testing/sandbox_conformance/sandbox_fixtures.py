@@ -23,7 +23,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import SandboxLostError
-from benchflow.planes.sandbox import provider_of
+from benchflow.planes.sandbox import adapt_provider
 from benchflow.testing.waiting import TIMEOUT_SEC, until
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ PATIENCE = TIMEOUT_SEC
 def make_provider(path: str) -> SandboxProvider:
     """Call `module:attribute` without arguments, and return the provider; for a driver, the provider over it."""
     module, _, attribute = path.partition(":")
-    return provider_of(getattr(importlib.import_module(module), attribute)())
+    return adapt_provider(getattr(importlib.import_module(module), attribute)())
 
 
 def nap() -> str:

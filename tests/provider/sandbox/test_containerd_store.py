@@ -19,9 +19,9 @@ from support.killed_capture import take_snapshot
 from support.second_daemon import SecondDaemon
 
 from benchflow.planes.sandbox.docker import DockerDriver, captures, oci
-from benchflow.planes.sandbox.docker.descriptions import description_of
+from benchflow.planes.sandbox.docker.descriptions import make_description
 from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
-from benchflow.planes.sandbox.docker.layers import member
+from benchflow.planes.sandbox.docker.layers import stream_member
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.driven.driven_sandbox import DrivenSandbox
 from benchflow.testing.waiting import until
@@ -139,16 +139,19 @@ def test_an_image_of_which_only_this_machines_kind_is_there_has_layers_too(
     """As `docker pull` leaves one that a registry has for several kinds."""
     base = daemon.api.inspect_image(base_image)
     layers, _ = found(containerd_store, base)
-    config = json.dumps(description_of(base, {}, base["RootFS"]["Layers"], "")).encode()
+    config = json.dumps(make_description(base, {}, base["RootFS"]["Layers"], "")).encode()
     blobs = [config, manifest(config, layers)]
     kinds = [(base["Architecture"], blobs[1]), ("s390x", manifest(b"{}", []))]
-    listed = [oci._blob(oci._MANIFEST, it) | {"platform": {"os": "linux", "architecture": kind}} for kind, it in kinds]
+    listed = [
+        oci._describe_blob(oci._MANIFEST, it) | {"platform": {"os": "linux", "architecture": kind}}
+        for kind, it in kinds
+    ]
     blobs.append(index(listed))
     annotations = {"io.containerd.image.name": f"docker.io/library/{named('kinds')}"}
-    top = index([oci._blob(oci._INDEX, blobs[2]) | {"annotations": annotations}])
+    top = index([oci._describe_blob(oci._INDEX, blobs[2]) | {"annotations": annotations}])
     files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', "index.json": top}
-    files |= {oci._place(oci._digest(blob)): blob for blob in blobs}
-    packed = b"".join(piece for name, it in files.items() for piece in member(name, len(it), io.BytesIO(it)))
+    files |= {oci._format_path(oci._compute_digest(blob)): blob for blob in blobs}
+    packed = b"".join(piece for name, it in files.items() for piece in stream_member(name, len(it), io.BytesIO(it)))
     daemon.images.load(packed + bytes(2 * tarfile.BLOCKSIZE))
     assert found(containerd_store, daemon.api.inspect_image("benchflow-test-manifest:kinds")) == (layers, layers)
 
@@ -157,13 +160,18 @@ def found(store: SecondDaemon, image: dict[str, Any]) -> tuple[Any, Any]:
     """Return how an image's layers are named in the store's files, and in the daemon's export."""
     archives = image["RootFS"]["Layers"]
     client = RecordingClient(base_url=store.address, timeout=120)
-    exported = oci.find_layers(oci.exported_blobs(client, image["Id"]), archives)
+    exported = oci.find_layers(oci.read_exported_blobs(client, image["Id"]), archives)
     client.close()
-    return oci.find_layers(oci.stored_blobs(store.data, image["Id"]), archives), exported
+    return oci.find_layers(oci.read_stored_blobs(store.data, image["Id"]), archives), exported
 
 
 def manifest(config: bytes, layers: Any) -> bytes:
-    told = {"schemaVersion": 2, "mediaType": oci._MANIFEST, "config": oci._blob(oci._CONFIG, config), "layers": layers}
+    told = {
+        "schemaVersion": 2,
+        "mediaType": oci._MANIFEST,
+        "config": oci._describe_blob(oci._CONFIG, config),
+        "layers": layers,
+    }
     return json.dumps(told).encode()
 
 

@@ -16,7 +16,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import ImagePullError, UnsupportedFeatureError
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
-from benchflow.planes.sandbox.image_facts import image_fact
+from benchflow.planes.sandbox.image_facts import read_image_fact
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.docker
@@ -168,7 +168,7 @@ async def test_what_an_image_was_asked_is_asked_again_once_its_name_is_another_i
     async def ask() -> str:
         image = await provider.build(ImageConfig(image=tag))
         labels = {"benchflow.stack": uuid.uuid4().hex}
-        return await image_fact(
+        return await read_image_fact(
             provider,
             image,
             "cat /which",

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from benchflow.planes.sandbox.docker.docker_networks import bridge_name
+from benchflow.planes.sandbox.docker.docker_networks import format_bridge_name
 
 pytestmark = pytest.mark.docker
 
@@ -15,7 +15,7 @@ async def test_a_stack_has_one_bridge_however_many_start_at_once_until_its_last_
     start, provider, daemon, stack
 ):
     def bridges():
-        return [network for network in daemon.networks.list() if network.name == bridge_name(stack)]
+        return [network for network in daemon.networks.list() if network.name == format_bridge_name(stack)]
 
     *others, last = await asyncio.gather(*(start(network_mode="public") for _ in range(3)))
     (bridge,) = bridges()

@@ -52,7 +52,7 @@ def left(daemon, stack):
     """What there is of this test's stack: containers, images without a name of their own, volumes."""
 
     def look():
-        short = captures.short_of(stack)
+        short = captures.hash_stack(stack)
         tags = [tag for image in daemon.api.images() for tag in image["RepoTags"] or ()]
         label = {"label": f"benchflow.stack={stack}"}
         return {
@@ -131,7 +131,7 @@ async def test_a_snapshot_of_an_entrypoints_sandbox_has_none_of_its_secrets(
 
 @pytest.mark.long
 async def test_layers_do_not_pile_up(start, provider, daemon, image_from, monkeypatch):
-    monkeypatch.setattr(captures, "MOST_LAYERS", 2)
+    monkeypatch.setattr(captures, "MAX_LAYERS", 2)
     sandbox = await start(image=image_from(**CONFIG), env={"TASK": "t 1"})
     script = "mkdir /d && echo 0 >/d/0 && ln /d/0 /d/link && chmod 640 /d/0 && chown nobody /d/0 && ln -s 0 /d/soft"
     await sandbox.exec(["sh", "-c", f"{script} && rm /etc/motd && echo x >/etc/hosts.allow && mkfifo /d/pipe"])

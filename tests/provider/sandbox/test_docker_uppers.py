@@ -20,7 +20,7 @@ from support.killed_capture import take_snapshot
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker import DockerDriver, captures, uppers
-from benchflow.planes.sandbox.docker.layers import archived
+from benchflow.planes.sandbox.docker.layers import stream_image
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 pytestmark = pytest.mark.docker
@@ -203,7 +203,7 @@ async def test_a_copy_is_what_was_there_and_what_the_daemon_would_have_made_of_i
     sandbox = await start()
     made = await sandbox.exec(["python3", "-c", CHANGES])
     assert made.return_code == 0, made.stderr
-    upper = uppers.directory_of(daemon.api.inspect_container(sandbox.ref.handle))
+    upper = uppers.find_directory(daemon.api.inspect_container(sandbox.ref.handle))
     # Not even root may do this in a sandbox.
     os.setxattr(upper / "all/capable", "security.capability", CAPABLE)
     there = tree(upper)
@@ -217,22 +217,22 @@ async def test_a_copy_is_what_was_there_and_what_the_daemon_would_have_made_of_i
     for image in (copy, committed):
         assert image["Config"] == own["Config"] and image["RootFS"]["Layers"][:-1] == below
 
-    assert uppers.copied_layers(committed) == {}
-    ((number, layer),) = uppers.copied_layers(copy).items()
+    assert uppers.find_copied_layers(committed) == {}
+    ((number, layer),) = uppers.find_copied_layers(copy).items()
     assert number == len(below)
     assert tree(upper) == there == tree(layer)
     assert there[b"all/holes"]["data"] != [(0, 1 << 26)] and there[b"all/plain"]["same"] == [
         *(b"all/deep/er/third", b"all/deep/second", b"all/plain"),
     ]
-    by_daemon = packed(tree(uppers.directory_of(committed)), by_daemon=True)
+    by_daemon = packed(tree(uppers.find_directory(committed)), by_daemon=True)
     assert packed(there, by_daemon=True) == by_daemon
     assert by_daemon[b"etc/motd"] == "gone" and by_daemon[b"all/capable"]["xattrs"] == {"security.capability": CAPABLE}
 
-    assert uppers.known_digest(layer) is None
-    digest = uppers.archive(layer, tmp_path / "layer.tar")
-    assert uppers.known_digest(layer) == digest
+    assert uppers.read_digest(layer) is None
+    digest = uppers.pack_layer(layer, tmp_path / "layer.tar")
+    assert uppers.read_digest(layer) == digest
     again = kept(load(daemon, copy, [*below, digest], {number: tmp_path / "layer.tar"}))
-    assert packed(tree(uppers.directory_of(again)), by_daemon=False) == packed(there, by_daemon=False)
+    assert packed(tree(uppers.find_directory(again)), by_daemon=False) == packed(there, by_daemon=False)
 
     begun = [await start(image=ImageRef(reference=image["RepoTags"][0])) for image in (copy, committed, again)]
     looked = [json.loads((await each.exec(["python3", "-c", LOOK])).stdout) for each in (sandbox, *begun)]
@@ -245,7 +245,7 @@ def load(daemon, like, layers, files):
     name = f"benchflow-test:{uuid.uuid4().hex[:12]}"
     description = {"architecture": like["Architecture"], "os": like["Os"], "config": like["Config"], "history": []}
     description["rootfs"] = {"type": "layers", "diff_ids": layers}
-    said = daemon.api.load_image(archived(json.dumps(description).encode(), name, len(layers), files))
+    said = daemon.api.load_image(stream_image(json.dumps(description).encode(), name, len(layers), files))
     assert not [line for line in said if "error" in line]
     return name
 
@@ -271,7 +271,7 @@ def left(daemon, stack):
     """The images of this test's stack."""
 
     def look():
-        short = captures.short_of(stack)
+        short = captures.hash_stack(stack)
         return [tag for row in daemon.api.images() for tag in row["RepoTags"] or () if f":{short}-" in tag]
 
     return look
@@ -296,7 +296,7 @@ async def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_snapshot_or
         image = await (await fresh.attach(sandbox.ref)).snapshot(name)
         await fresh.close()
         kept(image.reference)
-        (copy,) = uppers.copied_layers(daemon.api.inspect_image(image.reference)).values()
+        (copy,) = uppers.find_copied_layers(daemon.api.inspect_image(image.reference)).values()
         assert (copy / "d/file").read_text() == (f"{number}\n" if moment == "after tag" else "later")
         await provider.remove_image(image)
         assert left() == []
@@ -310,7 +310,7 @@ async def test_what_this_process_may_not_copy_the_daemon_copies(start, daemon, t
     done = await asyncio.to_thread(taken, sandbox.ref, a_name(), before=as_less)
     assert done.returncode == 0, done.stderr
     image = done.stdout.strip()
-    assert uppers.copied_layers(daemon.api.inspect_image(image)) == {} and left() == [image]
+    assert uppers.find_copied_layers(daemon.api.inspect_image(image)) == {} and left() == [image]
     copy = await start(image=ImageRef(reference=image))
     assert (await copy.exec(["ls", "-A", "/etc/apt", "/kept"])).stdout == "/kept\n\n/etc/apt:\n"
     assert (await copy.exec(["test", "-e", "/etc/motd"])).return_code == 1
@@ -318,7 +318,7 @@ async def test_what_this_process_may_not_copy_the_daemon_copies(start, daemon, t
 
 async def test_one_that_did_not_stand_still_all_the_time_is_not_kept(start, provider, daemon, left, monkeypatch):
     sandbox = await start()
-    real = uppers.fill
+    real = uppers.fill_layer
 
     def fill(layer, container):
         assert real(layer, container) is None

@@ -22,7 +22,7 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT
-from benchflow.planes.sandbox.docker.layers import Layers, missing_layer
+from benchflow.planes.sandbox.docker.layers import Layers, parse_missing_layer
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.local.local_driver import LocalDriver
 from benchflow.planes.sandbox.local.local_images import BARE
@@ -123,8 +123,8 @@ async def test_layers_are_not_taken_from_files_that_are_not_theirs(tmp_path: Pat
 
 def test_the_daemons_word_for_a_missing_layer_is_understood() -> None:
     said = "open /var/lib/docker/tmp/docker-import-123/4/layer.tar: no such file or directory"
-    assert missing_layer(said) == 4
-    assert missing_layer("no space left on device") is None
+    assert parse_missing_layer(said) == 4
+    assert parse_missing_layer("no space left on device") is None
 
 
 @pytest.mark.docker

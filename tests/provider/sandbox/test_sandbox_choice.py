@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox.sandbox_choice import choose, docker_problem
+from benchflow.planes.sandbox.sandbox_choice import choose_sandbox, find_docker_problem
 
 
 class Daemon(socketserver.ThreadingUnixStreamServer):
@@ -51,14 +51,14 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_docker_is_chosen_when_a_daemon_answers(daemon: Daemon) -> None:
     # It shares its interpreter, and a busy machine, with who asks it.
-    chosen = choose(patience=300)
+    chosen = choose_sandbox(patience=300)
     assert chosen.sandbox == "docker"
     assert chosen.reason == f"a Docker daemon answers at {os.environ['DOCKER_HOST']}"
 
 
 @pytest.mark.local
 def test_this_machine_is_chosen_when_none_does(no_daemon: None) -> None:
-    chosen = choose()
+    chosen = choose_sandbox()
     assert chosen.sandbox == "local"
     assert "no Docker daemon answers" in chosen.reason and "nobody.sock" in chosen.reason
 
@@ -68,15 +68,15 @@ def test_without_root_and_without_docker_there_is_an_error_with_both_remedies(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SandboxUnavailableError, match=r"no Docker daemon answers.*need root") as caught:
-        choose()
+        choose_sandbox()
     assert "Docker" in str(caught.value.remedy) and "root" in str(caught.value.remedy)
 
 
 def test_what_is_no_docker_daemon_is_said_to_be_none(daemon: Daemon) -> None:
     daemon.status = 503
-    assert "not a Docker daemon (status 503)" in str(docker_problem(os.environ["DOCKER_HOST"], patience=300))
+    assert "not a Docker daemon (status 503)" in str(find_docker_problem(os.environ["DOCKER_HOST"], patience=300))
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "unix:///no/such/socket"])
 def test_an_address_where_nobody_listens_is_named(address: str) -> None:
-    assert f"no Docker daemon answers at {address}" in str(docker_problem(address))
+    assert f"no Docker daemon answers at {address}" in str(find_docker_problem(address))

@@ -11,7 +11,7 @@ from benchflow.errors import AgentExitError
 from benchflow.planes.agent.account import SandboxAccount
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.notes import SessionFiles
-from benchflow.planes.sandbox.background import held, leave, start_once
+from benchflow.planes.sandbox.background import cancel_and_wait, run_as_root, start_once
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class AgentProcess:
             SandboxLostError: The sandbox is lost meanwhile.
         """
         # The command was started, so that this attaches to it and ignores `true`.
-        waiting = held(self._sandbox, self._key, ["true"], {})
+        waiting = run_as_root(self._sandbox, self._key, ["true"], {})
         task = asyncio.ensure_future(work)
         try:
             both: list[asyncio.Future[Any]] = [waiting, task]
@@ -96,8 +96,8 @@ class AgentProcess:
                     self._wire.note_end(how.return_code)
             return await task
         finally:
-            await leave(waiting)
-            await leave(task)
+            await cancel_and_wait(waiting)
+            await cancel_and_wait(task)
 
     async def kill(self) -> None:
         """Kill the process with all its descendants. Success if it has ended."""

@@ -243,7 +243,7 @@ class Dialogue:
                     # The agent waits for an answer: a worker that takes over reads its request again.
                     raise exchange.failure
                 now = time.monotonic()
-                if attendance.look():
+                if attendance.poll():
                     heard_at = now
                 is_silent = heard is None
                 if heard is not None:
@@ -289,7 +289,7 @@ class Dialogue:
                     exchange.give_up_at = now + self.patience.cancel
                     self._send_cancel(session)
         except Unanswered:
-            attendance.leave()
+            attendance.suspend()
             raise
         finally:
             if exchange.answer is not None:

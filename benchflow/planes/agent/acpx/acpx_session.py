@@ -258,7 +258,7 @@ class AcpxSession(Session):
         try:
             async for heard in wire.follow(0):
                 now = time.monotonic()
-                if attendance.look():
+                if attendance.poll():
                     heard_at = now
                 if heard is not None:
                     lines = stream.lines(heard)

@@ -229,12 +229,12 @@ class FunctionSession(Session):
                 if acting.failure is not None:
                     await thread.ended(PATIENCE.cancel)
                     return None
-                if attendance.look():
+                if attendance.poll():
                     acting.heard_at = time.monotonic()
                 stop = noted_stop(self._notes, note) or await clock.reached(started, attendance, acting.heard_at)
         finally:
             if isinstance(acting.failure, Unanswered):
-                attendance.leave()
+                attendance.suspend()
         thread.cancel()
         await thread.ended(PATIENCE.cancel)
         return stop

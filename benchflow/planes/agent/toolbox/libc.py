@@ -12,7 +12,7 @@ from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import SandboxError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.toolbox_manifest import Libc
-from benchflow.planes.sandbox.image_facts import image_fact
+from benchflow.planes.sandbox.image_facts import read_image_fact
 
 # The loader of the shell decides; for a static shell, the loaders that exist do.
 _LOOK = """
@@ -39,7 +39,7 @@ async def libc_of(
         SandboxError: The image does not start, or has no shell.
     """
     file, read = (paths or StatePaths.default()).toolboxes / "libc.json", partial(_libc, image)
-    return cast(Libc, await image_fact(provider, image, _LOOK, file=file, read=read, labels=labels))
+    return cast(Libc, await read_image_fact(provider, image, _LOOK, file=file, read=read, labels=labels))
 
 
 def _libc(image: ImageRef, said: SandboxExecResult) -> str:

@@ -89,13 +89,13 @@ async def build_by_program(
 
 async def _has_buildkit(program: str) -> bool:
     """Return whether `docker` can build with BuildKit: by the buildx plugin or, in versions 19 to 22, by itself."""
-    if (await _answer(program, "buildx", "version"))[0] == 0:
+    if (await _run(program, "buildx", "version"))[0] == 0:
         return True
-    version = re.search(r"version (\d+)\.", (await _answer(program, "--version"))[1])
+    version = re.search(r"version (\d+)\.", (await _run(program, "--version"))[1])
     return version is not None and 18 < int(version.group(1)) < 23
 
 
-async def _answer(program: str, *arguments: str) -> tuple[int, str]:
+async def _run(program: str, *arguments: str) -> tuple[int, str]:
     """Run the `docker` program and return its exit status and stdout."""
     process = await asyncio.create_subprocess_exec(
         program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

@@ -30,16 +30,16 @@ from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.container_config import PROGRAMS
-from benchflow.planes.sandbox.docker.container_records import capturing
-from benchflow.planes.sandbox.docker.descriptions import describe
+from benchflow.planes.sandbox.docker.container_records import lock_for_capture
+from benchflow.planes.sandbox.docker.descriptions import describe_image
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.docker.docker_images import Images
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.oci import describe_over
-from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError, space_error
+from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError, make_space_error
 from benchflow.planes.sandbox.driven.engine_scripts import ROOM
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
@@ -49,13 +49,13 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT, FORK, PART = "benchflow/snapshot", "benchflow/fork", "benchflow/part"
 
-MOST_LAYERS = 100
+MAX_LAYERS = 100
 """Maximum number of layers of a capture, beyond which it is flattened to one. The daemon's own limit is 125."""
 
-_PATIENCE = 30.0
+_PAUSE_TIMEOUT = 30.0
 """Seconds in which the processes of a container must come to a stop for a pause."""
 
-_LOOK_EVERY = 0.01
+_POLL_INTERVAL = 0.01
 """Poll interval in seconds."""
 
 PART_LABEL = "benchflow.part"
@@ -79,19 +79,19 @@ class Captures:
         self._has_files = True
 
     @contextlib.asynccontextmanager
-    async def using(self, stack: str) -> AsyncIterator[None]:
+    async def hold(self, stack: str) -> AsyncIterator[None]:
         """Hold a shared lock in the block, during which `tidy` removes no capture of the stack as a leftover."""
-        async with file_lock(_use_lock(stack), shared=True):
+        async with file_lock(_lock(stack), shared=True):
             yield
 
-    async def keep(self, container: dict[str, Any], name: str) -> ImageRef:
+    async def take_snapshot(self, container: dict[str, Any], name: str) -> ImageRef:
         """Return the snapshot with a name, taken now unless it exists.
 
         Args:
             container: `inspect` data of the container.
             name: Name of the snapshot, unique in the stack.
         """
-        reference = snapshot_reference(_stack_of(container), name)
+        reference = format_snapshot_reference(_stack_of(container), name)
 
         async def make() -> ImageRef:
             found = await self._images.find(reference, built=True)
@@ -103,9 +103,9 @@ class Captures:
             return found
 
         found = await self._images.find(reference, built=True)
-        return found if found is not None else await self._images.locked(reference, make)
+        return found if found is not None else await self._images.make_locked(reference, make)
 
-    async def take(self, container: dict[str, Any]) -> str:
+    async def take_fork(self, container: dict[str, Any]) -> str:
         """Capture a container as an image for forks and return its reference.
 
         The name is random. The image is removed with the last container that was made from it.
@@ -117,7 +117,7 @@ class Captures:
         await self._take(container, reference)
         return reference
 
-    async def without_volumes(self, reference: str, stack: str) -> str:
+    async def copy_without_volumes(self, reference: str, stack: str) -> str:
         """Return the name of a copy of an image without its VOLUMEs, since files on a volume are in no capture.
 
         An image that declares none, is missing, or can't be described anew is returned as it is.
@@ -127,12 +127,12 @@ class Captures:
             stack: Id of the stack to which the copy belongs.
         """
         try:
-            found = await self._found(reference)
+            found = await self._engine.inspect_image(reference)
         except NotFoundError:
             return reference
         if not (found["Config"] or {}).get("Volumes"):
             return reference
-        other = f"{FORK}:{short_of(stack)}-{secrets.token_hex(8)}"
+        other = f"{FORK}:{hash_stack(stack)}-{secrets.token_hex(8)}"
         try:
             await self._describe(other, found, found["Config"] | {"Volumes": None})
         except SandboxError as error:
@@ -143,7 +143,7 @@ class Captures:
     async def release(self, image: str) -> None:
         """Remove an image that was made for forks, unless a container still needs it; any other image is left alone."""
         with contextlib.suppress(NotFoundError):
-            found = await self._found(image)
+            found = await self._engine.inspect_image(image)
             for name in found["RepoTags"]:
                 if name.startswith(f"{FORK}:"):
                     await self._remove(name)
@@ -160,7 +160,7 @@ class Captures:
                 if not reference.startswith(f"{SNAPSHOT}:"):
                     raise
                 stack = reference.partition(":")[2].partition("-")[0]
-                await self._name(reference, f"{FORK}:{stack}-{secrets.token_hex(8)}")
+                await self._tag(reference, f"{FORK}:{stack}-{secrets.token_hex(8)}")
                 await self._engine.call(lambda client: client.remove_image(reference, force=True))
 
     async def remove_all(self, prefix: str) -> None:
@@ -175,8 +175,8 @@ class Captures:
                     await self.remove(name)
 
     async def tidy(self, stack: str) -> None:
-        """Remove leftovers of dead processes and unused fork images of the stack. Do nothing while `using` is held."""
-        async with file_lock(_use_lock(stack), wait=False) as held:
+        """Remove leftovers of dead processes and unused fork images of the stack. Do nothing while `hold` is held."""
+        async with file_lock(_lock(stack), wait=False) as held:
             if not held:
                 return
             label = {"label": [f"{STACK_LABEL}={stack}", PART_LABEL]}
@@ -186,7 +186,7 @@ class Captures:
             kinds = {"reference": [FORK, PART]}
             for row in await self._engine.call(lambda client: client.images(filters=kinds)):
                 for name in row["RepoTags"] or ():
-                    if name.startswith((f"{FORK}:{short_of(stack)}-", f"{PART}:{short_of(stack)}-")):
+                    if name.startswith((f"{FORK}:{hash_stack(stack)}-", f"{PART}:{hash_stack(stack)}-")):
                         await self._remove(name)
 
     # --- taking --------------------------------------------------------------------------------------
@@ -194,21 +194,21 @@ class Captures:
     async def _take(self, container: dict[str, Any], reference: str) -> None:
         """Capture a container under an image name, by copy if possible, else by commit."""
         _refuse_volumes(container)
-        own = await self._found(container["Image"])
+        own = await self._engine.inspect_image(container["Image"])
         part = f"{PART}:{_stack_of(container)}-{secrets.token_hex(8)}"
         try:
             by_copy = await self._copy(container, own, part)
             if not by_copy:
                 await self._commit(container, part)
-            taken = await self._found(part)
-            if len(taken["RootFS"]["Layers"]) > MOST_LAYERS:
+            taken = await self._engine.inspect_image(part)
+            if len(taken["RootFS"]["Layers"]) > MAX_LAYERS:
                 await self._flatten(container, part)
-                taken = await self._found(f"{part}-flat")
+                taken = await self._engine.inspect_image(f"{part}-flat")
                 await self._describe(reference, taken, own["Config"])
             elif by_copy:
-                await self._name(part, reference)
+                await self._tag(part, reference)
             else:
-                await self._describe(reference, taken, own["Config"], uppers.copied_numbers(own))
+                await self._describe(reference, taken, own["Config"], uppers.parse_copied_numbers(own))
         finally:
             for name in (part, f"{part}-flat"):
                 await self._remove(name)
@@ -225,21 +225,21 @@ class Captures:
             return False
 
         def lay(client: RecordingClient) -> Path:
-            describe(client, part, own, own["Config"], top=uppers.EmptyLayer())
-            return uppers.directory_of(client.inspect_image(part))  # type: ignore[no-untyped-call]
+            describe_image(client, part, own, own["Config"], top=uppers.EmptyLayer())
+            return uppers.find_directory(client.inspect_image(part))  # type: ignore[no-untyped-call]
 
         def copy(client: RecordingClient) -> OSError | None:
             # Making the layer and pausing are slow, and mostly waiting: they run side by side.
             with ThreadPoolExecutor(1) as beside:
                 laying = beside.submit(lay, client)
-                with _paused(client, container["Id"]):
-                    return uppers.fill(laying.result(), uppers.directory_of(container))
+                with _pause_meanwhile(client, container["Id"]):
+                    return uppers.fill_layer(laying.result(), uppers.find_directory(container))
 
-        error = await self._alone(container, copy)
+        error = await self._run_locked(container, copy)
         if error is None:
             return True
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise space_error(f"for a copy of what the sandbox has changed: {error.strerror}") from error
+            raise make_space_error(f"for a copy of what the sandbox has changed: {error.strerror}") from error
         log.warning("snapshots are left to the daemon from now on, since its files cannot be copied here: %s", error)
         self._has_files = False
         await self._remove(part)
@@ -250,20 +250,16 @@ class Captures:
         repository, _, tag = part.partition(":")
 
         def copy(client: RecordingClient) -> None:
-            with _paused(client, container["Id"]):
+            with _pause_meanwhile(client, container["Id"]):
                 client.commit(container["Id"], repository=repository, tag=tag, pause=False)
 
-        await self._alone(container, copy)
+        await self._run_locked(container, copy)
 
-    async def _alone(self, container: dict[str, Any], copy: Callable[[RecordingClient], T]) -> T:
+    async def _run_locked(self, container: dict[str, Any], copy: Callable[[RecordingClient], T]) -> T:
         """Run `copy` under the container's capture lock, so that no other capture and no start of an exec overlaps."""
-        async with capturing(container["Id"]):
-            # Seen through even if cancelled: the lock must be held for as long as the container is paused.
-            return await see_through(self._engine.call(copy))
-
-    async def _found(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self._engine.call(lambda client: client.inspect_image(name))  # type: ignore[no-untyped-call]
-        return found
+        async with lock_for_capture(container["Id"]):
+            # Run to completion even if cancelled: the lock must be held for as long as the container is paused.
+            return await run_to_completion(self._engine.call(copy))
 
     async def _flatten(self, container: dict[str, Any], part: str) -> None:
         """Import an image's files, exported from a container that never runs, as the one-layer image `part`-flat."""
@@ -277,20 +273,20 @@ class Captures:
             finally:
                 client.remove_container(made, force=True, v=True)
 
-        await self._engine.follow(copy)
+        await self._engine.call_slow(copy)
 
     async def _describe(
         self, reference: str, like: dict[str, Any], config: dict[str, Any], copied: Sequence[int] | None = None
     ) -> None:
         """Make the image `reference` from the layers of another image and a configuration."""
         info = await self._info()
-        if uppers.keeps_images_elsewhere(info):
+        if uppers.uses_containerd_store(info):
             store = Path(info["DockerRootDir"]) if self._engine.is_local else None
-            await self._engine.follow(lambda client: describe_over(client, reference, like, config, store))
+            await self._engine.call_slow(lambda client: describe_over(client, reference, like, config, store))
         else:
-            await self._engine.call(lambda client: describe(client, reference, like, config, copied=copied))
+            await self._engine.call(lambda client: describe_image(client, reference, like, config, copied=copied))
 
-    async def _name(self, reference: str, other: str) -> None:
+    async def _tag(self, reference: str, other: str) -> None:
         """Give an image another name."""
         repository, _, tag = other.partition(":")
         await self._engine.call(lambda client: client.tag(reference, repository, tag))
@@ -302,7 +298,7 @@ class Captures:
 
 
 @contextlib.contextmanager
-def _paused(client: RecordingClient, container: str) -> Iterator[None]:
+def _pause_meanwhile(client: RecordingClient, container: str) -> Iterator[None]:
     """Pause a container during the block."""
     pause(client, container)
     try:
@@ -320,7 +316,7 @@ def pause(client: RecordingClient, container: str) -> None:
     Raises:
         APIError: It could not be paused within 30 s.
     """
-    giving_up = AwakeDeadline(_PATIENCE)
+    giving_up = AwakeDeadline(_PAUSE_TIMEOUT)
     while True:
         _await_entries(client, container, giving_up)
         try:
@@ -334,7 +330,7 @@ def pause(client: RecordingClient, container: str) -> None:
             # On a busy machine the runtime's own timeout for freezing is too short.
             if "freeze" not in said or giving_up.is_over():
                 raise
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_INTERVAL)
 
 
 def _await_entries(client: RecordingClient, container: str, giving_up: AwakeDeadline) -> None:
@@ -347,7 +343,7 @@ def _await_entries(client: RecordingClient, container: str, giving_up: AwakeDead
     while entering and not giving_up.is_over():
         entering = [each for each in entering if _is_entering(client, each)]
         if entering:
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_INTERVAL)
 
 
 def _is_entering(client: RecordingClient, exec_id: str) -> bool:
@@ -370,11 +366,11 @@ def _refuse_volumes(container: dict[str, Any]) -> None:
         )
 
 
-def snapshot_reference(stack: str, name: str) -> str:
+def format_snapshot_reference(stack: str, name: str) -> str:
     """Return the image name of a snapshot.
 
     Args:
-        stack: Hash of the stack, as `short_of` returns it.
+        stack: Hash of the stack, as `hash_stack` returns it.
         name: Name of the snapshot.
     """
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[-80:]
@@ -383,13 +379,13 @@ def snapshot_reference(stack: str, name: str) -> str:
 
 
 def _stack_of(container: dict[str, Any]) -> str:
-    return short_of((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))
+    return hash_stack((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))
 
 
-def short_of(stack: str) -> str:
+def hash_stack(stack: str) -> str:
     """Return the hash of a stack id that image names contain, since an id may have characters that a name may not."""
     return hashlib.sha256(stack.encode()).hexdigest()[:12]
 
 
-def _use_lock(stack: str) -> Path:
-    return state_dir() / "locks" / f"captures-{short_of(stack)}.lock"
+def _lock(stack: str) -> Path:
+    return state_dir() / "locks" / f"captures-{hash_stack(stack)}.lock"

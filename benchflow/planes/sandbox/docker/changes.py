@@ -20,7 +20,7 @@ from benchflow.planes.sandbox.overlays import Overlay
 _CHUNK = 1024 * 1024
 
 
-async def overlay_of(
+async def find_overlay(
     engine: DockerDaemon, info: Mapping[str, Any], container: str, base: str | None
 ) -> tuple[str, Overlay] | None:
     """Return the id of a container's base image and the container's layers; None if this host can't read them.
@@ -40,19 +40,19 @@ async def overlay_of(
     def find(client: RecordingClient) -> tuple[str, Overlay] | None:
         described = client.inspect_container(container)
         layers = client.inspect_image(described["Image"])["RootFS"]["Layers"]  # type: ignore[no-untyped-call]
-        own, upper = described["GraphDriver"]["Data"]["LowerDir"].split(":"), uppers.directory_of(described)
+        own, upper = described["GraphDriver"]["Data"]["LowerDir"].split(":"), uppers.find_directory(described)
         # The first lower layer is the daemon's own, over the image's: it has the mount points of files.
         first, *image = (Path(directory) for directory in own)
         if len(image) != len(layers) or not upper.is_dir():
             return None
-        below = len(layers) if base is None else _number(base)
-        if base not in (None, _id_of(layers[:below])):
+        below = len(layers) if base is None else _parse_number(base)
+        if base not in (None, _format_id(layers[:below])):
             raise SandboxError(
                 "its image is not made over the one that its files are to be compared with",
                 remedy="run this rollout again in a fresh sandbox",
             )
         over = len(layers) - below
-        return _id_of(layers[:below]), Overlay([upper, *image[:over]], [first, *image[over:]])
+        return _format_id(layers[:below]), Overlay([upper, *image[:over]], [first, *image[over:]])
 
     return await engine.call(find)
 
@@ -78,15 +78,15 @@ async def export_files(engine: DockerDaemon, container: str, skip: Sequence[str]
             packed.seek(0)
             return list_archive(packed, skip)
 
-    return await engine.stoppable(export)
+    return await engine.call_stoppable(export)
 
 
-def _id_of(layers: Sequence[str]) -> str:
+def _format_id(layers: Sequence[str]) -> str:
     """Return an id for an image with these layers: their number, and a digest of their digests."""
     return f"{len(layers)}:{hashlib.sha256(' '.join(layers).encode()).hexdigest()}"
 
 
-def _number(base: str) -> int:
-    """Return the number of layers in an id of `_id_of`; 0 for any other text."""
+def _parse_number(base: str) -> int:
+    """Return the number of layers in an id of `_format_id`; 0 for any other text."""
     number = base.partition(":")[0]
     return int(number) if number.isdigit() else 0

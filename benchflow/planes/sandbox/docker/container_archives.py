@@ -79,7 +79,7 @@ async def _get_from_daemon(
                 take(piece)
 
     try:
-        await engine.stoppable(fetch)
+        await engine.call_stoppable(fetch)
     except NotFoundError:
         return None
     return not whole

@@ -19,7 +19,7 @@ from benchflow.errors import (
     SandboxStartError,
     SandboxUnavailableError,
 )
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.docker.docker_daemon import PIDS_LIMIT, DockerDaemon
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.translation import NotFoundError
@@ -63,9 +63,9 @@ NOT_FOUND = 127
 
 CREATE_SEC = 60.0
 """Timeout in seconds for a container's name to become free, or its holder to be found."""
-_LOOKS = 1200
+_MAX_POLLS = 1200
 """Maximum number of polls for a container's end: a busy daemon notices it late."""
-LOOK_EVERY = 0.05
+POLL_INTERVAL = 0.05
 """Poll interval in seconds."""
 
 LOG = {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}}
@@ -84,7 +84,7 @@ RUN_AND_STAY = (
 NO_SHELL = "the image needs /bin/sh and the usual small commands (coreutils or busybox)"
 
 
-def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
+def list_warnings(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
     """Return a sentence for each limit of a spec that this daemon, by its `info`, cannot enforce."""
     found = []
     if spec.storage_mb is not None:
@@ -97,7 +97,7 @@ def warnings_of(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def creating(engine: DockerDaemon) -> AsyncIterator[None]:
+async def limit_creation(engine: DockerDaemon) -> AsyncIterator[None]:
     """Limit the block, in which a container is created, to `CREATE_SEC`.
 
     Raises:
@@ -112,7 +112,7 @@ async def creating(engine: DockerDaemon) -> AsyncIterator[None]:
         raise SandboxBusyError(f"the Docker daemon made no container within {CREATE_SEC:g} s") from None
 
 
-async def create(
+async def create_container(
     engine: DockerDaemon, spec: SandboxSpec, network: str, info: dict[str, Any], init: bool, first: dict[str, Any]
 ) -> str:
     """Create a container, without starting it, and return its id.
@@ -123,7 +123,7 @@ async def create(
         network: Name of the network; `none` for none.
         info: The daemon's `info`.
         init: Whether the first process runs below the daemon's init program.
-        first: Arguments of `create_container` that define the first process, from `entrypoint.first_process`.
+        first: Arguments of `create_container` that define the first process, from `define_first_process`.
 
     Raises:
         Conflict: The name is taken.
@@ -136,7 +136,7 @@ async def create(
         host = client.create_host_config(
             init=init,
             network_mode=network,
-            port_bindings={port: (published_on(),) for port in ports},
+            port_bindings={port: (find_publish_address(),) for port in ports},
             # Any process inside can write to the log, through PID 1's descriptors, and the daemon sets no limit itself.
             log_config=LOG,
             nano_cpus=int(min(spec.cpus, info["NCPU"]) * 1e9) if spec.cpus is not None else None,
@@ -148,8 +148,8 @@ async def create(
             cap_add=list(CAPABILITIES),
             security_opt=["no-new-privileges"],
             mounts=[
-                _volume(spec, ROOM),
-                _volume(spec, PROGRAMS),
+                _make_volume(spec, ROOM),
+                _make_volume(spec, PROGRAMS),
                 *(
                     docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
                     for mount in spec.mounts
@@ -174,43 +174,43 @@ async def create(
         return str(made["Id"])
 
     try:
-        # Seen through even if cancelled: a container that appeared after its removal would be an orphan.
-        return await see_through(engine.call(make))
+        # Run to completion even if cancelled: a container that appeared after its removal would be an orphan.
+        return await run_to_completion(engine.call(make))
     except NotFoundError as error:
-        raise no_image(spec.image.reference, error) from error
+        raise make_no_image_error(spec.image.reference, error) from error
 
 
-def _volume(spec: SandboxSpec, target: str) -> docker.types.Mount:
+def _make_volume(spec: SandboxSpec, target: str) -> docker.types.Mount:
     labels = {STACK_LABEL: spec.labels.get(STACK_LABEL, "")}
     return docker.types.Mount(target, None, type="volume", no_copy=True, labels=labels)
 
 
-def no_image(reference: str, error: NotFoundError) -> SandboxStartError:
+def make_no_image_error(reference: str, error: NotFoundError) -> SandboxStartError:
     """Return the error for an image that is not on this host."""
     return SandboxStartError(
         f"the image {reference} is not on this host: {error.message}", key="image", remedy="pull or build it first"
     )
 
 
-def published_on() -> str:
+def find_publish_address() -> str:
     """Return the daemon host's address on which ports are published: loopback only, if that host is this one."""
-    return "127.0.0.1" if daemon_host() in LOOPBACK else "0.0.0.0"
+    return "127.0.0.1" if find_daemon_host() in LOOPBACK else "0.0.0.0"
 
 
-def daemon_host() -> str:
+def find_daemon_host() -> str:
     """Return the host at which the published ports of containers are reached from here."""
     address = os.environ.get("DOCKER_HOST") or "unix:"
     host = None if address.startswith(("unix:", "npipe:", "fd:")) else urlsplit(address).hostname
     return "127.0.0.1" if host is None or host in LOOPBACK else host
 
 
-async def start_error(
+async def explain_failed_start(
     engine: DockerDaemon,
     container: str,
     cause: BenchFlowError,
     entrypoint: str = "wraps",
     *,
-    every: float = LOOK_EVERY,
+    every: float = POLL_INTERVAL,
 ) -> BenchFlowError:
     """Return the error for a container that did not come up, with its exit status and the end of its log.
 
@@ -228,7 +228,7 @@ async def start_error(
     try:
         # Without a shell in the image, the start failed, but the container need not end.
         lacks_shell = '"/bin/sh"' in cause.message
-        state = await _state(engine, container, 1 if lacks_shell else _LOOKS, every)
+        state = await _await_end(engine, container, 1 if lacks_shell else _MAX_POLLS, every)
         log = await engine.call(lambda client: client.logs(container, tail=LOG_TAIL, stdout=True, stderr=True))
     except (SandboxLostError, NotFoundError):
         return SandboxStartError("the container was removed while it started")
@@ -239,12 +239,12 @@ async def start_error(
         f"the container ended at once with exit status {state['ExitCode']}"
         + (f": {state['Error']}" if state["Error"] else "")
         + (" (out of memory)" if state["OOMKilled"] else ""),
-        remedy=_remedy(entrypoint, state["ExitCode"]),
+        remedy=_choose_remedy(entrypoint, state["ExitCode"]),
         log_tail=log.decode(errors="replace").strip() or None,
     )
 
 
-async def _state(engine: DockerDaemon, container: str, looks: int, every: float) -> dict[str, Any]:
+async def _await_end(engine: DockerDaemon, container: str, looks: int, every: float) -> dict[str, Any]:
     """Poll until a container has ended, at most `looks` times, and return its state: the daemon notices an end late."""
     for _ in range(looks):
         state: dict[str, Any] = (await engine.call(lambda client: client.inspect_container(container)))["State"]
@@ -254,7 +254,7 @@ async def _state(engine: DockerDaemon, container: str, looks: int, every: float)
     return state
 
 
-def _remedy(entrypoint: str, code: int) -> str:
+def _choose_remedy(entrypoint: str, code: int) -> str:
     """Return the remedy for a container that ended at once, by its `SandboxSpec.entrypoint` and exit status."""
     if entrypoint == "first":
         return STAY
@@ -262,11 +262,11 @@ def _remedy(entrypoint: str, code: int) -> str:
     return NO_SHELL if entrypoint in ("below", "none") and code == NOT_FOUND else RUN_AND_STAY
 
 
-def no_init(error: BenchFlowError) -> bool:
+def lacks_init(error: BenchFlowError) -> bool:
     """Return whether a start failed because the daemon has no init program to run before the first process."""
     return "init" in error.message and "executable file not found" in error.message
 
 
-def no_network(error: BenchFlowError) -> bool:
+def lacks_network(error: BenchFlowError) -> bool:
     """Return whether a start failed because its network was removed meanwhile."""
     return "network" in error.message and "not found" in error.message

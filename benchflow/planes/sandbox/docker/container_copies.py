@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchflow.planes.sandbox.docker.container_config import no_image
+from benchflow.planes.sandbox.docker.container_config import make_no_image_error
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.translation import NotFoundError
 from benchflow.planes.sandbox.driven.engine_scripts import ROOM
@@ -16,7 +16,7 @@ HANDLE_LABEL = "benchflow.handle"
 """Label of a container that has replaced another in a restore: the handle of its sandbox."""
 
 
-def handle_of(container: dict[str, Any]) -> str:
+def read_handle(container: dict[str, Any]) -> str:
     """Return the handle of a container's sandbox: the id of its first container.
 
     Args:
@@ -59,13 +59,13 @@ async def create_successor(engine: DockerDaemon, container: dict[str, Any], imag
         SandboxStartError: The image is missing.
         Conflict: The name is taken.
     """
-    labels = (container["Config"]["Labels"] or {}) | {HANDLE_LABEL: handle_of(container)}
-    volume = room_of(container)
+    labels = (container["Config"]["Labels"] or {}) | {HANDLE_LABEL: read_handle(container)}
+    volume = find_engine_volume(container)
     mounts = [mount | {"Source": volume} if mount["Target"] == ROOM else mount for mount in _mounts(container)]
     return await _create(engine, container, image, name, labels, mounts)
 
 
-def room_of(container: dict[str, Any]) -> str | None:
+def find_engine_volume(container: dict[str, Any]) -> str | None:
     """Return the name of a container's volume for the engine's files, from `inspect` data; None if it has none."""
     for mount in container["Mounts"]:
         if mount["Destination"] == ROOM and mount["Type"] == "volume":
@@ -97,5 +97,5 @@ async def _create(
         made = await engine.call(lambda client: client.create_container_from_config(body, name))  # type: ignore[no-untyped-call]
 
     except NotFoundError as error:
-        raise no_image(image, error) from error
+        raise make_no_image_error(image, error) from error
     return str(made["Id"])

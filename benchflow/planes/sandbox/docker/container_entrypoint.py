@@ -19,7 +19,7 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState
 from benchflow.errors import ConfigError, SandboxError, SandboxStartError
 from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
-from benchflow.planes.sandbox.docker.container_config import IDLE, NO_SHELL, no_image
+from benchflow.planes.sandbox.docker.container_config import IDLE, NO_SHELL, make_no_image_error
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.docker.root_shell import RootShell
 from benchflow.planes.sandbox.docker.translation import NotFoundError
@@ -34,17 +34,17 @@ LOG_LINES = 4000
 _ROOT = ("", "0", "root", "0:0", "root:root")
 """Values of USER that mean root."""
 
-_PATIENCE = 60.0
+_START_TIMEOUT = 60.0
 """Timeout in seconds for the entrypoint to start."""
 
-_SEND_AGAIN = 5.0
+_SEND_INTERVAL = 5.0
 """Seconds after which the secrets are sent again if the entrypoint has not started."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # The script of `become` sets the soft limit of the resident set, which Linux does not enforce, to a finite value before
 # it executes the entrypoint. The limit is read from /proc with builtins of the shell alone.
-_BEGAN = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
+_STARTED = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class Program:
     """Names of the variables that ENV sets."""
 
 
-async def program_of(engine: DockerDaemon, reference: str) -> Program:
+async def read_program(engine: DockerDaemon, reference: str) -> Program:
     """Return the command that an image runs by itself.
 
     Raises:
         SandboxStartError: The image is missing, or has neither ENTRYPOINT nor CMD.
     """
-    config = await _config_of(engine, reference)
+    config = await _read_config(engine, reference)
     argv = (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ()))
     if not argv:
         raise SandboxStartError(
@@ -82,15 +82,15 @@ async def program_of(engine: DockerDaemon, reference: str) -> Program:
     return Program(argv, config.get("User") or "0", config.get("WorkingDir") or "/", env)
 
 
-async def _config_of(engine: DockerDaemon, reference: str) -> dict[str, Any]:
+async def _read_config(engine: DockerDaemon, reference: str) -> dict[str, Any]:
     try:
-        image = await engine.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
+        image = await engine.inspect_image(reference)
     except NotFoundError as error:
-        raise no_image(reference, error) from error
+        raise make_no_image_error(reference, error) from error
     return image.get("Config") or {}
 
 
-async def first_process(engine: DockerDaemon, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
+async def define_first_process(engine: DockerDaemon, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of the daemon's `create_container` that define a container's first process.
 
     Args:
@@ -104,11 +104,11 @@ async def first_process(engine: DockerDaemon, spec: SandboxSpec, told: Mapping[s
     """
     idle = [IDLE]
     # The image's USER is for its own programs. The engine needs root, and sets a user per command.
-    if spec.entrypoint == "wraps" and (await _config_of(engine, spec.image.reference)).get("Entrypoint"):
+    if spec.entrypoint == "wraps" and (await _read_config(engine, spec.image.reference)).get("Entrypoint"):
         return {"command": idle, "user": "0"}
     if spec.entrypoint in ("wraps", "none"):
         return {"entrypoint": idle, "user": "0"}
-    program = await program_of(engine, spec.image.reference)
+    program = await read_program(engine, spec.image.reference)
     if spec.entrypoint == "below":
         return {"entrypoint": idle, "user": "0"}
     for name in told:
@@ -126,7 +126,7 @@ async def first_process(engine: DockerDaemon, spec: SandboxSpec, told: Mapping[s
     return {"entrypoint": argv, "user": "0", "stdin_open": bool(told)}
 
 
-async def tell(engine: DockerDaemon, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
+async def send_secrets(engine: DockerDaemon, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
     """Send the secrets to a first process that waits for them, until it has become the entrypoint.
 
     A container whose first process is not the script of `become` is left alone.
@@ -140,28 +140,28 @@ async def tell(engine: DockerDaemon, shell: RootShell, container: str, told: Map
     Raises:
         SandboxError: The entrypoint did not start within 60 s.
     """
-    config = (await engine.about(container, lambda client: client.inspect_container(container)))["Config"]
+    config = (await engine.inspect(container))["Config"]
     if SCRIPT not in (config["Entrypoint"] or ()):
         return
     script = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
     nonce = secrets.token_hex(8)
     lines = ["", f"begin {nonce}", *(f"|{line}" for line in script.split("\n")), f"end {nonce}", ""]
     try:
-        async with awake_timeout(_PATIENCE):
-            while not await _began(shell, 0.0):
+        async with awake_timeout(_START_TIMEOUT):
+            while not await _has_started(shell, 0.0):
                 if config["OpenStdin"]:
                     await engine.call(lambda client: _send(client, container, "\n".join(lines)))
-                if await _began(shell, _SEND_AGAIN):
+                if await _has_started(shell, _SEND_INTERVAL):
                     return
     except TimeoutError as error:
         raise SandboxError("the image's entrypoint did not begin", remedy=NO_SHELL) from error
 
 
-async def _began(shell: RootShell, within: float) -> bool:
+async def _has_started(shell: RootShell, within: float) -> bool:
     """Return whether the first process has become the entrypoint, polling for up to `within` seconds."""
     deadline = asyncio.get_running_loop().time() + within
     while True:
-        if (await shell.run(_BEGAN)).out:
+        if (await shell.run(_STARTED)).out:
             return True
         if asyncio.get_running_loop().time() >= deadline:
             return False
@@ -177,7 +177,7 @@ def _send(client: RecordingClient, container: str, text: str) -> None:
         raw.close()
 
 
-async def first_state(engine: DockerDaemon, container: dict[str, Any]) -> EntrypointState:
+async def read_first_state(engine: DockerDaemon, container: dict[str, Any]) -> EntrypointState:
     """Return the status of an entrypoint that is the container's first process, with the end of its log.
 
     Args:

@@ -9,7 +9,7 @@ from benchflow.errors import SandboxLostError
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.root_shell import RootShell
 from benchflow.planes.sandbox.outcome import KILLED
-from benchflow.planes.sandbox.sandbox_memory import V1_FILES, V2_FILES, loss_for_memory, parse_memory
+from benchflow.planes.sandbox.sandbox_memory import V1_FILES, V2_FILES, make_memory_error, parse_memory
 
 # With cgroup v1, and with v2 in a cgroup namespace of its own, the container sees its own group as the root. With v2 in
 # the host's namespace, whose root has no such files, /proc has the path. Shell builtins only, because memory is short,
@@ -27,7 +27,7 @@ exit 0
 """
 
 
-async def memory_use(engine: DockerDaemon, shell: RootShell, container: str) -> MemoryUse | None:
+async def read_memory_use(engine: DockerDaemon, shell: RootShell, container: str) -> MemoryUse | None:
     """Return the memory counters of a container; of one that has ended, those that the daemon knows.
 
     Raises:
@@ -36,7 +36,7 @@ async def memory_use(engine: DockerDaemon, shell: RootShell, container: str) -> 
     try:
         answer = await shell.run(_READ)
     except SandboxLostError:
-        return last_use(await engine.about(container, lambda client: client.inspect_container(container)))
+        return find_last_use(await engine.inspect(container))
     files: dict[str, str] = {}
     for line in answer.out.decode(errors="replace").splitlines():
         name, _, text = line.partition(" ")
@@ -44,7 +44,7 @@ async def memory_use(engine: DockerDaemon, shell: RootShell, container: str) -> 
     return parse_memory(files)
 
 
-def last_use(container: dict[str, Any]) -> MemoryUse | None:
+def find_last_use(container: dict[str, Any]) -> MemoryUse | None:
     """Return the counters of a container that has ended, whose control group is gone; None if it runs.
 
     The daemon's OOM flag means that at least one process was killed, not how many or which. Only together with exit
@@ -60,7 +60,7 @@ def last_use(container: dict[str, Any]) -> MemoryUse | None:
     return MemoryUse(kills=int(is_killed), limit_mb=(container["HostConfig"]["Memory"] or 0) >> 20 or None)
 
 
-def lost_error(name: str, container: dict[str, Any] | None) -> SandboxLostError:
+def make_lost_error(name: str, container: dict[str, Any] | None) -> SandboxLostError:
     """Return the error for a sandbox whose container has ended, which names memory as the cause if it was.
 
     Args:
@@ -70,4 +70,4 @@ def lost_error(name: str, container: dict[str, Any] | None) -> SandboxLostError:
     if container is None:
         return SandboxLostError(f"the sandbox {name} is gone")
     ended = f"the sandbox {name} no longer runs (exit status {container['State']['ExitCode']})"
-    return loss_for_memory(name, last_use(container)) or SandboxLostError(ended)
+    return make_memory_error(name, find_last_use(container)) or SandboxLostError(ended)

@@ -19,10 +19,10 @@ from benchflow.contracts.driver import Process, ProcessStatus
 from benchflow.contracts.sandbox import ExecChunk
 from benchflow.errors import DaemonUnavailableError, SandboxLostError
 from benchflow.host_files import write_record
-from benchflow.planes.sandbox.docker.container_records import container_records, entering
+from benchflow.planes.sandbox.docker.container_records import container_records, lock_for_exec
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.exec_stream import STDOUT, ExecStream
-from benchflow.planes.sandbox.docker.translation import NotFoundError, passing_error
+from benchflow.planes.sandbox.docker.translation import NotFoundError, find_passing_error
 
 _MAX_REASON = 64 * 1024
 """Maximum number of bytes of the daemon's message about a command that does not start."""
@@ -46,7 +46,7 @@ class ContainerProcesses:
             container: Id of its container.
             process: The command.
         """
-        known = self._known(handle, process.id)
+        known = self._read_record(handle, process.id)
         state = await self._inspect(known["exec_id"]) if known is not None and "refused" not in known else None
         if state is None:
             known = {"exec_id": await self._create(container, process)}
@@ -57,7 +57,7 @@ class ContainerProcesses:
         elif state["Running"] or state["ExitCode"] is not None:
             return
         assert known is not None
-        async with entering(container):
+        async with lock_for_exec(container):
             self._streams[handle, process.id] = await self._engine.open_exec(container, known["exec_id"])
 
     async def status(self, handle: str, container: str, process_id: str) -> ProcessStatus:
@@ -69,7 +69,7 @@ class ContainerProcesses:
         Raises:
             SandboxLostError: The container does not run.
         """
-        known = self._known(handle, process_id)
+        known = self._read_record(handle, process_id)
         if known is None:
             return ProcessStatus(was_started=False)
         await self._require_running(container)
@@ -100,7 +100,7 @@ class ContainerProcesses:
                 said = (await stream.read_all(_MAX_REASON)).decode(errors="replace").strip()
             finally:
                 self._drop(handle, process_id)
-            if said and (refused := self._refusal(handle, process_id, said)) is not None:
+            if said and (refused := self._handle_refusal(handle, process_id, said)) is not None:
                 return refused
             # The daemon may notice the end a little later.
             pause, longest = 0.002, 0.2
@@ -109,14 +109,14 @@ class ContainerProcesses:
             pause = min(pause * 2, longest)
         return status
 
-    def _refusal(self, handle: str, process_id: str, said: str) -> ProcessStatus | None:
+    def _handle_refusal(self, handle: str, process_id: str, said: str) -> ProcessStatus | None:
         """Return the status of a command that the daemon did not start; None if another process has started it.
 
         Raises:
             SandboxError: The reason passes, so that a retry may succeed.
         """
-        if (passing := passing_error(said)) is not None:
-            known = self._known(handle, process_id)
+        if (passing := find_passing_error(said)) is not None:
+            known = self._read_record(handle, process_id)
             if known is not None and (file := _record(handle, process_id)).exists():
                 # The exit code that the daemon will have for the exec is not the command's.
                 write_record(file, known | {"refused": True})
@@ -126,16 +126,16 @@ class ContainerProcesses:
     async def stream(self, container: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
         """Run a command and yield its output as it comes, then its exit code. Closing early leaves it running."""
         exec_id = await self._create(container, process)
-        async with entering(container):
+        async with lock_for_exec(container):
             stream = await self._engine.open_exec(container, exec_id)
         try:
             while (piece := await stream.read()) is not None:
                 yield ExecChunk(stream="stdout" if piece[0] == STDOUT else "stderr", data=piece[1])
         finally:
             stream.close()
-        yield ExecChunk(stream="exit", return_code=await self._exit_code(container, exec_id))
+        yield ExecChunk(stream="exit", return_code=await self._await_exit_code(container, exec_id))
 
-    async def _exit_code(self, container: str, exec_id: str) -> int:
+    async def _await_exit_code(self, container: str, exec_id: str) -> int:
         """Poll for the exit code of an exec whose stream has ended, and return it."""
         pause = 0.002
         while True:
@@ -162,7 +162,7 @@ class ContainerProcesses:
         if stream is not None:
             stream.close()
 
-    def _known(self, handle: str, process_id: str) -> dict[str, Any] | None:
+    def _read_record(self, handle: str, process_id: str) -> dict[str, Any] | None:
         """Return the record of a command, with its `exec_id`; None if no exec was created for it."""
         if (exec_id := self._exec_ids.get((handle, process_id))) is not None:
             return {"exec_id": exec_id}
@@ -177,8 +177,8 @@ class ContainerProcesses:
 
     async def _create(self, container: str, process: Process) -> str:
         """Create an exec and return its id."""
-        async with entering(container):
-            made = await self._engine.about(
+        async with lock_for_exec(container):
+            made = await self._engine.call_entered(
                 container,
                 lambda client: client.exec_create(
                     container, list(process.argv), user=process.user, environment=process.env, workdir=process.cwd
@@ -195,7 +195,7 @@ class ContainerProcesses:
         return state
 
     async def _require_running(self, container: str) -> None:
-        state = await self._engine.about(container, lambda client: client.inspect_container(container))
+        state = await self._engine.inspect(container)
         if not state["State"]["Running"]:
             raise SandboxLostError(f"the container {state['Name'].lstrip('/')} stopped during a command")
 

@@ -43,7 +43,7 @@ def _frozen_mark(handle: str) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def entering(container: str) -> AsyncIterator[None]:
+async def lock_for_exec(container: str) -> AsyncIterator[None]:
     """Hold the container's capture lock, shared, in the block that starts an exec: none starts while it is captured."""
     try:
         async with file_lock(_capture_lock(container), shared=True):
@@ -54,7 +54,7 @@ async def entering(container: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def capturing(container: str, *, wait: bool = True) -> AsyncIterator[bool]:
+async def lock_for_capture(container: str, *, wait: bool = True) -> AsyncIterator[bool]:
     """Hold the container's capture lock in the block, which no exec's start and no other capture may overlap.
 
     Args:

@@ -12,7 +12,7 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError, SandboxStartError
 from benchflow.planes.sandbox.docker import container_config, container_entrypoint, freezer
 from benchflow.planes.sandbox.docker.captures import Captures
-from benchflow.planes.sandbox.docker.container_copies import handle_of, room_of
+from benchflow.planes.sandbox.docker.container_copies import find_engine_volume, read_handle
 from benchflow.planes.sandbox.docker.container_records import forget_container
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL, DockerNetworks
@@ -22,7 +22,7 @@ from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundE
 
 log = logging.getLogger(__name__)
 
-REMOVE_TRIES = 5
+MAX_REMOVALS = 5
 """Maximum number of attempts to remove a container."""
 
 
@@ -65,7 +65,7 @@ class Containers:
         found = await self.restores.find(spec.name)
         if found is None:
             return None
-        if stack_of(found) != spec.labels.get(STACK_LABEL, ""):
+        if read_stack(found) != spec.labels.get(STACK_LABEL, ""):
             raise SandboxStartError(
                 f"a container named {spec.name} exists and does not belong to this stack",
                 remedy=f"remove it (`docker rm -f {spec.name}`) or choose another job name",
@@ -75,7 +75,7 @@ class Containers:
         try:
             if state["Running"]:
                 # A start means use, and the last rollout may have been terminated while the container was frozen.
-                await freezer.thaw(self._engine, container, handle_of(found))
+                await freezer.thaw(self._engine, container, read_handle(found))
                 return found
             if state["Status"] == "created":
                 # Created by a process that has died, or is about to start it: a second start does nothing.
@@ -100,19 +100,23 @@ class Containers:
             SandboxStartError: The container does not come up, or the name belongs to another stack.
             SandboxBusyError: It could not be created in time.
         """
-        first = await container_entrypoint.first_process(self._engine, spec, told)
+        first = await container_entrypoint.define_first_process(self._engine, spec, told)
         stack = spec.labels.get(STACK_LABEL, "")
         # Only below the image's ENTRYPOINT, which may leave orphans and ignore SIGTERM: the daemon's init handles both.
         init = "command" in first and "entrypoint" not in first
         pause = 0.01
-        async with self._networks.hold(stack), self._captures.using(stack), container_config.creating(self._engine):
-            image = await self._captures.without_volumes(spec.image.reference, stack)
+        async with (
+            self._networks.hold(stack),
+            self._captures.hold(stack),
+            container_config.limit_creation(self._engine),
+        ):
+            image = await self._captures.copy_without_volumes(spec.image.reference, stack)
             spec = spec.model_copy(update={"image": spec.image.model_copy(update={"reference": image})})
             while True:
                 public = spec.network_mode == "public"
                 network = await self._networks.ensure(stack) if public else "none"
                 try:
-                    container = await container_config.create(self._engine, spec, network, info, init, first)
+                    container = await container_config.create_container(self._engine, spec, network, info, init, first)
                 except ConflictError:
                     # Another process was faster. A name is taken shortly before its container can be found.
                     if (found := await self.find_for(spec)) is not None:
@@ -124,28 +128,28 @@ class Containers:
                     await self._starter.start(container)
                     return container
                 except BenchFlowError as error:
-                    wrong = await container_config.start_error(self._engine, container, error, spec.entrypoint)
+                    wrong = await container_config.explain_failed_start(self._engine, container, error, spec.entrypoint)
                     await self.remove(container)
-                    if init and container_config.no_init(error):
+                    if init and container_config.lacks_init(error):
                         init = False
-                    elif not container_config.no_network(error):
+                    elif not container_config.lacks_network(error):
                         raise wrong from error
 
     async def remove(self, name: str) -> None:
         """Remove a container, by name or id, with its volume, lock file and unused fork image. Missing is success."""
-        for attempt in range(REMOVE_TRIES):
+        for attempt in range(MAX_REMOVALS):
             try:
                 # Before `inspect`, which blocks if a process inside has stopped an exec on its way in.
                 await self._engine.kill(name)
                 found = await self._engine.call(lambda client: client.inspect_container(name))
-                self._on_removal(handle_of(found))
+                self._on_removal(read_handle(found))
                 forget_container(found["Id"])
                 await self.discard(found)
             except SandboxLostError:
                 return
             except SandboxError:
                 # Another process is removing it, or a mount is still busy: either passes by itself.
-                if attempt == REMOVE_TRIES - 1:
+                if attempt == MAX_REMOVALS - 1:
                     raise
                 await asyncio.sleep(0.1 * 2**attempt)
             else:
@@ -158,12 +162,12 @@ class Containers:
             container: `inspect` data of the container.
         """
         await self._engine.call(lambda client: client.remove_container(container["Id"], force=True, v=True))
-        if (room := room_of(container)) is not None:
+        if (room := find_engine_volume(container)) is not None:
             with contextlib.suppress(NotFoundError, ConflictError):
                 await self._engine.call(lambda client: client.remove_volume(room))
         await self._captures.release(container["Image"])
 
 
-def stack_of(container: dict[str, Any]) -> str:
+def read_stack(container: dict[str, Any]) -> str:
     """Return the stack id of a container's label, from `inspect` data; empty if it has none."""
     return str((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.archives import make_header
 from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
 from benchflow.planes.sandbox.docker.translation import raise_if_full
-from benchflow.planes.sandbox.docker.uppers import EmptyLayer, comment, copied_numbers
+from benchflow.planes.sandbox.docker.uppers import EmptyLayer, format_comment, parse_copied_numbers
 
 
-def describe(
+def describe_image(
     client: RecordingClient,
     reference: str,
     like: Mapping[str, Any],
@@ -40,11 +40,11 @@ def describe(
         SandboxError: The daemon refuses the image.
     """
     layers = list(like["RootFS"]["Layers"])
-    numbers = tuple(copied_numbers(like) if copied is None else copied)
+    numbers = tuple(parse_copied_numbers(like) if copied is None else copied)
     if top is not None:
         numbers = (*numbers, len(layers))
         layers.append(top.digest)
-    description = json.dumps(description_of(like, config, layers, comment(reference, numbers))).encode()
+    description = json.dumps(make_description(like, config, layers, format_comment(reference, numbers))).encode()
     name = f"{hashlib.sha256(description).hexdigest()}.json"
     files = [f"{number}/layer.tar" for number in range(len(layers))]
     manifest = json.dumps([{"Config": name, "RepoTags": [reference], "Layers": files}]).encode()
@@ -60,7 +60,9 @@ def describe(
         )
 
 
-def description_of(like: Mapping[str, Any], config: Mapping[str, Any], layers: list[str], note: str) -> dict[str, Any]:
+def make_description(
+    like: Mapping[str, Any], config: Mapping[str, Any], layers: list[str], note: str
+) -> dict[str, Any]:
     """Return the configuration file of an image, as the image format specifies it.
 
     Args:
@@ -85,7 +87,7 @@ def _packed(members: Mapping[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in members.items():
-            info = entry(name, 0o644, (0, 0))
+            info = make_header(name, 0o644, (0, 0))
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return packed.getvalue()

@@ -124,9 +124,9 @@ class DockerDaemon:
 
     async def call(self, ask: Callable[[RecordingClient], T]) -> T:
         """Run `ask` with the client in a thread and return its result. Raises the errors of `translate`."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool("docker", THREADS), self._ask, ask)
+        return await asyncio.get_running_loop().run_in_executor(self._get_pool("docker", THREADS), self._ask, ask)
 
-    async def stoppable(self, ask: Callable[[threading.Event, RecordingClient], T]) -> T:
+    async def call_stoppable(self, ask: Callable[[threading.Event, RecordingClient], T]) -> T:
         """Run `ask` as `call` does, for a call that a sandbox can prolong.
 
         Args:
@@ -135,13 +135,13 @@ class DockerDaemon:
         """
         return await run_stoppable(lambda stop: self._ask(lambda client: ask(stop, client)))
 
-    async def follow(self, ask: Callable[[RecordingClient], T]) -> T:
+    async def call_slow(self, ask: Callable[[RecordingClient], T]) -> T:
         """Run `ask` as `call` does, in a second pool for calls of minutes, so that builds never block the others."""
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool("docker-build", BUILD_THREADS), self._ask, ask
+            self._get_pool("docker-build", BUILD_THREADS), self._ask, ask
         )
 
-    def _pool(self, name: str, threads: int) -> ThreadPoolExecutor:
+    def _get_pool(self, name: str, threads: int) -> ThreadPoolExecutor:
         with self._guard:
             if name not in self._pools:
                 self._pools[name] = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -150,7 +150,7 @@ class DockerDaemon:
     def _ask(self, ask: Callable[[RecordingClient], T]) -> T:
         """Run `ask` with the client in this thread, and translate its errors."""
         try:
-            return ask(self._connected())
+            return ask(self._connect())
         except _LIBRARY as error:
             raise translate(error) from error
 
@@ -160,7 +160,7 @@ class DockerDaemon:
         Raises:
             DaemonUnavailableError: The daemon does not answer.
         """
-        pool = self._pool("docker-ping", 4)
+        pool = self._get_pool("docker-ping", 4)
         asking = asyncio.get_running_loop().run_in_executor(pool, self._ask, lambda client: client.ping())
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not (await asyncio.wait([asking], timeout=ANSWER_SEC))[0]:
@@ -170,7 +170,7 @@ class DockerDaemon:
             )
         await asking
 
-    async def about(self, container: str, ask: Callable[[RecordingClient], T]) -> T:
+    async def call_entered(self, container: str, ask: Callable[[RecordingClient], T]) -> T:
         """Run `ask` as `call` does, for a call about a container, once no exec is entering the container.
 
         The daemon blocks some calls until a starting exec has entered, partly with a lock held without which the
@@ -193,8 +193,23 @@ class DockerDaemon:
                     raise error
         return await self.call(ask)
 
+    async def inspect(self, container: str) -> dict[str, Any]:
+        """Return the `inspect` data of a container, once no exec is entering it.
+
+        Raises:
+            SandboxLostError: The container is missing.
+            SandboxError: An exec could not enter, and the container was killed for it.
+        """
+        found: dict[str, Any] = await self.call_entered(container, lambda client: client.inspect_container(container))
+        return found
+
+    async def inspect_image(self, reference: str) -> dict[str, Any]:
+        """Return the `inspect` data of an image. Raises `NotFoundError` if it is not on the daemon's host."""
+        found: dict[str, Any] = await self.call(lambda client: client.inspect_image(reference))  # type: ignore[no-untyped-call]
+        return found
+
     @contextlib.asynccontextmanager
-    async def room_for_more(self, container: str) -> AsyncIterator[None]:
+    async def raise_pids_limit(self, container: str) -> AsyncIterator[None]:
         """Raise a container's pids limit in the block, so that a shell of the engine can enter and kill processes."""
         with contextlib.suppress(SandboxError):
             await self._limit_processes(container, PIDS_LIMIT + SPARE_PIDS)
@@ -211,7 +226,7 @@ class DockerDaemon:
             address = f"{client.base_url}/v{client.api_version}/containers/{container}/update"
             client.post(address, json={"PidsLimit": limit}, timeout=API_TIMEOUT).raise_for_status()
 
-        await self.about(container, update)
+        await self.call_entered(container, update)
 
     async def open_exec(self, container: str, exec_id: str) -> ExecStream:
         """Start an exec and return its attached stream, while a task watches until it has entered the container.
@@ -228,7 +243,7 @@ class DockerDaemon:
         entries.add(entry)
 
         def note_end(watch: asyncio.Task[None]) -> None:
-            # A failed entry stays: `about` raises its error for every later call about the container.
+            # A failed entry stays: `call_entered` raises its error for every later call about the container.
             if watch.cancelled() or watch.exception() is None:
                 entries.discard(entry)
                 if not entries:
@@ -304,7 +319,7 @@ class DockerDaemon:
             SandboxUnavailableError: The daemon did not kill the container in time.
         """
         loop = asyncio.get_running_loop()
-        pool = self._pool("docker-kill", THREADS)
+        pool = self._get_pool("docker-kill", THREADS)
         killing = loop.run_in_executor(pool, self._ask, lambda client: client.kill(container))
         killing.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not await awake_wait(killing, KILL_SEC):
@@ -348,7 +363,7 @@ class DockerDaemon:
                 self._client.close()
             self._client = None
 
-    def _connected(self) -> RecordingClient:
+    def _connect(self) -> RecordingClient:
         """Return the client, connected on first use."""
         with self._connecting:
             if self._client is None:

@@ -22,13 +22,13 @@ from benchflow.errors import SandboxError, SandboxLostError, SandboxUnavailableE
 from benchflow.host_files import file_lock
 from benchflow.planes.sandbox.docker import container_config, container_entrypoint, freezer, host_codes, host_processes
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
-from benchflow.planes.sandbox.docker.changes import export_files, overlay_of
+from benchflow.planes.sandbox.docker.changes import export_files, find_overlay
 from benchflow.planes.sandbox.docker.container_archives import get_archive
-from benchflow.planes.sandbox.docker.container_copies import handle_of
-from benchflow.planes.sandbox.docker.container_memory import lost_error, memory_use
+from benchflow.planes.sandbox.docker.container_copies import read_handle
+from benchflow.planes.sandbox.docker.container_memory import make_lost_error, read_memory_use
 from benchflow.planes.sandbox.docker.container_processes import ContainerProcesses
 from benchflow.planes.sandbox.docker.container_records import container_records, forget_container, is_frozen
-from benchflow.planes.sandbox.docker.containers import Containers, stack_of
+from benchflow.planes.sandbox.docker.containers import Containers, read_stack
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_images import Images
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL, DockerNetworks
@@ -62,8 +62,8 @@ class DockerDriver(SandboxDriver):
         self._engine = DockerDaemon()
         self._images = Images(self._engine)
         self._networks = DockerNetworks(self._engine)
-        self._captures = Captures(self._engine, self._images, self._daemon)
-        self._starter = Starter(self._engine, self._daemon)
+        self._captures = Captures(self._engine, self._images, self._read_info)
+        self._starter = Starter(self._engine, self._read_info)
         self._containers = Containers(self._engine, self._networks, self._captures, self._starter, self._drop)
         self._forks = DockerForks(self._engine, self._starter, self._captures, self.remove)
         self._packs = DockerPacks(self._engine, self._images)
@@ -114,24 +114,24 @@ class DockerDriver(SandboxDriver):
 
     async def start(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> StartedSandbox:
         """Find the running container of this name, else create and start one, and prepare its directories."""
-        info, told = await self._daemon(), dict(secrets)
+        info, told = await self._read_info(), dict(secrets)
         found = await self._containers.find_for(spec)
         container = found["Id"] if found else await self._containers.create(spec, info, told)
-        handle = handle_of(found) if found else container
+        handle = read_handle(found) if found else container
         self._hold(handle, container)
         try:
             workdir = await prepare_sandbox(EngineScripts(self, handle), spec)
             if spec.entrypoint == "first":
                 async with file_lock(container_records(handle) / "entrypoint.lock"):
-                    await container_entrypoint.tell(self._engine, self._shell(handle), container, told)
+                    await container_entrypoint.send_secrets(self._engine, self._get_shell(handle), container, told)
         except SandboxError as error:
             # A container that ran before may be in use: the rollouts of a persistent job share one.
             if found and found["State"]["Running"]:
                 raise
-            wrong = await container_config.start_error(self._engine, container, error, spec.entrypoint)
+            wrong = await container_config.explain_failed_start(self._engine, container, error, spec.entrypoint)
             await self._containers.remove(container)
             raise wrong from error
-        return StartedSandbox(handle=handle, warnings=container_config.warnings_of(spec, info), workdir=workdir)
+        return StartedSandbox(handle=handle, warnings=container_config.list_warnings(spec, info), workdir=workdir)
 
     async def find(self, name: str) -> FoundSandbox | None:
         """Return the sandbox with a name, running or not, after finishing a restore that was interrupted."""
@@ -139,18 +139,18 @@ class DockerDriver(SandboxDriver):
         if found is None:
             return None
         labels = found["Config"]["Labels"] or {}
-        return FoundSandbox(handle=handle_of(found), is_running=found["State"]["Running"], labels=labels)
+        return FoundSandbox(handle=read_handle(found), is_running=found["State"]["Running"], labels=labels)
 
     async def require(self, name: str, handle: str) -> None:
         """Raise `SandboxLostError` unless the sandbox runs. Unpause it if a dead process left it paused."""
-        held = self._held().get(handle)
+        held = self._get_held().get(handle)
         # A shell that answers proves that the container runs, sooner than the daemon could say so.
-        if held is None or is_frozen(handle) or not await held.shell.alive():
+        if held is None or is_frozen(handle) or not await held.shell.is_alive():
             found = await self._containers.restores.find(name, handle)
             if found is None or not found["State"]["Running"]:
-                raise lost_error(name, found)
+                raise make_lost_error(name, found)
             if found["State"]["Paused"]:
-                await freezer.go_on(self._engine, found)
+                await freezer.unpause_orphan(self._engine, found)
             self._hold(handle, found["Id"])
 
     async def remove(self, name: str) -> None:
@@ -170,10 +170,10 @@ class DockerDriver(SandboxDriver):
         for row in sorted(named, key=lambda row: str(row["Names"][0]).endswith(SUFFIX)):
             name = row["Names"][0].lstrip("/").removesuffix(SUFFIX)
             if row["State"] == "paused":
-                await freezer.go_on(self._engine, row)
+                await freezer.unpause_orphan(self._engine, row)
             if name in found:
                 await self._containers.restores.tidy(name)
-            found.setdefault(name, OwnedSandbox(name=name, handle=handle_of(row), labels=row["Labels"]))
+            found.setdefault(name, OwnedSandbox(name=name, handle=read_handle(row), labels=row["Labels"]))
         await self._drop_dead({sandbox.handle for sandbox in found.values()})
         await self._captures.tidy(stack_id)
         return list(found.values())
@@ -185,50 +185,50 @@ class DockerDriver(SandboxDriver):
 
     async def close(self) -> None:
         """Close this event loop's shells and all connections to the daemon. Containers run on."""
-        for held in self._held().values():
+        for held in self._get_held().values():
             held.shell.close()
-        self._held().clear()
+        self._get_held().clear()
         self._engine.close()
 
     async def spawn(self, handle: str, process: Process) -> None:
         """Start a process, unless it was started."""
-        await self._processes.spawn(handle, self._container(handle), process)
+        await self._processes.spawn(handle, self._find_container(handle), process)
 
     async def status(self, handle: str, process_id: str) -> ProcessStatus:
         """Return the status of a process."""
-        return await self._processes.status(handle, self._container(handle), process_id)
+        return await self._processes.status(handle, self._find_container(handle), process_id)
 
     async def wait(self, handle: str, process_id: str) -> ProcessStatus:
         """Wait for the end of a process and return its status."""
-        return await self._processes.wait(handle, self._container(handle), process_id)
+        return await self._processes.wait(handle, self._find_container(handle), process_id)
 
     def stream(self, handle: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
         """Run a process and yield its output as it comes, then its exit code."""
-        return self._processes.stream(self._container(handle), process)
+        return self._processes.stream(self._find_container(handle), process)
 
     async def running(self, handle: str) -> dict[int, RunningProcess] | None:
         """Return the container's processes by their pids on this host; None if they can't be seen from here."""
         if not self._engine.is_local:
             return None
-        found = await self._described(handle)
-        return await asyncio.to_thread(host_processes.running, found["Id"], found["State"]["Pid"])
+        found = await self._inspect(handle)
+        return await asyncio.to_thread(host_processes.read_processes, found["Id"], found["State"]["Pid"])
 
     async def code(self, handle: str, numbers: Sequence[int]) -> dict[int, str]:
         """Return, for each pid of this host, a digest of the code that differs from the program's file."""
-        found = await self._described(handle)
-        return await asyncio.to_thread(host_codes.codes, found, numbers)
+        found = await self._inspect(handle)
+        return await asyncio.to_thread(host_codes.read_container_codes, found, numbers)
 
     async def kill_running(self, handle: str, numbers: Sequence[int]) -> None:
         """Kill processes of the container, by their pids on this host."""
-        await asyncio.to_thread(host_processes.kill, self._container(handle), numbers)
+        await asyncio.to_thread(host_processes.kill_some, self._find_container(handle), numbers)
 
     def standing_still(self, handle: str) -> AbstractAsyncContextManager[None]:
         """Return a context in which the container is paused."""
-        return freezer.standing_still(self._engine, self._container(handle))
+        return freezer.pause_meanwhile(self._engine, self._find_container(handle))
 
     def without_scripts(self, handle: str) -> AbstractAsyncContextManager[None]:
         """Return a context in which no script runs, and no shell of the engine."""
-        return self._shell(handle).closed()
+        return self._get_shell(handle).close_meanwhile()
 
     async def run_script(
         self,
@@ -239,27 +239,27 @@ class DockerDriver(SandboxDriver):
         timeout: float | None = 60.0,
     ) -> ScriptResult:
         """Run a script in the sandbox's root shell and return its result."""
-        return await self._shell(handle).run(script, sink=sink, timeout=timeout)
+        return await self._get_shell(handle).run(script, sink=sink, timeout=timeout)
 
     async def renew_scripts(self, handle: str) -> None:
         """Close the root shell; the next script opens another one."""
-        async with self._shell(handle).closed():
+        async with self._get_shell(handle).close_meanwhile():
             pass
 
     async def memory_use(self, handle: str) -> MemoryUse | None:
         """Return the memory counters, also of a container that has ended; None if there are none."""
-        return await memory_use(self._engine, self._shell(handle), self._container(handle))
+        return await read_memory_use(self._engine, self._get_shell(handle), self._find_container(handle))
 
     async def freeze(self, handle: str) -> None:
         """Pause the container until `thaw`, also beyond the end of this process."""
         # A shell does not answer while the container is paused.
-        self._shell(handle).close()
-        await freezer.freeze(self._engine, self._container(handle), handle)
+        self._get_shell(handle).close()
+        await freezer.freeze(self._engine, self._find_container(handle), handle)
 
     async def thaw(self, handle: str) -> None:
         """Resume a frozen container; any other is left alone."""
         if is_frozen(handle):
-            await freezer.thaw(self._engine, self._container(handle), handle)
+            await freezer.thaw(self._engine, self._find_container(handle), handle)
 
     async def is_frozen(self, handle: str) -> bool:
         """Return whether the sandbox was frozen by `freeze`, and not thawed since."""
@@ -267,39 +267,39 @@ class DockerDriver(SandboxDriver):
 
     async def put(self, handle: str, directory: str, archive: IO[bytes]) -> None:
         """Unpack a tar archive into a directory of the container."""
-        container = self._container(handle)
+        container = self._find_container(handle)
         await self._engine.call(lambda client: client.put_archive(container, directory, archive))
 
     async def get(self, handle: str, path: str, take: Callable[[bytes], None]) -> bool | None:
         """Pass a file or directory to `take` as a tar archive. Return whether it is a single file; None if missing."""
-        return await get_archive(self._engine, self._shell(handle), self._container(handle), path, take)
+        return await get_archive(self._engine, self._get_shell(handle), self._find_container(handle), path, take)
 
     async def read_outside(self, handle: str, path: str) -> bytes | None:
         """Return a file's content, read without programs of the container; None if there is none."""
-        return await read_outside(self._engine, self._container(handle), path)
+        return await read_outside(self._engine, self._find_container(handle), path)
 
     async def read_original(self, handle: str, path: str) -> bytes | None:
         """Return the content of a file in the container's image; None if there is none."""
-        return await read_original(self._engine, self._container(handle), path)
+        return await read_original(self._engine, self._find_container(handle), path)
 
     async def changes(self, handle: str, known: FileChanges | None, skip: Sequence[str]) -> FileChanges:
         """Return the files that differ from the image, or all files if this host can't read the layers."""
         base = known.base if known is not None else None
-        found = await overlay_of(self._engine, await self._daemon(), self._container(handle), base)
+        found = await find_overlay(self._engine, await self._read_info(), self._find_container(handle), base)
         if found is None:
-            return await export_files(self._engine, self._container(handle), skip)
+            return await export_files(self._engine, self._find_container(handle), skip)
         return await list_changes(*found, known, skip)
 
     async def originals(self, handle: str, base: str, paths: Sequence[str]) -> dict[str, FileState]:
         """Return the files of the image `base` at these paths; none if this host can't read the layers."""
-        found = await overlay_of(self._engine, await self._daemon(), self._container(handle), base)
+        found = await find_overlay(self._engine, await self._read_info(), self._find_container(handle), base)
         return await read_originals(found[1], paths) if found is not None else {}
 
     async def address(self, handle: str, port: int) -> tuple[str, int] | None:
         """Return host and port at which a port is reached; None if the container has no network."""
-        state = await self._described(handle)
+        state = await self._inspect(handle)
         for published in state["NetworkSettings"]["Ports"].get(f"{port}/tcp") or ():
-            return container_config.daemon_host(), int(published["HostPort"])
+            return container_config.find_daemon_host(), int(published["HostPort"])
         for network in state["NetworkSettings"]["Networks"].values():
             if network["IPAddress"]:
                 return str(network["IPAddress"]), port
@@ -317,34 +317,34 @@ class DockerDriver(SandboxDriver):
         """Return the image's entrypoint; None unless it runs below an idle first process."""
         if not self.runs_below(spec):
             return None
-        program = await container_entrypoint.program_of(self._engine, spec.image.reference)
+        program = await container_entrypoint.read_program(self._engine, spec.image.reference)
         cwd = spec.workdir or program.workdir
         return EntrypointProgram(argv=program.argv, env=dict(secrets), cwd=cwd, user=program.user)
 
     async def first_state(self, name: str) -> EntrypointState:
         """Return the state of an entrypoint that is the container's first process."""
         container = await self._engine.call(lambda client: client.inspect_container(name))
-        return await container_entrypoint.first_state(self._engine, container)
+        return await container_entrypoint.read_first_state(self._engine, container)
 
     async def capture(self, handle: str, name: str) -> ImageRef:
         """Capture the files of a running container as an image, or find the capture of this name."""
-        container = await self._described(handle)
-        async with self._captures.using(stack_of(container)):
-            return await self._captures.keep(container, name)
+        container = await self._inspect(handle)
+        async with self._captures.hold(read_stack(container)):
+            return await self._captures.take_snapshot(container, name)
 
     async def restore(self, name: str, handle: str, image: ImageRef) -> None:
         """Replace the container by one that starts from `image`, under the same handle."""
         found = await self._containers.restores.find(name, handle)
-        stack = stack_of(found) if found else ""
-        async with self._networks.hold(stack), self._captures.using(stack):
+        stack = read_stack(found) if found else ""
+        async with self._networks.hold(stack), self._captures.hold(stack):
             container = await self._containers.restores.restore(name, handle, image)
         self._hold(handle, container["Id"])
 
     async def fork(self, handle: str, names: Sequence[str]) -> list[StartedSandbox]:
         """Start, or find, one container per name with the files of this one, all as of one moment."""
-        parent = await self._described(handle)
-        stack = stack_of(parent)
-        async with self._networks.hold(stack), self._captures.using(stack):
+        parent = await self._inspect(handle)
+        stack = read_stack(parent)
+        async with self._networks.hold(stack), self._captures.hold(stack):
             return [StartedSandbox(handle=child) for child in await self._forks.fork(parent, names)]
 
     async def remove_image(self, image: ImageRef) -> None:
@@ -363,52 +363,51 @@ class DockerDriver(SandboxDriver):
         """Return the capture with a name, created from a pack unless it exists."""
         return await self._packs.unpack(pack, name, store)
 
-    async def _daemon(self) -> dict[str, Any]:
+    async def _read_info(self) -> dict[str, Any]:
         if self._info is None:
             await self.check()
         assert self._info is not None
         return self._info
 
-    def _held(self) -> dict[str, _Held]:
+    def _get_held(self) -> dict[str, _Held]:
         """Return this event loop's sandboxes by handle."""
         return self._by_loop.setdefault(asyncio.get_running_loop(), {})
 
     def _hold(self, handle: str, container: str) -> _Held:
         """Return the cached entry of a sandbox, renewed if its container is another one by now."""
-        held = self._held()
+        held = self._get_held()
         if handle in held and held[handle].container != container:
             self._drop(handle)
         return held.setdefault(handle, _Held(self._engine, container))
 
-    def _container(self, handle: str) -> str:
+    def _find_container(self, handle: str) -> str:
         """Return the id of a sandbox's container: the cached one, else the handle, which is its first one's id."""
-        held = self._held().get(handle)
+        held = self._get_held().get(handle)
         return held.container if held is not None else handle
 
-    def _shell(self, handle: str) -> RootShell:
-        return self._hold(handle, self._container(handle)).shell
+    def _get_shell(self, handle: str) -> RootShell:
+        return self._hold(handle, self._find_container(handle)).shell
 
-    async def _described(self, handle: str) -> dict[str, Any]:
+    async def _inspect(self, handle: str) -> dict[str, Any]:
         """Return the `inspect` data of a running sandbox's container. Raises `SandboxLostError`."""
-        container = self._container(handle)
-        found: dict[str, Any] = await self._engine.about(container, lambda client: client.inspect_container(container))
+        found = await self._engine.inspect(self._find_container(handle))
         if not found["State"]["Running"]:
-            raise lost_error(found["Name"].lstrip("/"), found)
+            raise make_lost_error(found["Name"].lstrip("/"), found)
         if found["State"]["Paused"]:
-            await freezer.go_on(self._engine, found)
+            await freezer.unpause_orphan(self._engine, found)
         return found
 
     def _drop(self, handle: str) -> None:
         """Close the shell of a sandbox, and drop all that this process has of it."""
-        held = self._held().pop(handle, None)
+        held = self._get_held().pop(handle, None)
         if held is not None:
             held.shell.close()
         self._processes.forget(handle)
 
     async def _drop_dead(self, living: set[str]) -> None:
         """Drop the cached entries of sandboxes that another process has removed."""
-        for handle in set(self._held()) - living:
-            container = self._held()[handle].container
+        for handle in set(self._get_held()) - living:
+            container = self._get_held()[handle].container
             try:
                 await self._engine.call(lambda client, it=container: client.inspect_container(it))  # type: ignore[misc]
             except (SandboxLostError, NotFoundError):

@@ -33,13 +33,13 @@ from benchflow.errors import (
 )
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.bases import resolve
+from benchflow.planes.sandbox.bases import resolve_bases
 from benchflow.planes.sandbox.build_context import Context, read_context, read_files
 from benchflow.planes.sandbox.docker.buildkit import build_by_program
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.docker.translation import NotFoundError, is_busy, raise_if_full
-from benchflow.planes.sandbox.external_images import ExternalImage, external_images
-from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
+from benchflow.planes.sandbox.external_images import ExternalImage, find_external_images
+from benchflow.planes.sandbox.rebuilds import choose_build_key, record_rebuild
 from benchflow.planes.sandbox.timeouts import awake_clock, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
 
@@ -112,7 +112,7 @@ class Images:
 
     async def _build(self, config: ImageConfig, log: Path | None, left: Callable[[], float]) -> ImageRef:
         if config.image is not None:
-            ready = await self._ready(ExternalImage(config.image), left(), log, _no_ready_image)
+            ready = await self._find_or_pull(ExternalImage(config.image), left(), log, _make_ready_error)
             if config.context is None:
                 return ready
             await self._refuse_triggers(config.image)
@@ -121,28 +121,28 @@ class Images:
             context = await asyncio.to_thread(read_context, config)
         given = config.digest
         if given is None:
-            given = await asyncio.to_thread(context.digest)
-        resolved = resolve(context.text, config.bases)
-        own = resolved.digest(given.removeprefix("sha256:"))
+            given = await asyncio.to_thread(context.compute_digest)
+        resolved = resolve_bases(context.text, config.bases)
+        own = resolved.extend_digest(given.removeprefix("sha256:"))
         context = replace(context, sent=resolved.text if resolved.used else None)
-        arguments = await self._platform_arguments() if context.buildkit_features() else {}
-        bases = external_images(resolved.text, context.shown, arguments)
+        arguments = await self._read_platform_arguments() if context.list_buildkit_features() else {}
+        bases = find_external_images(resolved.text, context.shown, arguments)
         names = {reference: name for name, reference in resolved.used.items()}
         # A given digest covers the Dockerfile, unless that was generated for the files of a ready image.
         made_up = context.text if config.image is not None else ""
         for _ in range(MAX_MOVES):
             for base in bases:
                 if base.name not in names:
-                    await self._ready(base, left(), log, partial(_no_base, context))
+                    await self._find_or_pull(base, left(), log, partial(_make_base_error, context))
                 elif await self.find(base.name, built=False) is None:
                     # Built on this host: an image of this name in a registry would be another one.
-                    raise _no_base(context, names[base.name], f"{base.name} is not on this host")
-            ids = await self._ids(bases)
+                    raise _make_base_error(context, names[base.name], f"{base.name} is not on this host")
+            ids = await self._find_ids(bases)
             identity = hashlib.sha256(json.dumps([own, made_up, ids]).encode()).hexdigest()
-            digest = build_key(identity, config.rebuild)
+            digest = choose_build_key(identity, config.rebuild)
             tag = f"{REPOSITORY}:{digest[:32]}"
             made = partial(self._make, _Build(context, bases, ids, identity, digest, tag, left()), config, log)
-            if found := await self.find(tag, built=True) or await self.locked(tag, made):
+            if found := await self.find(tag, built=True) or await self.make_locked(tag, made):
                 return found
         raise SandboxBusyError(
             f"the images that {context.shown} starts from became others during {MAX_MOVES} builds",
@@ -154,7 +154,7 @@ class Images:
     async def find(self, reference: str, built: bool) -> ImageRef | None:
         """Return a reference to an image of this host, with `built` recorded in it; None if there is none."""
         try:
-            image = await self._inspect(reference)
+            image = await self._engine.inspect_image(reference)
         except NotFoundError:
             return None
         config = image.get("Config") or {}
@@ -167,31 +167,25 @@ class Images:
             id=str(image["Id"]),
         )
 
-    async def locked(self, reference: str, make: Callable[[], Awaitable[T]]) -> T:
+    async def make_locked(self, reference: str, make: Callable[[], Awaitable[T]]) -> T:
         """Run `make` under the lock of an image name, so that one process at a time makes the image."""
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", reference)[-100:]
         async with file_lock(state_dir() / "locks" / f"image-{name}.lock"):
             return await make()
 
-    async def _inspect(self, reference: str) -> dict[str, Any]:
-        image: dict[str, Any] = await self._engine.call(
-            lambda client: client.inspect_image(reference)  # type: ignore[no-untyped-call]
-        )
-        return image
-
-    async def _ids(self, images: Iterable[ExternalImage]) -> dict[str, str | None]:
+    async def _find_ids(self, images: Iterable[ExternalImage]) -> dict[str, str | None]:
         """Return the current ids of images by name, None for one that is not on this host."""
         found = {image.name: await self.find(image.name, built=False) for image in images}
         return {name: image.id if image is not None else None for name, image in found.items()}
 
-    async def _platform_arguments(self) -> dict[str, str]:
+    async def _read_platform_arguments(self) -> dict[str, str]:
         """Return the build arguments that BuildKit defines by itself, such as TARGETARCH, also for FROM."""
         version = await self._engine.call(lambda client: client.version(api_version=False))
         values = {"PLATFORM": f"{version['Os']}/{version['Arch']}", "OS": version["Os"], "ARCH": version["Arch"]}
         return {f"{side}{part}": value for side in ("TARGET", "BUILD") for part, value in values.items()}
 
     async def _refuse_triggers(self, reference: str) -> None:
-        image = await self._inspect(reference)
+        image = await self._engine.inspect_image(reference)
         if (image.get("Config") or {}).get("OnBuild"):
             raise UnsupportedFeatureError(
                 f"{reference} has ONBUILD instructions, which would run before the files of environment/ are added",
@@ -201,7 +195,7 @@ class Images:
 
     # --- ready images --------------------------------------------------------------------------------
 
-    async def _ready(
+    async def _find_or_pull(
         self, image: ExternalImage, timeout: float, log: Path | None, missing: Callable[[str, str], SandboxError]
     ) -> ImageRef:
         """Return an image of this host, pulled if needed. `missing` makes the error from its name and a reason."""
@@ -213,7 +207,7 @@ class Images:
                 raise
             # The name is invalid.
             raise missing(image.name, error.message) from error
-        return await self.locked(image.name, partial(self._pull, image, timeout, log, missing))
+        return await self.make_locked(image.name, partial(self._pull, image, timeout, log, missing))
 
     async def _pull(
         self, image: ExternalImage, timeout: float, log: Path | None, missing: Callable[[str, str], SandboxError]
@@ -222,9 +216,7 @@ class Images:
             return found
         try:
             await self._follow(
-                lambda client: client.pull(
-                    *_name_and_tag(image.name), stream=True, decode=True, platform=image.platform
-                ),
+                lambda client: client.pull(*_split_tag(image.name), stream=True, decode=True, platform=image.platform),
                 Progress(log),
                 timeout,
             )
@@ -247,7 +239,7 @@ class Images:
         unfinished = f"{build.tag}{UNFINISHED}"
         await self._carry_out(build, unfinished, config, Progress(log))
         try:
-            if await self._ids(build.bases) != build.ids:
+            if await self._find_ids(build.bases) != build.ids:
                 return None
             repository, _, name = build.tag.partition(":")
             await self._engine.call(lambda client: client.tag(unfinished, repository, name))
@@ -261,8 +253,8 @@ class Images:
 
     async def _carry_out(self, build: _Build, tag: str, config: ImageConfig, transcript: Progress) -> None:
         context, labels, has_cache = build.context, {DIGEST_LABEL: build.digest}, config.rebuild is None
-        features = context.buildkit_features()
-        archive = await asyncio.to_thread(context.archive)
+        features = context.list_buildkit_features()
+        archive = await asyncio.to_thread(context.pack)
         try:
             if features:
                 await build_by_program(
@@ -303,7 +295,7 @@ class Images:
         except SandboxError as error:
             if error.retryable and not _NO_BASE.search(error.message):
                 raise
-            raise _build_error(context, error.message, transcript) from error
+            raise _make_build_error(context, error.message, transcript) from error
         finally:
             archive.close()
         if await self.find(tag, built=True) is None:
@@ -323,7 +315,7 @@ class Images:
             for line in lines:
                 transcript.add(line)
 
-        work = asyncio.ensure_future(self._engine.follow(read))
+        work = asyncio.ensure_future(self._engine.call_slow(read))
         try:
             is_done = await awake_wait(work, timeout)
         finally:
@@ -363,11 +355,11 @@ class Progress(Transcript):
             self.write(f"{line['id']}: {line['status']}\n" if line.get("id") else f"{line['status']}\n")
 
 
-def _build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:
-    """Return the error for a failed build: that of `_no_base` if an image of it cannot be pulled."""
+def _make_build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:
+    """Return the error for a failed build: that of `_make_base_error` if an image of it cannot be pulled."""
     if _NO_BASE.search(reason) or (reason.startswith("docker build") and _NO_BASE.search(transcript.tail)):
         bases = re.findall(r"^FROM\s+(?:--\S+\s+)*(\S+)", context.text, re.I | re.M)
-        error = _no_base(context, ", ".join(bases), reason)
+        error = _make_base_error(context, ", ".join(bases), reason)
         error.log_tail = transcript.tail
         return error
     return ImageBuildError(
@@ -378,9 +370,9 @@ def _build_error(context: Context, reason: str, transcript: Transcript) -> Sandb
     )
 
 
-def _no_base(context: Context, names: str, reason: str) -> SandboxError:
+def _make_base_error(context: Context, names: str, reason: str) -> SandboxError:
     """Return the error for base images of a Dockerfile that cannot be pulled."""
-    return _pull_error(reason)(
+    return _choose_pull_error(reason)(
         f"an image that the build starts from cannot be had ({names}): {reason}",
         file=context.shown,
         key="FROM",
@@ -388,9 +380,9 @@ def _no_base(context: Context, names: str, reason: str) -> SandboxError:
     )
 
 
-def _no_ready_image(name: str, reason: str) -> SandboxError:
+def _make_ready_error(name: str, reason: str) -> SandboxError:
     """Return the error for a ready image that cannot be pulled."""
-    return _pull_error(reason)(
+    return _choose_pull_error(reason)(
         f"the image {name} is not on this host and cannot be pulled: {reason}",
         key="docker_image",
         remedy="check the name, log in to its registry (`docker login`), or put the image on this host "
@@ -398,7 +390,7 @@ def _no_ready_image(name: str, reason: str) -> SandboxError:
     )
 
 
-def _pull_error(reason: str) -> type[ImagePullError]:
+def _choose_pull_error(reason: str) -> type[ImagePullError]:
     """Return the error type of a failed pull: a retryable one if the registry is away, else that of a missing image."""
     may_pass = is_busy(reason) or any(part in reason.lower() for part in _REGISTRY_BUSY)
     return RegistryUnavailableError if may_pass else ImagePullError
@@ -410,7 +402,7 @@ def _hang_up(response: Any) -> None:
         response.raw._fp.fp.raw._sock.shutdown(socket.SHUT_RDWR)
 
 
-def _name_and_tag(reference: str) -> tuple[str, str | None]:
+def _split_tag(reference: str) -> tuple[str, str | None]:
     """Split off the tag; without one it is `latest`, since the daemon would otherwise pull every tag."""
     if "@" in reference:
         return reference, None

@@ -20,7 +20,7 @@ NO_ICC = {"com.docker.network.bridge.enable_icc": "false"}
 """Bridge option that turns off communication between containers."""
 
 
-def bridge_name(stack: str) -> str:
+def format_bridge_name(stack: str) -> str:
     """Return the name of a stack's bridge; sandboxes without a stack share one."""
     return f"benchflow-{re.sub(r'[^A-Za-z0-9_.-]', '-', stack)[:12] or 'default'}"
 
@@ -40,28 +40,28 @@ class DockerNetworks:
 
     async def ensure(self, stack: str) -> str:
         """Return the name of the stack's bridge, created if missing. Raises `SandboxStartError` if it can't be."""
-        name = bridge_name(stack)
+        name = format_bridge_name(stack)
         if await self._exists(name):
             return name
         # The daemon can create two networks of one name at the same moment; the lock prevents that.
         async with file_lock(self._lock(stack, "make")):
             if not await self._exists(name):
-                await self._make(name, stack)
+                await self._create(name, stack)
         return name
 
     async def sweep(self, stack: str) -> None:
         """Remove the stack's bridge, unless a container of the stack is left or `hold` is held."""
         # Checked first without the lock, so that frequent sweeps do not block the start of containers.
-        if not await self._unused(stack):
+        if not await self._find_unused(stack):
             return
         async with file_lock(self._lock(stack, "use"), wait=False) as held:
             if not held:
                 return
-            for network in await self._unused(stack):
+            for network in await self._find_unused(stack):
                 with contextlib.suppress(NotFoundError):
                     await self._remove(network)
 
-    async def _unused(self, stack: str) -> list[str]:
+    async def _find_unused(self, stack: str) -> list[str]:
         """Return the ids of the stack's bridges; none if a container of the stack is left."""
         label = {"label": f"{STACK_LABEL}={stack}"}
         if await self._engine.call(lambda client: client.containers(all=True, filters=label)):
@@ -77,7 +77,7 @@ class DockerNetworks:
         # The daemon's filter also finds names that merely contain this one.
         return any(network["Name"] == name for network in found)
 
-    async def _make(self, name: str, stack: str) -> None:
+    async def _create(self, name: str, stack: str) -> None:
         try:
             await self._engine.call(
                 lambda client: client.create_network(
@@ -93,4 +93,4 @@ class DockerNetworks:
             ) from error
 
     def _lock(self, stack: str, purpose: str) -> Path:
-        return state_dir() / "locks" / f"{bridge_name(stack)}.{purpose}.lock"
+        return state_dir() / "locks" / f"{format_bridge_name(stack)}.{purpose}.lock"

@@ -20,16 +20,16 @@ from benchflow.errors import ForeignSnapshotError, SandboxError
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker import uppers
-from benchflow.planes.sandbox.docker.captures import SNAPSHOT, snapshot_reference
-from benchflow.planes.sandbox.docker.container_config import no_image
-from benchflow.planes.sandbox.docker.descriptions import description_of
+from benchflow.planes.sandbox.docker.captures import SNAPSHOT, format_snapshot_reference
+from benchflow.planes.sandbox.docker.container_config import make_no_image_error
+from benchflow.planes.sandbox.docker.descriptions import make_description
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_images import Images
-from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, archived, missing_layer, split
-from benchflow.planes.sandbox.docker.oci import layer_of, load
+from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, extract_layers, parse_missing_layer, stream_image
+from benchflow.planes.sandbox.docker.oci import describe_layer, load_image
 from benchflow.planes.sandbox.docker.translation import NotFoundError, raise_if_full
-from benchflow.planes.sandbox.docker.uppers import archive, copied_layers, known_digest
-from benchflow.planes.sandbox.scratch import scratch
+from benchflow.planes.sandbox.docker.uppers import find_copied_layers, pack_layer, read_digest
+from benchflow.planes.sandbox.scratch import make_scratch
 
 
 class DockerPack(Model):
@@ -76,11 +76,11 @@ class DockerPacks:
         if repository != SNAPSHOT:
             raise SandboxError(f"{image.reference} is no snapshot", key="image", remedy="pack a snapshot of a sandbox")
         try:
-            found = await self._engine.call(lambda client: client.inspect_image(image.reference))  # type: ignore[no-untyped-call]
+            found = await self._engine.inspect_image(image.reference)
         except NotFoundError as error:
-            raise no_image(image.reference, error) from error
+            raise make_no_image_error(image.reference, error) from error
         layers = list(found["RootFS"]["Layers"])
-        copied = copied_layers(found)
+        copied = find_copied_layers(found)
         stored = [
             await self._store_copied(copied[number], store)
             if number in copied
@@ -115,7 +115,7 @@ class DockerPacks:
             raise ForeignSnapshotError(
                 "it is no snapshot of a Docker daemon", file=ref.uri, remedy="unpack it with what packed it"
             ) from error
-        reference = snapshot_reference(pack.stack, name)
+        reference = format_snapshot_reference(pack.stack, name)
 
         async def make() -> ImageRef:
             found = await self._images.find(reference, built=True)
@@ -128,19 +128,19 @@ class DockerPacks:
             return found
 
         found = await self._images.find(reference, built=True)
-        return found if found is not None else await self._images.locked(reference, make)
+        return found if found is not None else await self._images.make_locked(reference, make)
 
     # --- to the store --------------------------------------------------------------------------------
 
     async def _store_copied(self, layer: Path, store: BlobStore) -> ArtifactRef:
         """Store a layer that was filled past the daemon, whose export would lack the files."""
         try:
-            digest = await asyncio.to_thread(known_digest, layer)
+            digest = await asyncio.to_thread(read_digest, layer)
             if digest and (known := await store.find(digest.removeprefix("sha256:"))):
                 return known
-            async with scratch() as directory:
+            async with make_scratch() as directory:
                 file = directory / "layer.tar"
-                await asyncio.to_thread(archive, layer, file)
+                await asyncio.to_thread(pack_layer, layer, file)
                 return await store.put_file(file)
         except OSError as error:
             typed = typed_error(error)
@@ -158,7 +158,7 @@ class DockerPacks:
         if known := await store.find(digest):
             return known
         # Snapshots of one task share their lower layers: one process uploads them, and the others find them.
-        async with file_lock(state_dir() / "locks" / f"layer-{digest[:32]}.lock"), scratch() as directory:
+        async with file_lock(state_dir() / "locks" / f"layer-{digest[:32]}.lock"), make_scratch() as directory:
             if known := await store.find(digest):
                 return known
             info = await self._engine.call(lambda client: client.info())
@@ -175,8 +175,8 @@ class DockerPacks:
     ) -> dict[str, ArtifactRef]:
         """Export an image and store the given layers that the store lacks; return them by digest."""
         wanted = {layer for layer in layers if await store.find(layer.removeprefix("sha256:")) is None}
-        files = await self._engine.follow(
-            lambda client: split(client.get_image(reference, chunk_size=CHUNK), wanted, directory)
+        files = await self._engine.call_slow(
+            lambda client: extract_layers(client.get_image(reference, chunk_size=CHUNK), wanted, directory)
         )
         return {layer: await store.put_file(file) for layer, file in files.items()}
 
@@ -193,48 +193,48 @@ class DockerPacks:
 
     async def _load(self, pack: DockerPack, reference: str, store: BlobStore) -> None:
         """Have the daemon create the image of a pack, fetching only layers that it lacks."""
-        if uppers.keeps_images_elsewhere(await self._engine.call(lambda client: client.info())):
+        if uppers.uses_containerd_store(await self._engine.call(lambda client: client.info())):
             return await self._load_all(pack, reference, store)
         # The daemon's error names the layer that it lacks; it can't have those above it either.
-        said = await self._ask(pack, reference, {})
+        said = await self._try_load(pack, reference, {})
         if not said:
             return
-        first = missing_layer(said) or 0
-        async with scratch() as directory:
+        first = parse_missing_layer(said) or 0
+        async with make_scratch() as directory:
             files = {}
             for number, layer in list(enumerate(pack.layers))[first:]:
                 files[number] = directory / str(number)
                 await store.fetch(layer, files[number])
-            said = await self._ask(pack, reference, files)
+            said = await self._try_load(pack, reference, files)
         if said:
             raise SandboxError(f"the daemon does not take the snapshot: {said}", key="snapshot")
 
     async def _load_all(self, pack: DockerPack, reference: str, store: BlobStore) -> None:
         """Load an image with all of its layers: containerd's store accepts one that lacks some, but can't start it."""
-        async with scratch() as directory:
+        async with make_scratch() as directory:
             files = {}
             for number, layer in enumerate(pack.layers):
                 digest = f"sha256:{layer.sha256}"
                 files[digest] = directory / str(number)
                 await store.fetch(layer, files[digest])
-            named = [layer_of(file, digest) for digest, file in files.items()]
-            await self._engine.follow(
-                lambda client: load(client, reference, _description(pack, reference), named, files)
+            named = [describe_layer(file, digest) for digest, file in files.items()]
+            await self._engine.call_slow(
+                lambda client: load_image(client, reference, _describe_pack(pack, reference), named, files)
             )
 
-    async def _ask(self, pack: DockerPack, reference: str, files: dict[int, Path]) -> str:
+    async def _try_load(self, pack: DockerPack, reference: str, files: dict[int, Path]) -> str:
         """Have the daemon load an image, entirely or not at all. Return its error message, empty on success."""
-        description = json.dumps(_description(pack, reference)).encode()
-        said = await self._engine.follow(
-            lambda client: list(client.load_image(archived(description, reference, len(pack.layers), files)))  # type: ignore[no-untyped-call]
+        description = json.dumps(_describe_pack(pack, reference)).encode()
+        said = await self._engine.call_slow(
+            lambda client: list(client.load_image(stream_image(description, reference, len(pack.layers), files)))  # type: ignore[no-untyped-call]
         )
         wrong = " ".join(str(line["error"]) for line in said if "error" in line)
         raise_if_full(wrong)
         return wrong
 
 
-def _description(pack: DockerPack, reference: str) -> dict[str, Any]:
+def _describe_pack(pack: DockerPack, reference: str) -> dict[str, Any]:
     """Return the configuration file of a pack's image."""
     layers = [f"sha256:{layer.sha256}" for layer in pack.layers]
     like = {"Architecture": pack.architecture, "Os": pack.os, "Created": pack.created}
-    return description_of(like, pack.config, layers, reference)
+    return make_description(like, pack.config, layers, reference)

@@ -11,7 +11,7 @@ from benchflow.errors import BenchFlowError, SandboxStartError
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.captures import Captures
-from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, start_error
+from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start
 from benchflow.planes.sandbox.docker.container_copies import create_child
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
@@ -54,7 +54,7 @@ class DockerForks:
         """
         lock = state_dir() / "locks" / f"fork-{hashlib.sha256('/'.join(names).encode()).hexdigest()[:16]}.lock"
         async with file_lock(lock):
-            found = await self._found(parent, names)
+            found = await self._find(parent, names)
             if all(name in found and found[name]["State"] == "running" for name in names):
                 children = [str(found[name]["Id"]) for name in names]
             else:
@@ -63,7 +63,7 @@ class DockerForks:
             lock.unlink(missing_ok=True)
         return children
 
-    async def _found(self, parent: dict[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    async def _find(self, parent: dict[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return existing containers by name, as list rows. Raises `SandboxStartError` if another stack has one."""
         every = {"name": [f"^/{name}$" for name in names]}
         rows = await self._engine.call(lambda client: client.containers(all=True, filters=every)) if names else []
@@ -79,7 +79,7 @@ class DockerForks:
 
     async def _fork(self, parent: dict[str, Any], names: Sequence[str]) -> list[str]:
         """Capture the parent and start a container per name from that; remove all of them if one fails."""
-        image = await self._captures.take(parent)
+        image = await self._captures.take_fork(parent)
         try:
             made = await asyncio.gather(*(self._create(parent, image, name) for name in names))
             await asyncio.gather(*(self._start(parent, child) for child in made))
@@ -100,4 +100,4 @@ class DockerForks:
             await self._starter.start(child)
         except BenchFlowError as error:
             form = (parent["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "wraps")
-            raise await start_error(self._engine, child, error, form) from error
+            raise await explain_failed_start(self._engine, child, error, form) from error

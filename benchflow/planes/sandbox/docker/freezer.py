@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from benchflow.errors import SandboxError, SandboxLostError
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.docker.captures import pause
-from benchflow.planes.sandbox.docker.container_copies import handle_of
-from benchflow.planes.sandbox.docker.container_records import capturing, is_frozen, mark_frozen
+from benchflow.planes.sandbox.docker.container_copies import read_handle
+from benchflow.planes.sandbox.docker.container_records import is_frozen, lock_for_capture, mark_frozen
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 
 
@@ -29,13 +29,13 @@ async def freeze(engine: DockerDaemon, container: str, handle: str) -> None:
     Raises:
         SandboxLostError: The container does not run.
     """
-    async with capturing(container):
-        found = await engine.about(container, lambda client: client.inspect_container(container))
+    async with lock_for_capture(container):
+        found = await engine.inspect(container)
         if not found["State"]["Running"]:
             raise SandboxLostError(f"the container {container[:12]} no longer runs")
         # Before the pause: a process that finds the container paused must see the mark.
         mark_frozen(handle, True)
-        await see_through(engine.about(container, lambda client: pause(client, container)))
+        await run_to_completion(engine.call_entered(container, lambda client: pause(client, container)))
 
 
 async def thaw(engine: DockerDaemon, container: str, handle: str) -> None:
@@ -46,25 +46,25 @@ async def thaw(engine: DockerDaemon, container: str, handle: str) -> None:
         container: Id of the container.
         handle: Handle of its sandbox.
     """
-    async with capturing(container):
-        found = await engine.about(container, lambda client: client.inspect_container(container))
+    async with lock_for_capture(container):
+        found = await engine.inspect(container)
         if found["State"]["Paused"]:
-            await see_through(engine.about(container, lambda client: client.unpause(container)))
+            await run_to_completion(engine.call_entered(container, lambda client: client.unpause(container)))
         mark_frozen(handle, False)
 
 
 @asynccontextmanager
-async def standing_still(engine: DockerDaemon, container: str) -> AsyncIterator[None]:
+async def pause_meanwhile(engine: DockerDaemon, container: str) -> AsyncIterator[None]:
     """Pause a container during the block."""
-    async with capturing(container):
+    async with lock_for_capture(container):
         try:
-            await see_through(engine.about(container, lambda client: pause(client, container)))
+            await run_to_completion(engine.call_entered(container, lambda client: pause(client, container)))
             yield
         finally:
-            await see_through(engine.about(container, lambda client: client.unpause(container)))
+            await run_to_completion(engine.call_entered(container, lambda client: client.unpause(container)))
 
 
-async def go_on(engine: DockerDaemon, container: dict[str, Any]) -> None:
+async def unpause_orphan(engine: DockerDaemon, container: dict[str, Any]) -> None:
     """Unpause a container that a dead process has left paused.
 
     One that is being captured, or is frozen, is left alone.
@@ -73,7 +73,7 @@ async def go_on(engine: DockerDaemon, container: dict[str, Any]) -> None:
         engine: The daemon.
         container: `inspect` data of the container, or its row in a list.
     """
-    async with capturing(container["Id"], wait=False) as held:
-        if held and not is_frozen(handle_of(container)):
+    async with lock_for_capture(container["Id"], wait=False) as held:
+        if held and not is_frozen(read_handle(container)):
             with suppress(SandboxError):
                 await engine.call(lambda client: client.unpause(container["Id"]))

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchflow.planes.sandbox.docker.container_config import IDLE
-from benchflow.planes.sandbox.host_code import idle_code, init_code, read_codes
+from benchflow.planes.sandbox.host_code import judge_idle_program, judge_init_program, read_codes
 
 _RUNTIMES = ("runc", "crun", "youki", "nvidia")
 """Parts of the names of runtimes whose containers' first process is a process of this host. Of others, such as virtual
 machines, the daemon names another process."""
 
 
-def codes(container: dict[str, Any], pids: Iterable[int]) -> dict[int, str]:
+def read_container_codes(container: dict[str, Any], pids: Iterable[int]) -> dict[int, str]:
     """Return, for each process, a digest of its code in memory that differs from the program's file.
 
     See `SeesCode.code` for the values. Processes that can't be inspected are left out.
@@ -35,7 +35,7 @@ def codes(container: dict[str, Any], pids: Iterable[int]) -> dict[int, str]:
         if pid != first or not is_known:
             return None
         if is_idle:
-            return idle_code(pid, os.uname().machine)
-        return init_code(pid) if host.get("Init") else None
+            return judge_idle_program(pid, os.uname().machine)
+        return judge_init_program(pid) if host.get("Init") else None
 
     return read_codes(pids, judge)

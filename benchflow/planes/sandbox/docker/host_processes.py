@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchflow.contracts.process_table import RunningProcess
-from benchflow.planes.sandbox.host_table import read_process, unseen
+from benchflow.planes.sandbox.host_table import make_unseen_row, read_process
 
 _RUNTIMES = (b"runc", b"crun", b"youki")
 """Prefixes of the names of the processes by which runtimes enter a container, like `runc:[2:INIT]`."""
@@ -33,7 +33,7 @@ def has_stopped_entry(container: str) -> bool:
     Args:
         container: Full id of the container.
     """
-    for pid in _pids():
+    for pid in _list_pids():
         with contextlib.suppress(OSError):
             head, _, tail = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")
             if not head.partition(b" (")[2].startswith(_RUNTIMES) or tail[:1] not in (b"T", b"t"):
@@ -53,7 +53,7 @@ def kill_all(container: str) -> None:
         container: Full id of the container.
     """
     freezers = set()
-    for pid in _pids():
+    for pid in _list_pids():
         with contextlib.suppress(OSError):
             if not _is_in(container, pid):
                 continue
@@ -61,7 +61,7 @@ def kill_all(container: str) -> None:
             try:
                 # The pid may have been reused. The handle's process can't change.
                 if _is_in(container, pid):
-                    freezers.add(_freezer(pid))
+                    freezers.add(_find_freezer(pid))
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
@@ -71,7 +71,7 @@ def kill_all(container: str) -> None:
             freezer.write_text("THAWED")
 
 
-def running(container: str, first: int) -> dict[int, RunningProcess] | None:
+def read_processes(container: str, first: int) -> dict[int, RunningProcess] | None:
     """Return the processes of a container by their pids on this host; None if they can't be seen from here.
 
     All pids in the rows are those inside the container.
@@ -84,11 +84,11 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
     inside: dict[int, int] = {0: 0}
     sessions: dict[int, int] = {}
     try:
-        members = _members(container, first)
-        for pid in members if members is not None else _pids():
+        members = _read_members(container, first)
+        for pid in members if members is not None else _list_pids():
             if members is not None:
                 # Counted even if it can't be read: a process that keeps forking and exiting is always gone by then.
-                found[pid], inside[pid], sessions[pid] = unseen(pid), -pid, 0
+                found[pid], inside[pid], sessions[pid] = make_unseen_row(pid), -pid, 0
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if not _is_in(container, pid) or (process := read_process(pid)) is None:
                     continue
@@ -110,7 +110,7 @@ def running(container: str, first: int) -> dict[int, RunningProcess] | None:
     }
 
 
-def _members(container: str, first: int) -> list[int] | None:
+def _read_members(container: str, first: int) -> list[int] | None:
     """Return the pids of a container's processes as of one moment; None if its control group is not visible here."""
     for line in Path(f"/proc/{first}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -121,7 +121,7 @@ def _members(container: str, first: int) -> list[int] | None:
     return None
 
 
-def kill(container: str, pids: Iterable[int]) -> None:
+def kill_some(container: str, pids: Iterable[int]) -> None:
     """Send SIGKILL to processes of a container, by their pids on this host. Pids that are not in it are left alone."""
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -133,14 +133,14 @@ def kill(container: str, pids: Iterable[int]) -> None:
                 os.close(handle)
 
 
-def _freezer(pid: int) -> Path:
+def _find_freezer(pid: int) -> Path:
     """Return the path of the file that freezes a process's control group; it does not exist with cgroup v2."""
     lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
     group = next((path for _, controllers, path in lines if "freezer" in controllers.split(",")), "/")
     return Path("/sys/fs/cgroup/freezer", group.lstrip("/"), "freezer.state")
 
 
-def _pids() -> Iterator[int]:
+def _list_pids() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 

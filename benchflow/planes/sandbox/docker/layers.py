@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import UnsafePathError
-from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.archives import make_header
 
 CHUNK = 1 << 20
 """Bytes that are read at a time."""
@@ -46,7 +46,7 @@ class Layers:
             number: Index of the layer.
             target: File to write.
         """
-        record = self._root / "image" / self._driver / "layerdb" / "sha256" / _chain(layers[: number + 1])
+        record = self._root / "image" / self._driver / "layerdb" / "sha256" / _compute_chain_id(layers[: number + 1])
         try:
             files = self._root / self._driver / (record / "cache-id").read_text() / "diff"
             with (
@@ -63,7 +63,7 @@ class Layers:
         return True
 
 
-def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str, Path]:
+def extract_layers(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str, Path]:
     """Write the wanted layers of an exported image to files, and return the files by digest. The rest is skipped.
 
     Args:
@@ -79,7 +79,7 @@ def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str
                 continue
             file = directory / str(number)
             digest = hashlib.sha256()
-            with file.open("wb") as copy, _plain(content) as plain:
+            with file.open("wb") as copy, _decompress(content) as plain:
                 while piece := plain.read(CHUNK):
                     digest.update(piece)
                     copy.write(piece)
@@ -92,7 +92,7 @@ def split(image: Iterable[bytes], wanted: set[str], directory: Path) -> dict[str
 
 
 @contextlib.contextmanager
-def _plain(content: IO[bytes]) -> Iterator[IO[bytes]]:
+def _decompress(content: IO[bytes]) -> Iterator[IO[bytes]]:
     """Yield a member's content, decompressed if it is gzip: containerd's store exports compressed layers."""
     buffered = io.BufferedReader(content)  # type: ignore[type-var]
     if buffered.peek(len(_GZIP)).startswith(_GZIP):
@@ -102,7 +102,7 @@ def _plain(content: IO[bytes]) -> Iterator[IO[bytes]]:
         yield buffered
 
 
-def archived(description: bytes, reference: str, layers: int, files: Mapping[int, Path]) -> Iterator[bytes]:
+def stream_image(description: bytes, reference: str, layers: int, files: Mapping[int, Path]) -> Iterator[bytes]:
     """Yield an image as a stream for the daemon's `load`.
 
     Args:
@@ -115,14 +115,14 @@ def archived(description: bytes, reference: str, layers: int, files: Mapping[int
     names = [f"{number}/layer.tar" for number in range(layers)]
     manifest = json.dumps([{"Config": config, "RepoTags": [reference], "Layers": names}]).encode()
     for name, content in ((config, description), ("manifest.json", manifest)):
-        yield from member(name, len(content), io.BytesIO(content))
+        yield from stream_member(name, len(content), io.BytesIO(content))
     for number, file in files.items():
         with file.open("rb") as archive:
-            yield from member(names[number], file.stat().st_size, archive)
+            yield from stream_member(names[number], file.stat().st_size, archive)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def missing_layer(said: str) -> int | None:
+def parse_missing_layer(said: str) -> int | None:
     """Return the index of the layer that the daemon did not find, from its error message; None if it names none."""
     for word in said.replace(":", " ").split():
         path = PurePosixPath(word)
@@ -131,7 +131,7 @@ def missing_layer(said: str) -> int | None:
     return None
 
 
-def _chain(layers: list[str]) -> str:
+def _compute_chain_id(layers: list[str]) -> str:
     """Return the chain id, in hex, by which the daemon knows the topmost of these layers over the others."""
     chain = layers[0]
     for layer in layers[1:]:
@@ -148,7 +148,7 @@ def _join(parts: Iterable[bytes], files: ConfinedDirectory, archive: IO[bytes]) 
             pieces: Iterable[bytes] = [base64.b64decode(part["payload"])]
         elif part.get("size"):
             name = os.fsdecode(base64.b64decode(part["name_raw"])) if "name_raw" in part else part["name"]
-            pieces = _content(files, name)
+            pieces = _read_content(files, name)
         else:
             continue
         for piece in pieces:
@@ -157,16 +157,16 @@ def _join(parts: Iterable[bytes], files: ConfinedDirectory, archive: IO[bytes]) 
     return f"sha256:{digest.hexdigest()}"
 
 
-def _content(files: ConfinedDirectory, name: str) -> Iterator[bytes]:
+def _read_content(files: ConfinedDirectory, name: str) -> Iterator[bytes]:
     # Confined, because a sandbox made these files.
     with files.open(name) as file:
         while piece := file.read(CHUNK):
             yield piece
 
 
-def member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
+def stream_member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
     """Yield a file as a member of a tar archive: header, content and padding."""
-    info = entry(name, 0o644, (0, 0))
+    info = make_header(name, 0o644, (0, 0))
     info.size = size
     yield info.tobuf()
     while piece := content.read(CHUNK):

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.docker.descriptions import description_of
+from benchflow.planes.sandbox.docker.descriptions import make_description
 from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
-from benchflow.planes.sandbox.docker.layers import CHUNK, PieceReader, member
+from benchflow.planes.sandbox.docker.layers import CHUNK, PieceReader, stream_member
 from benchflow.planes.sandbox.docker.translation import raise_if_full
 
 _MAX_DESCRIPTION = 4 * 1024 * 1024
@@ -64,21 +64,21 @@ def describe_over(
         SandboxError: The other image's manifest is not found, or the daemon refuses the image.
     """
     archives, image = list(like["RootFS"]["Layers"]), str(like["Id"])
-    layers = find_layers(stored_blobs(store, image), archives) if store is not None else None
+    layers = find_layers(read_stored_blobs(store, image), archives) if store is not None else None
     if layers is None:
-        with contextlib.closing(exported_blobs(client, image)) as blobs:
+        with contextlib.closing(read_exported_blobs(client, image)) as blobs:
             layers = find_layers(blobs, archives)
     if layers is None:
         raise SandboxError(f"the daemon's export of {image} has no manifest", key="snapshot")
-    load(client, reference, description_of(like, config, archives, reference), layers, {})
+    load_image(client, reference, make_description(like, config, archives, reference), layers, {})
 
 
-def layer_of(file: Path, digest: str) -> Layer:
+def describe_layer(file: Path, digest: str) -> Layer:
     """Return the descriptor of an uncompressed layer, from its archive and digest."""
     return {"mediaType": _LAYER, "digest": digest, "size": file.stat().st_size}
 
 
-def load(
+def load_image(
     client: RecordingClient,
     reference: str,
     description: Mapping[str, Any],
@@ -98,7 +98,7 @@ def load(
         SandboxSpaceError: The daemon's disk is full.
         SandboxError: The daemon refuses the image.
     """
-    said = list(client.load_image(_archive(reference, description, layers, files)))  # type: ignore[no-untyped-call]
+    said = list(client.load_image(_stream_archive(reference, description, layers, files)))  # type: ignore[no-untyped-call]
     wrong = [line["error"] for line in said if "error" in line]
     if wrong:
         raise_if_full(str(wrong[0]))
@@ -123,13 +123,13 @@ def find_layers(blobs: Iterable[bytes], archives: list[str]) -> list[Layer] | No
             if "layers" in told:
                 manifests[told["config"]["digest"]] = told["layers"]
             elif told["rootfs"]["diff_ids"] == archives:
-                same.add(_digest(blob))
+                same.add(_compute_digest(blob))
         for config in same & manifests.keys():
             return manifests[config]
     return None
 
 
-def stored_blobs(store: Path, image: str) -> Iterator[bytes]:
+def read_stored_blobs(store: Path, image: str) -> Iterator[bytes]:
     """Yield index, manifests and configurations of an image from the store's files that this process may read."""
     waiting = [image]
     while waiting:
@@ -138,7 +138,7 @@ def stored_blobs(store: Path, image: str) -> Iterator[bytes]:
             with contextlib.suppress(OSError, *_INVALID):
                 file = store / place / _BLOBS / _NAME.fullmatch(digest)[1]  # type: ignore[index]
                 blob = file.read_bytes() if file.stat().st_size <= _MAX_DESCRIPTION else b""
-                if _digest(blob) == digest:
+                if _compute_digest(blob) == digest:
                     yield blob
                     told = json.loads(blob)
                     below = [*told.get("manifests", ()), told.get("config", {})]
@@ -146,7 +146,7 @@ def stored_blobs(store: Path, image: str) -> Iterator[bytes]:
                     break
 
 
-def exported_blobs(client: RecordingClient, image: str) -> Generator[bytes, None, None]:
+def read_exported_blobs(client: RecordingClient, image: str) -> Generator[bytes, None, None]:
     """Yield the small files of the daemon's export of an image, manifests among them; layers are dropped."""
     pieces = client.get_image(image, chunk_size=CHUNK)
     with contextlib.closing(pieces), tarfile.open(fileobj=PieceReader(pieces), mode="r|", bufsize=CHUNK) as archive:
@@ -156,45 +156,45 @@ def exported_blobs(client: RecordingClient, image: str) -> Generator[bytes, None
                 yield content.read()
 
 
-def _archive(
+def _stream_archive(
     reference: str, description: Mapping[str, Any], layers: list[Layer], files: Mapping[str, Path]
 ) -> Iterator[bytes]:
     """Yield an image as a stream in the OCI layout, for the daemon's `load`."""
     config = json.dumps(description).encode()
     manifest = json.dumps(
-        {"schemaVersion": 2, "mediaType": _MANIFEST, "config": _blob(_CONFIG, config), "layers": layers}
+        {"schemaVersion": 2, "mediaType": _MANIFEST, "config": _describe_blob(_CONFIG, config), "layers": layers}
     ).encode()
     name, tag = f"docker.io/{reference}", reference.rpartition(":")[2]
     named = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}
     index = {
         "schemaVersion": 2,
         "mediaType": _INDEX,
-        "manifests": [_blob(_MANIFEST, manifest) | {"annotations": named}],
+        "manifests": [_describe_blob(_MANIFEST, manifest) | {"annotations": named}],
     }
     texts = {
         "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
-        _place(_digest(config)): config,
-        _place(_digest(manifest)): manifest,
+        _format_path(_compute_digest(config)): config,
+        _format_path(_compute_digest(manifest)): manifest,
         "index.json": json.dumps(index).encode(),
     }
     for path, content in texts.items():
-        yield from member(path, len(content), io.BytesIO(content))
+        yield from stream_member(path, len(content), io.BytesIO(content))
     for digest, file in files.items():
         blob: IO[bytes]
         with file.open("rb") as blob:
-            yield from member(_place(digest), file.stat().st_size, blob)
+            yield from stream_member(_format_path(digest), file.stat().st_size, blob)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _blob(media_type: str, content: bytes) -> dict[str, Any]:
+def _describe_blob(media_type: str, content: bytes) -> dict[str, Any]:
     """Return the descriptor of a blob."""
-    return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
+    return {"mediaType": media_type, "digest": _compute_digest(content), "size": len(content)}
 
 
-def _digest(content: bytes) -> str:
+def _compute_digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _place(digest: str) -> str:
+def _format_path(digest: str) -> str:
     """Return the path of a blob in the archive."""
     return f"blobs/sha256/{digest.removeprefix('sha256:')}"

@@ -34,9 +34,9 @@ async def read_outside(engine: DockerDaemon, container: str, path: str) -> bytes
     """
 
     def read(client: RecordingClient) -> bytes | None:
-        root = _root_of(client, container) if engine.is_local else None
+        root = _open_root(client, container) if engine.is_local else None
         if root is None:
-            return _read(client, container, path)
+            return _read_from_daemon(client, container, path)
         try:
             return _read_below(root, path)
         finally:
@@ -59,7 +59,7 @@ async def read_original(engine: DockerDaemon, container: str, path: str) -> byte
         # An image without a command needs one for a container; it is never run.
         made = client.create_container(image, ["true"])["Id"]
         try:
-            return _read(client, made, path)
+            return _read_from_daemon(client, made, path)
         finally:
             client.remove_container(made, force=True)
 
@@ -69,7 +69,7 @@ async def read_original(engine: DockerDaemon, container: str, path: str) -> byte
         return None
 
 
-def _root_of(client: RecordingClient, container: str) -> int | None:
+def _open_root(client: RecordingClient, container: str) -> int | None:
     """Return a descriptor of a container's root directory; None if this process may not, or cannot, open it."""
     found = client.inspect_container(container)
     place = Path("/proc") / str(found["State"]["Pid"])
@@ -99,7 +99,7 @@ def _read_below(root: int, path: str) -> bytes | None:
     return content
 
 
-def _read(client: RecordingClient, container: str, path: str) -> bytes:
+def _read_from_daemon(client: RecordingClient, container: str, path: str) -> bytes:
     """Return the content of a file from the daemon's archive of it, following links at the end of the path."""
     for _ in range(_LINKS):
         pieces, _ = client.get_archive(container, path, chunk_size=None)

@@ -18,15 +18,15 @@ from benchflow.contracts.images import ImageRef
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, start_error
-from benchflow.planes.sandbox.docker.container_copies import HANDLE_LABEL, create_successor, handle_of
+from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start
+from benchflow.planes.sandbox.docker.container_copies import HANDLE_LABEL, create_successor, read_handle
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.starter import Starter
 
 SUFFIX = ".next"
 """Suffix of a successor's name until it has replaced the old container."""
 
-_LEFT_OVER_SEC = 60.0
+_ORPHAN_SEC = 60.0
 """Age in seconds beyond which a successor counts as an orphan while the old container runs."""
 
 
@@ -56,12 +56,12 @@ class DockerRestores:
             name: Name of the sandbox.
             handle: Handle that the container must have; None for any.
         """
-        found = await self._look(name, handle)
+        found = await self._find_with_handle(name, handle)
         if found is not None and found["State"]["Running"]:
             return found
         if found is None or not _is_successor(found):
             coming = await self._inspect(name + SUFFIX)
-            if coming is None or handle not in (None, handle_of(coming)):
+            if coming is None or handle not in (None, read_handle(coming)):
                 return found
         async with self._turn(name):
             return await self._finish(name, handle)
@@ -99,55 +99,55 @@ class DockerRestores:
     async def tidy(self, name: str) -> None:
         """Remove the orphaned successor of a sandbox, unless a restore is under way."""
         async with file_lock(_lock(name), wait=False) as held:
-            if held and await self._is_left_over(name):
+            if held and await self._is_orphan(name):
                 left = await self._inspect(name + SUFFIX)
                 if left is not None:
                     await self._remove(left)
 
-    async def _is_left_over(self, name: str) -> bool:
+    async def _is_orphan(self, name: str) -> bool:
         """Return whether a successor is an orphan: the old container runs, and the successor is over a minute old."""
         old, coming = await self._inspect(name), await self._inspect(name + SUFFIX)
         if old is None or coming is None or not old["State"]["Running"]:
             return False
         # A restore that has just died may have killed the old container, whose end is still to come.
         made = datetime.fromisoformat(coming["Created"][:19] + "+00:00")
-        return time.time() - made.timestamp() > _LEFT_OVER_SEC
+        return time.time() - made.timestamp() > _ORPHAN_SEC
 
     # --- under the lock ------------------------------------------------------------------------------
 
     async def _finish(self, name: str, handle: str | None) -> dict[str, Any] | None:
         """Return a sandbox's container, after finishing an interrupted restore. The caller holds the lock."""
-        old, coming = await self._look(name, handle), await self._inspect(name + SUFFIX)
+        old, coming = await self._find_with_handle(name, handle), await self._inspect(name + SUFFIX)
         if old is not None and old["State"]["Running"]:
             return old
         if old is not None and _is_successor(old) and old["State"]["Status"] == "created":
-            return await self._begin(old, name)
-        if coming is None or handle not in (None, handle_of(coming)):
+            return await self._start(old, name)
+        if coming is None or handle not in (None, read_handle(coming)):
             return old
         if old is not None:
             with contextlib.suppress(SandboxLostError):
                 await self._remove(old)
         await self._engine.call(lambda client: client.rename(coming["Id"], name))
-        return await self._begin(coming, name)
+        return await self._start(coming, name)
 
-    async def _begin(self, container: dict[str, Any], name: str) -> dict[str, Any]:
+    async def _start(self, container: dict[str, Any], name: str) -> dict[str, Any]:
         """Start a successor and return its `inspect` data; remove it and raise if it does not come up."""
         try:
             await self._starter.start(container["Id"])
         except BenchFlowError as error:
             form = (container["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "wraps")
-            wrong = await start_error(self._engine, container["Id"], error, form)
+            wrong = await explain_failed_start(self._engine, container["Id"], error, form)
             await self._remove(container)
             raise wrong from error
-        begun = await self._inspect(container["Id"])
-        if begun is None:
+        started = await self._inspect(container["Id"])
+        if started is None:
             raise SandboxLostError(f"the sandbox {name} was removed while it was restored")
-        return begun
+        return started
 
-    async def _look(self, name: str, handle: str | None) -> dict[str, Any] | None:
+    async def _find_with_handle(self, name: str, handle: str | None) -> dict[str, Any] | None:
         """Return the container with a name as `inspect` data; None if there is none, or if it has another handle."""
         found = await self._inspect(name)
-        return found if found is None or handle in (None, handle_of(found)) else None
+        return found if found is None or handle in (None, read_handle(found)) else None
 
     async def _inspect(self, name: str) -> dict[str, Any] | None:
         try:

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Callable
 
 from benchflow.contracts.driver import SCRIPT_ENVIRONMENT, ScriptResult
 from benchflow.errors import SandboxBusyError, SandboxError, SandboxLostError
-from benchflow.planes.sandbox.docker.container_records import entering
+from benchflow.planes.sandbox.docker.container_records import lock_for_exec
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.exec_stream import STDOUT, ExecStream
-from benchflow.planes.sandbox.docker.translation import is_out_of_processes, passing_error
+from benchflow.planes.sandbox.docker.translation import find_passing_error, is_out_of_processes
 from benchflow.planes.sandbox.driven.engine_scripts import gave_up
 from benchflow.planes.sandbox.driven.wrapped import MARK_AGENT
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
@@ -94,12 +94,12 @@ class RootShell:
                     if given:
                         raise SandboxBusyError("the sandbox's shell ended in the middle of an answer") from broken
                 if full and not is_widened:
-                    await stack.enter_async_context(self._engine.room_for_more(self._container))
+                    await stack.enter_async_context(self._engine.raise_pids_limit(self._container))
                     is_widened = True
                 if crowded:
                     await asyncio.sleep(0.05)
 
-    async def alive(self) -> bool:
+    async def is_alive(self) -> bool:
         """Return whether the open shell runs a script; False if none is open."""
         if self._stream is None:
             return False
@@ -109,7 +109,7 @@ class RootShell:
             return False
 
     @contextlib.asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
+    async def close_meanwhile(self) -> AsyncIterator[None]:
         """Close the shell and run no script during the block. The next script starts another shell."""
         async with self._turn:
             self.close()
@@ -147,8 +147,8 @@ class RootShell:
 
     async def _open(self) -> ExecStream:
         """Start a shell in the container and return its stream."""
-        async with entering(self._container):
-            made = await self._engine.about(
+        async with lock_for_exec(self._container):
+            made = await self._engine.call_entered(
                 self._container,
                 lambda client: client.exec_create(
                     self._container, ["/bin/sh"], stdin=True, user="0", environment=SCRIPT_ENVIRONMENT, workdir="/"
@@ -188,7 +188,7 @@ class RootShell:
 
     async def _explain(self, broken: _BrokenShellError, fresh: bool) -> None:
         """Raise the error for a broken shell if no other can be started; return if the script may be tried again."""
-        state = await self._engine.about(self._container, lambda client: client.inspect_container(self._container))
+        state = await self._engine.inspect(self._container)
         if not state["State"]["Running"]:
             raise SandboxLostError(
                 f"the container {state['Name'].lstrip('/')} stopped "
@@ -198,7 +198,7 @@ class RootShell:
         if "stopped state" in str(broken):
             raise SandboxLostError(f"the container {state['Name'].lstrip('/')} has stopped")
         # A shell that was open before may just have ended with the daemon that it was attached through.
-        if fresh and (passing := passing_error(str(broken))) is not None:
+        if fresh and (passing := find_passing_error(str(broken))) is not None:
             raise passing
         if fresh:
             raise SandboxError(

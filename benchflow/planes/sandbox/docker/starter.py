@@ -16,10 +16,10 @@ from typing import Any
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
-from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.archives import make_header
 from benchflow.planes.sandbox.docker.container_config import IDLE, PROGRAMS
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
-from benchflow.planes.sandbox.idle_program import MACHINES, program
+from benchflow.planes.sandbox.idle_program import MACHINES, build_program
 
 _NAME = IDLE.removeprefix(f"{PROGRAMS}/")
 _MODE = 0o555
@@ -52,14 +52,14 @@ class Starter:
                 remedy=f"use a daemon on one of {', '.join(MACHINES)}",
             )
         # Not hidden: a task's variables must be readable in `/proc/1/environ`, as in any container.
-        content = program(machine, is_hidden=False)
+        content = build_program(machine, is_hidden=False)
 
         def start(client: RecordingClient) -> None:
             mounts = client.inspect_container(container)["Mounts"]
             # A container from an earlier version of the engine has no such volume.
             volume = next((mount["Source"] for mount in mounts if mount["Destination"] == PROGRAMS), None)
             if volume is not None and not (self._engine.is_local and _write(Path(volume), content)):
-                client.put_archive(container, PROGRAMS, _archive(content))
+                client.put_archive(container, PROGRAMS, _pack_program(content))
             client.start(container)
 
         await self._engine.call(start)
@@ -78,11 +78,11 @@ def _write(volume: Path, content: bytes) -> bool:
     return True
 
 
-def _archive(content: bytes) -> bytes:
+def _pack_program(content: bytes) -> bytes:
     """Return a tar archive with the program."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        info = entry(_NAME, _MODE, (0, 0))
+        info = make_header(_NAME, _MODE, (0, 0))
         info.size = len(content)
         archive.addfile(info, io.BytesIO(content))
     return packed.getvalue()

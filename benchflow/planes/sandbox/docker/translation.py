@@ -101,14 +101,14 @@ def translate(error: Exception) -> BenchFlowError:
     if isinstance(error, _CUT_OFF) or any(part in text for part in _NO_DAEMON):
         address = os.environ.get("DOCKER_HOST")
         return DaemonUnavailableError(
-            f"no Docker daemon answers{f' at {address}' if address else ''}: {_first_line(text)}",
+            f"no Docker daemon answers{f' at {address}' if address else ''}: {_take_first_line(text)}",
             remedy="install Docker and start it (`sudo systemctl start docker`, or `sudo dockerd`), or set "
             "DOCKER_HOST to a running daemon",
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         # A disk of this host, to which data from the daemon was to be written.
         return storage_error(error, "what the Docker daemon sends")
-    said = f"the Docker daemon cannot be used: {_first_line(text)}"
+    said = f"the Docker daemon cannot be used: {_take_first_line(text)}"
     return SandboxBusyError(said) if is_busy(text) else SandboxError(said)
 
 
@@ -134,7 +134,7 @@ def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
         return NotFoundError(said)
     if status == 409:
         return ConflictError(said)
-    if (passing := passing_error(said)) is not None:
+    if (passing := find_passing_error(said)) is not None:
         return passing
     if is_busy(said):
         return SandboxBusyError(f"Docker: {said}", remedy="look at the daemon's log and at the load of this host")
@@ -151,7 +151,7 @@ def is_out_of_processes(said: str) -> bool:
     return could_not_fork(said) or "read init-p: " in said
 
 
-def space_error(said: str) -> SandboxSpaceError:
+def make_space_error(said: str) -> SandboxSpaceError:
     """Return the error for a full disk of the daemon, with the message of the daemon or the operating system."""
     return SandboxSpaceError(
         f"Docker has no space left: {said}",
@@ -162,10 +162,10 @@ def space_error(said: str) -> SandboxSpaceError:
 def raise_if_full(said: str) -> None:
     """Raise `SandboxSpaceError` if a message is about a full disk of the daemon."""
     if any(part in said.lower() for part in FULL):
-        raise space_error(said)
+        raise make_space_error(said)
 
 
-def passing_error(said: str) -> SandboxError | None:
+def find_passing_error(said: str) -> SandboxError | None:
     """Return the error for a failed start of a command if the command is not at fault; None otherwise.
 
     Such failures pass: a full disk, a container at its pids limit, or a containerd that does not answer.
@@ -175,7 +175,7 @@ def passing_error(said: str) -> SandboxError | None:
     """
     low = said.lower()
     if any(part in low for part in FULL):
-        return space_error(said)
+        return make_space_error(said)
     if is_out_of_processes(said):
         return out_of_processes(said)
     if any(part in low for part in AWAY) and not any(part in low for part in _NETWORK):
@@ -185,5 +185,5 @@ def passing_error(said: str) -> SandboxError | None:
     return None
 
 
-def _first_line(text: str) -> str:
+def _take_first_line(text: str) -> str:
     return text.strip().splitlines()[0] if text.strip() else "no reason given"

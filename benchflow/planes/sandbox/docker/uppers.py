@@ -5,7 +5,7 @@ overlay2, is a directory like the one with a container's changes. So the daemon 
 whose directory is then filled with a copy. Containers use it like any other layer.
 
 The daemon itself knows such a layer by the archive without files: `docker save` has no more of it. The image's comment
-says which layers these are; `archive` packs one as the daemon would have.
+says which layers these are; `pack_layer` packs one as the daemon would have.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def may_copy(info: Mapping[str, Any]) -> bool:
     return info["Driver"] == "overlay2" and whole and os.geteuid() == 0
 
 
-def keeps_images_elsewhere(info: Mapping[str, Any]) -> bool:
+def uses_containerd_store(info: Mapping[str, Any]) -> bool:
     """Return whether a daemon, by its `info`, keeps images in containerd's store, not in a storage driver."""
     return str(dict(info["DriverStatus"] or ()).get("driver-type")).startswith("io.containerd.snapshotter")
 
@@ -75,7 +75,7 @@ def keeps_images_elsewhere(info: Mapping[str, Any]) -> bool:
 class EmptyLayer:
     """The archive of a layer without files, which no other image has."""
 
-    archive: bytes = field(default_factory=lambda: _nothing(secrets.token_hex(16)))
+    archive: bytes = field(default_factory=lambda: _make_empty_archive(secrets.token_hex(16)))
     """The archive, unique by a random comment."""
 
     @property
@@ -84,7 +84,7 @@ class EmptyLayer:
         return f"sha256:{hashlib.sha256(self.archive).hexdigest()}"
 
 
-def _nothing(nonce: str) -> bytes:
+def _make_empty_archive(nonce: str) -> bytes:
     """Return an archive of an empty root directory, with a comment that makes it unique."""
     root = tarfile.TarInfo("./")
     root.type, root.mode = tarfile.DIRTYPE, 0o755
@@ -95,12 +95,12 @@ def _nothing(nonce: str) -> bytes:
     return packed.getvalue()
 
 
-def directory_of(described: Mapping[str, Any]) -> Path:
+def find_directory(described: Mapping[str, Any]) -> Path:
     """Return the directory with a container's changes, or with an image's topmost layer, from `inspect` data."""
     return Path(described["GraphDriver"]["Data"]["UpperDir"])
 
 
-def fill(layer: Path, container: Path) -> OSError | None:
+def fill_layer(layer: Path, container: Path) -> OSError | None:
     """Replace the empty directory of a layer by a copy of a container's changes. Return the error if that fails.
 
     Args:
@@ -112,7 +112,7 @@ def fill(layer: Path, container: Path) -> OSError | None:
         # the copy. This fails for such a process.
         os.setxattr(layer.parent, _DIGEST, b"")
         layer.rmdir()
-        directory_trees.copy(container, layer, reflink=False)
+        directory_trees.copy_tree(container, layer, reflink=False)
     except OSError as error:
         # Returned, not raised: the library's errors are `OSError` too, and the caller must tell them apart.
         return error
@@ -122,7 +122,7 @@ def fill(layer: Path, container: Path) -> OSError | None:
 # --- the comment of an image -----------------------------------------------------------------------------
 
 
-def comment(reference: str, copied: Sequence[int]) -> str:
+def format_comment(reference: str, copied: Sequence[int]) -> str:
     """Return the comment of an image.
 
     Args:
@@ -132,7 +132,7 @@ def comment(reference: str, copied: Sequence[int]) -> str:
     return " ".join((reference, *(f"{_COPIED}{number}" for number in copied)))
 
 
-def copied_numbers(image: Mapping[str, Any]) -> tuple[int, ...]:
+def parse_copied_numbers(image: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the indices of an image's layers that were filled past the daemon, from its comment.
 
     Args:
@@ -145,7 +145,7 @@ def copied_numbers(image: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(word.removeprefix(_COPIED)) for word in words if word.startswith(_COPIED))
 
 
-def copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
+def find_copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
     """Return the directories of an image's layers that were filled past the daemon, by index from the bottom up.
 
     The daemon's own data about them does not include their files.
@@ -153,7 +153,7 @@ def copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
     Args:
         image: `inspect` data of the image.
     """
-    numbers = copied_numbers(image)
+    numbers = parse_copied_numbers(image)
     if not numbers:
         return {}
     told = image["GraphDriver"]["Data"]
@@ -165,10 +165,10 @@ def copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
 # --- archives --------------------------------------------------------------------------------------------
 
 
-def archive(layer: Path, target: Path) -> str:
+def pack_layer(layer: Path, target: Path) -> str:
     """Pack the directory of a layer as the daemon packs layers, and return the archive's digest.
 
-    The digest is stored as an attribute, for `known_digest`.
+    The digest is stored as an attribute, for `read_digest`.
 
     Args:
         layer: Directory of the layer.
@@ -179,7 +179,7 @@ def archive(layer: Path, target: Path) -> str:
     """
     linked: dict[int, str] = {}
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as packed:
-        for path, status in _below(layer):
+        for path, status in _walk(layer):
             name = os.fspath(path.relative_to(layer))
             if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
                 packed.addfile(tarfile.TarInfo(os.fspath(Path(name).with_name(_WHITEOUT + path.name))))
@@ -191,7 +191,7 @@ def archive(layer: Path, target: Path) -> str:
     return digest
 
 
-def known_digest(layer: Path) -> str | None:
+def read_digest(layer: Path) -> str | None:
     """Return the digest of a layer's archive if it was packed before; None otherwise.
 
     Raises:
@@ -200,7 +200,7 @@ def known_digest(layer: Path) -> str | None:
     return os.getxattr(layer.parent, _DIGEST).decode() or None
 
 
-def _below(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _walk(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield all files below a directory with their status, in a fixed order, each directory before its content."""
     waiting = [directory]
     while waiting:

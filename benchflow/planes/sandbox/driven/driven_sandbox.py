@@ -27,7 +27,7 @@ from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult, SandboxRef
 from benchflow.errors import SandboxError, SandboxLostError
-from benchflow.planes.sandbox.archives import entry
+from benchflow.planes.sandbox.archives import make_header
 from benchflow.planes.sandbox.driven.command_executions import CommandRequest, Executions, SandboxProcesses
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.processes_inside import ProcessesInside
@@ -235,7 +235,7 @@ class DrivenSandbox:
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path, (state, content) in files.items():
-                info = entry(path.lstrip("/"), state.mode, (state.uid, state.gid))
+                info = make_header(path.lstrip("/"), state.mode, (state.uid, state.gid))
                 if state.kind == "link":
                     info.type, info.linkname = tarfile.SYMTYPE, state.target
                 info.size = 0 if state.kind == "link" else len(content)

@@ -20,7 +20,7 @@ from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.hunting import Hunter
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
 from benchflow.planes.sandbox.driven.wrapped import BEGUN, MARKER, CommandFiles, unlogged, wrapped
-from benchflow.planes.sandbox.outcome import KILLED, WATCH_EVERY
+from benchflow.planes.sandbox.outcome import KILLED, OUTPUT_POLL_SEC
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 NOTICE_SEC = 5.0
@@ -83,7 +83,7 @@ class ProcessesInside:
         waiting = asyncio.ensure_future(self._wait(process_id, user))
         try:
             while not waiting.done():
-                await asyncio.wait([waiting], timeout=WATCH_EVERY)
+                await asyncio.wait([waiting], timeout=OUTPUT_POLL_SEC)
                 if not waiting.done():
                     await self._files.trim(process_id)
                     if (ended := await self._missed(process_id, user)) is not None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from benchflow.contracts.accelerators import KeepsProcesses, ProcessOutput
 from benchflow.contracts.driver import Process, ProcessStatus
 from benchflow.contracts.sandbox import ExecChunk
-from benchflow.planes.sandbox.outcome import WATCH_EVERY
+from benchflow.planes.sandbox.outcome import OUTPUT_POLL_SEC
 
 
 class ProcessesOutside:
@@ -29,7 +29,7 @@ class ProcessesOutside:
         """Wait until a process has ended and return its status. Large outputs are trimmed meanwhile."""
         while True:
             try:
-                async with asyncio.timeout(WATCH_EVERY) as watch:
+                async with asyncio.timeout(OUTPUT_POLL_SEC) as watch:
                     return await self._driver.wait(self._handle, process_id)
             except TimeoutError:
                 if not watch.expired():

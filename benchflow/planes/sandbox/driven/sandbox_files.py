@@ -19,7 +19,7 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.accelerators import AccessesFiles
 from benchflow.contracts.driver import SandboxDriver
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import ArrivingArchive, entry, pack, unpack
+from benchflow.planes.sandbox.archives import ArrivingArchive, make_header, pack, unpack
 from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 
@@ -121,7 +121,7 @@ class SandboxFiles:
         if len(content) > SMALL or not await self._takes_text("base64"):
             packed = io.BytesIO()
             with tarfile.open(fileobj=packed, mode="w") as archive:
-                info = entry(posixpath.basename(path), mode, owner)
+                info = make_header(posixpath.basename(path), mode, owner)
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
             return await self._unpack(packed, posixpath.dirname(path), owner)

@@ -19,7 +19,7 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState, OwnedSandbox
 from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.driven.engine_scripts import ROOM
 from benchflow.planes.sandbox.host_code import read_codes
 from benchflow.planes.sandbox.local.local_images import key_of, read_image
@@ -243,7 +243,7 @@ class LocalDriver(SandboxDriver):
         self._machine.init_of(name, handle)
         async with self._machine.standing_still(name):
             self._machine.records(name).is_frozen = True  # first, or a cleanup would thaw it as forgotten
-            await see_through(asyncio.to_thread(self._machine.cgroups.sandbox(name).freeze))
+            await run_to_completion(asyncio.to_thread(self._machine.cgroups.sandbox(name).freeze))
 
     async def thaw(self, handle: str) -> None:
         """Resume the sandbox's processes. One that is not frozen is success."""
@@ -251,7 +251,7 @@ class LocalDriver(SandboxDriver):
         if not self._machine.records(name).is_frozen:
             return
         async with self._machine.standing_still(name):
-            await see_through(asyncio.to_thread(self._machine.cgroups.sandbox(name).thaw))
+            await run_to_completion(asyncio.to_thread(self._machine.cgroups.sandbox(name).thaw))
             self._machine.records(name).is_frozen = False
 
     async def is_frozen(self, handle: str) -> bool:

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from benchflow.confined import MAX_DEPTH
 from benchflow.errors import SandboxError, UnsafePathError
-from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, too_large
+from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, make_size_error
 from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
 from benchflow.planes.sandbox.local.helper_client import Helper, memory_file
 
@@ -76,7 +76,7 @@ class LocalFiles:
             if "missing" in answer:
                 return None
             if found := answer.get("too_large"):
-                raise too_large(path, found["size"], found["largest"])
+                raise make_size_error(path, found["size"], found["largest"])
             if "too_deep" in answer:
                 raise UnsafePathError(
                     f"is nested deeper than {MAX_DEPTH} directories: it is not downloaded",

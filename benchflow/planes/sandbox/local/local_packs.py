@@ -22,7 +22,7 @@ from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
 from benchflow.planes.sandbox.local.local_images import WHOLE, LocalImage, key_of, require_image
 from benchflow.planes.sandbox.local.local_images import read_image as read
 from benchflow.planes.sandbox.local.machine import Machine
-from benchflow.planes.sandbox.scratch import scratch
+from benchflow.planes.sandbox.scratch import make_scratch
 
 _NOTE = "packed.json"
 """File beside an image's files, with the archive's reference in the store."""
@@ -130,7 +130,7 @@ class LocalPacks:
             volume = self._machine.store.root / "images" / key
             files = await self._noted(volume / _NOTE, key, store)
             if files is None:
-                async with scratch() as directory:
+                async with make_scratch() as directory:
                     archive = directory / "files.tar"
                     await asyncio.to_thread(
                         _tar,
@@ -153,7 +153,7 @@ class LocalPacks:
         async with self._machine.at_image(key):
             if await asyncio.to_thread(read, self._machine.store.root, key) is not None:
                 return
-            async with scratch() as directory:
+            async with make_scratch() as directory:
                 archive = directory / "files.tar"
                 await store.fetch(packed.files, archive)
                 await asyncio.to_thread(_require_uncompressed, archive)

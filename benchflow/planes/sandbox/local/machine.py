@@ -35,7 +35,7 @@ from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 from benchflow.planes.sandbox.local.volumes import Volumes, place_of
 from benchflow.planes.sandbox.overlays import Overlay
 from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
-from benchflow.planes.sandbox.sandbox_memory import loss_for_memory
+from benchflow.planes.sandbox.sandbox_memory import make_memory_error
 from benchflow.process_identity import start_time
 
 INIT = "init"
@@ -107,7 +107,7 @@ class Machine:
     def _loss(self, name: str, handle: str | None) -> SandboxLostError:
         last = self.records(name).running
         use = self.cgroups.sandbox(name).memory_use() if last is not None and last.handle == handle else None
-        return loss_for_memory(name, use) or SandboxLostError(f"the sandbox {name} no longer runs")
+        return make_memory_error(name, use) or SandboxLostError(f"the sandbox {name} no longer runs")
 
     def overlay(self, name: str) -> tuple[str, Overlay]:
         """Return the id of the image below a sandbox's files, and the layers of its overlay."""

@@ -45,10 +45,10 @@ async def require_machine() -> None:
 
 async def _try(machine: Machine) -> None:
     """Start and remove a sandbox. Raise `SandboxUnavailableError` if that fails."""
-    from benchflow.planes.sandbox.owners import owned_by_this_process
+    from benchflow.planes.sandbox.owners import make_owner_labels
 
     name = f"trial-{secrets.token_hex(6)}"
-    image, labels = ImageRef(reference=BARE), owned_by_this_process()
+    image, labels = ImageRef(reference=BARE), make_owner_labels()
     try:
         await machine.start(SandboxSpec(name=name, image=image, labels=labels, network_mode="no-network"))
     except SandboxUnavailableError:

@@ -78,7 +78,7 @@ async def test_acpx_has_the_limit_of_the_setup_to_open_its_session_and_never_les
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: float, setup: float
 ) -> None:
     monkeypatch.setattr(acpx_agent, "OPENING_TIMEOUT", least)
-    monkeypatch.setattr(timeouts, "LOOK_EVERY_SEC", 0.01)
+    monkeypatch.setattr(timeouts, "POLL_INTERVAL_SEC", 0.01)
     toolbox: Any = Toolbox()
     provider: Any = None
     place = AgentPlace(

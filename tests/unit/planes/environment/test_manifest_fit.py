@@ -11,7 +11,7 @@ from benchflow.contracts.sandbox_config import SandboxConfig
 from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError
 from benchflow.planes.environment.task_fit import base_of, check_task_fits
-from benchflow.planes.sandbox.bases import with_tag
+from benchflow.planes.sandbox.bases import add_tag
 
 BASED = Manifest(name="world", base_image="org/base")
 
@@ -84,7 +84,7 @@ def test_the_base_is_what_the_last_stage_comes_from(dockerfile: str, base: str) 
 
 
 def test_a_name_without_a_tag_means_latest() -> None:
-    assert with_tag("a") == "a:latest"
-    assert with_tag("host:5000/a") == "host:5000/a:latest"
-    assert with_tag("host:5000/a:1") == "host:5000/a:1"
-    assert with_tag("a@sha256:00") == "a@sha256:00"
+    assert add_tag("a") == "a:latest"
+    assert add_tag("host:5000/a") == "host:5000/a:latest"
+    assert add_tag("host:5000/a:1") == "host:5000/a:1"
+    assert add_tag("a@sha256:00") == "a@sha256:00"

@@ -13,7 +13,7 @@ import pytest
 
 from benchflow.archive_reader import ArchiveLimits
 from benchflow.errors import SandboxError, UnsafePathError
-from benchflow.planes.sandbox.archives import ArrivingArchive, excluded, unpack
+from benchflow.planes.sandbox.archives import ArrivingArchive, is_excluded, unpack
 from benchflow.planes.sandbox.cancellation import StoppedError
 
 
@@ -181,7 +181,7 @@ def test_a_link_that_goes_up_behind_a_name_is_left_out(tmp_path: Path, members):
     ],
 )
 def test_what_a_pattern_leaves_out(path, patterns, out):
-    assert excluded(path, patterns) is out
+    assert is_excluded(path, patterns) is out
 
 
 # --- archives that are still to come ---------------------------------------------------------------------

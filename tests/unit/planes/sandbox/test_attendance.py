@@ -28,7 +28,7 @@ def record(tmp_path: Path) -> Path:
 def attend(attendance: Attendance, clock: MovedClock, seconds: int) -> None:
     for _ in range(seconds):
         clock.now += 1
-        assert not attendance.look()
+        assert not attendance.poll()
 
 
 def test_time_that_is_attended_is_charged(record: Path, clock: MovedClock) -> None:
@@ -41,7 +41,7 @@ def test_the_time_for_which_a_worker_is_frozen_is_not_charged(record: Path, cloc
     attendance = Attendance(record)
     attend(attendance, clock, 5)
     clock.now += 90
-    assert attendance.look()
+    assert attendance.poll()
     attend(attendance, clock, 5)
     assert attendance.missed_sec == 90
 
@@ -50,10 +50,10 @@ def test_the_time_between_two_workers_is_not_charged(record: Path, clock: MovedC
     attend(Attendance(record), clock, 10)
     clock.now += 3600
     next_one = Attendance(record)
-    assert next_one.look()
+    assert next_one.poll()
     attend(next_one, clock, 10)
     # Whatever the first worker did not get to note before it was killed counts as missed.
-    assert 3600 <= next_one.missed_sec <= 3600 + timeouts.LOOK_EVERY_SEC
+    assert 3600 <= next_one.missed_sec <= 3600 + timeouts.POLL_INTERVAL_SEC
     third = Attendance(record)
     assert third.missed_sec == next_one.missed_sec
 
@@ -61,10 +61,10 @@ def test_the_time_between_two_workers_is_not_charged(record: Path, clock: MovedC
 def test_waiting_for_a_person_is_not_charged_however_short_it_is(record: Path, clock: MovedClock) -> None:
     first = Attendance(record)
     attend(first, clock, 5)
-    first.leave()
+    first.suspend()
     clock.now += 3
     second = Attendance(record)
-    assert second.look()
+    assert second.poll()
     attend(second, clock, 5)
     assert second.missed_sec == 3
 
@@ -73,7 +73,7 @@ def test_each_turn_has_a_record_of_its_own(record: Path, clock: MovedClock) -> N
     attend(Attendance(record), clock, 2)
     clock.now += 500
     other = Attendance(record.with_name("other"))
-    assert not other.look()
+    assert not other.poll()
     assert other.missed_sec == 0
 
 
@@ -82,12 +82,12 @@ def test_what_began_before_anybody_attended_is_not_charged_for_a_freeze(record: 
     began = clock.now
     clock.now += 1800
     attendance = Attendance(record, began)
-    attendance.look()
+    attendance.poll()
     attend(attendance, clock, 5)
     clock.now += 1800
     next_one = Attendance(record, began)
-    next_one.look()
-    assert 5 - timeouts.LOOK_EVERY_SEC <= next_one.attended_sec <= 5
+    next_one.poll()
+    assert 5 - timeouts.POLL_INTERVAL_SEC <= next_one.attended_sec <= 5
 
 
 def test_what_another_worker_attends_to_while_one_is_frozen_is_charged_once(record: Path, clock: MovedClock) -> None:
@@ -96,9 +96,9 @@ def test_what_another_worker_attends_to_while_one_is_frozen_is_charged_once(reco
     attend(first, clock, 4)
     clock.now += 30
     second = Attendance(record, began)
-    assert second.look()
+    assert second.poll()
     attend(second, clock, 20)
-    assert first.look()
+    assert first.poll()
     assert first.attended_sec == second.attended_sec == 24
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchflow.planes.sandbox.bases import find_base, resolve
+from benchflow.planes.sandbox.bases import find_base, resolve_bases
 
 BASES = {"world": "REF:1"}
 
@@ -26,7 +26,7 @@ BASES = {"world": "REF:1"}
     ],
 )
 def test_a_name_is_replaced_wherever_it_stands_for_an_image(text: str, resolved: str) -> None:
-    found = resolve(text, BASES)
+    found = resolve_bases(text, BASES)
     assert found.text == resolved
     assert found.used == {"world:latest": "REF:1"}
 
@@ -48,7 +48,7 @@ def test_a_name_is_replaced_wherever_it_stands_for_an_image(text: str, resolved:
     ],
 )
 def test_what_is_another_image_or_none_is_left_alone(text: str) -> None:
-    found = resolve(text, BASES)
+    found = resolve_bases(text, BASES)
     assert (found.text, found.used) == (text, {})
 
 
@@ -58,7 +58,7 @@ def test_a_name_with_a_port_and_no_tag_is_the_latest_too() -> None:
 
 
 def test_only_a_base_that_is_used_makes_another_image() -> None:
-    used, unused = resolve("FROM world", BASES), resolve("FROM other", BASES)
-    assert unused.digest("own") == "own"
-    changed = resolve("FROM world", {"world": "REF:2"})
-    assert len({"own", used.digest("own"), changed.digest("own"), used.digest("other")}) == 4
+    used, unused = resolve_bases("FROM world", BASES), resolve_bases("FROM other", BASES)
+    assert unused.extend_digest("own") == "own"
+    changed = resolve_bases("FROM world", {"world": "REF:2"})
+    assert len({"own", used.extend_digest("own"), changed.extend_digest("own"), used.extend_digest("other")}) == 4

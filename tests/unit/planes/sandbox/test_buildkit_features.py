@@ -13,7 +13,7 @@ from benchflow.planes.sandbox.build_context import read_context
 def features(step: str, root: Path) -> list[str]:
     (root / "nonce").touch()
     (root / "Dockerfile").write_text(f"FROM debian\nCOPY nonce /nonce\n{step}\n")
-    return read_context(ImageConfig(context=str(root))).buildkit_features()
+    return read_context(ImageConfig(context=str(root))).list_buildkit_features()
 
 
 @pytest.mark.parametrize(

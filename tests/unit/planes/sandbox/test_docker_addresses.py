@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchflow.planes.sandbox.docker.container_config import daemon_host, published_on
+from benchflow.planes.sandbox.docker.container_config import find_daemon_host, find_publish_address
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ def test_with_a_daemon_elsewhere_its_host_is_answered(monkeypatch, address, host
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     if address:
         monkeypatch.setenv("DOCKER_HOST", address)
-    assert (daemon_host(), published_on()) == (host, bound)
+    assert (find_daemon_host(), find_publish_address()) == (host, bound)

@@ -35,18 +35,18 @@ class Removing:
     def __init__(self, looks: int) -> None:
         self.left = looks
 
-    async def about(self, container, ask):
+    async def call_entered(self, container, ask):
         return ask(self)
+
+    async def inspect(self, container: str):
+        self.left -= 1
+        return {"Name": "/it", "State": {"Running": self.left >= 0, "ExitCode": 137, "OOMKilled": False}}
 
     async def open_exec(self, container: str, exec_id: str) -> Refusal:
         return Refusal()
 
     def exec_create(self, *args, **options):
         return {"Id": "execution"}
-
-    def inspect_container(self, container: str):
-        self.left -= 1
-        return {"Name": "/it", "State": {"Running": self.left >= 0, "ExitCode": 137, "OOMKilled": False}}
 
 
 async def test_a_container_that_is_being_removed_is_lost_and_does_not_lack_a_shell(state: Path) -> None:

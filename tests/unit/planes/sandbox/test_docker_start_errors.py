@@ -26,11 +26,13 @@ class Late:
 
 async def test_an_end_that_the_daemon_notes_late_is_told_with_its_last_words():
     lost = SandboxLostError("cannot exec in a stopped container")
-    error = await container_config.start_error(Late(150), "container", lost, every=0)
+    error = await container_config.explain_failed_start(Late(150), "container", lost, every=0)
     assert "exit status 3" in error.message and error.log_tail == "last words"
 
 
 async def test_where_there_is_no_shell_no_end_is_waited_for():
     engine = Late(10**9)
-    error = await container_config.start_error(engine, "container", SandboxLostError('exec: "/bin/sh": no such file'))
+    error = await container_config.explain_failed_start(
+        engine, "container", SandboxLostError('exec: "/bin/sh": no such file')
+    )
     assert error.remedy == container_config.NO_SHELL and engine.looks == 1

@@ -17,7 +17,7 @@ from benchflow.errors import (
     SandboxLostError,
     SandboxSpaceError,
 )
-from benchflow.planes.sandbox.docker.translation import passing_error, translate
+from benchflow.planes.sandbox.docker.translation import find_passing_error, translate
 
 AWAY = [
     'connection error: desc = "transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: '
@@ -31,7 +31,7 @@ AWAY = [
 
 @pytest.mark.parametrize("said", AWAY)
 def test_a_containerd_that_is_away_is_an_outage_however_it_is_told(said: str) -> None:
-    assert type(passing_error(said)) is DaemonUnavailableError
+    assert type(find_passing_error(said)) is DaemonUnavailableError
     response = requests.Response()
     response.status_code = 500
     assert type(translate(docker_errors.APIError("failed", response, said))) is DaemonUnavailableError
@@ -49,7 +49,7 @@ def test_a_daemon_that_does_not_answer_is_named_where_the_user_has_named_it(monk
 def test_a_full_disk_of_the_daemon_is_an_outage(said: str) -> None:
     response = requests.Response()
     response.status_code = 500
-    for error in (passing_error(said), translate(docker_errors.APIError("failed", response, said))):
+    for error in (find_passing_error(said), translate(docker_errors.APIError("failed", response, said))):
         assert type(error) is SandboxSpaceError and error.is_outage and error.retryable
 
 
@@ -63,7 +63,7 @@ def test_a_full_disk_of_the_daemon_is_an_outage(said: str) -> None:
     ],
 )
 def test_what_is_said_of_a_command_or_a_registry_is_no_outage_of_the_daemon(said: str) -> None:
-    assert passing_error(said) is None
+    assert find_passing_error(said) is None
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchflow.errors import UnsupportedFeatureError
-from benchflow.planes.sandbox.external_images import ExternalImage, external_images
+from benchflow.planes.sandbox.external_images import ExternalImage, find_external_images
 
 
 def names(text: str, **arguments: str) -> list[str]:
-    return [image.name for image in external_images(text, "environment/Dockerfile", arguments)]
+    return [image.name for image in find_external_images(text, "environment/Dockerfile", arguments)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_each_image_is_found_by_its_name_and_no_stage_is_one(text: str, found: l
 
 def test_an_image_of_another_platform_is_another_one() -> None:
     text = "FROM --platform=$BUILDPLATFORM a\nFROM --platform=linux/arm64 a\nFROM a\nCOPY --from=a / /\n"
-    found = external_images(text, "Dockerfile", {"BUILDPLATFORM": "linux/amd64"})
+    found = find_external_images(text, "Dockerfile", {"BUILDPLATFORM": "linux/amd64"})
     assert found == [
         ExternalImage("a", "linux/amd64"),
         ExternalImage("a", "linux/arm64"),

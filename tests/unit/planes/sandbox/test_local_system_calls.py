@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.planes.sandbox.idle_program import program
+from benchflow.planes.sandbox.idle_program import build_program
 from benchflow.planes.sandbox.local.helper import seccomp, system_calls
 from benchflow.planes.sandbox.local.helper.confinement import core_limit
 from benchflow.planes.sandbox.local.helper.system_calls import MACHINES, REFUSED, RESTRICTED, Abi
@@ -107,7 +107,7 @@ def test_programs_for_another_machine_are_killed(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_first_program_is_one_segment_that_cannot_be_written(machine: str) -> None:
-    content = program(machine)
+    content = build_program(machine)
     order = ">" if machine == "s390x" else "<"
     assert content[:7] == b"\x7fELF" + bytes([2, 2 if order == ">" else 1, 1])
     entry, table = struct.unpack_from(f"{order}QQ", content, 24)

@@ -9,7 +9,7 @@ from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.planes.sandbox.docker.container_memory import last_use, lost_error
+from benchflow.planes.sandbox.docker.container_memory import find_last_use, make_lost_error
 from benchflow.planes.sandbox.sandbox_memory import KillNote, parse_memory
 
 EVENTS = "low 0\nhigh 0\nmax 41\noom 3\noom_kill 2\noom_group_kill 1\n"
@@ -72,13 +72,13 @@ class Killing(IdleSandbox):
 
 async def test_kills_are_counted_from_the_note_on_in_any_process(tmp_path: Path) -> None:
     sandbox, file = Killing(), tmp_path / "notes" / "memory.json"
-    assert KillNote(file).kills(MemoryUse(kills=4)) == 4
-    await KillNote(file).begin(sandbox)
-    assert KillNote(file).is_begun
-    assert KillNote(file).kills(MemoryUse(kills=4)) == 1
+    assert KillNote(file).count_kills(MemoryUse(kills=4)) == 4
+    await KillNote(file).start(sandbox)
+    assert KillNote(file).has_started
+    assert KillNote(file).count_kills(MemoryUse(kills=4)) == 1
     sandbox.use = None
-    await KillNote(file).begin(sandbox)
-    assert KillNote(file).kills(MemoryUse(kills=4)) == 1
+    await KillNote(file).start(sandbox)
+    assert KillNote(file).count_kills(MemoryUse(kills=4)) == 1
 
 
 def container(*, killed: bool, code: int, running: bool = False) -> dict[str, object]:
@@ -89,12 +89,12 @@ def container(*, killed: bool, code: int, running: bool = False) -> dict[str, ob
 
 
 def test_a_container_that_ended_for_want_of_memory_is_told_from_others() -> None:
-    assert last_use(container(killed=True, code=137)) == MemoryUse(kills=1, limit_mb=64)
+    assert find_last_use(container(killed=True, code=137)) == MemoryUse(kills=1, limit_mb=64)
     # The daemon's flag is up as well if any other process was killed before.
-    assert last_use(container(killed=True, code=1)) == MemoryUse(kills=0, limit_mb=64)
-    assert last_use(container(killed=False, code=0, running=True)) is None
-    error = lost_error("s", container(killed=True, code=137))
+    assert find_last_use(container(killed=True, code=1)) == MemoryUse(kills=0, limit_mb=64)
+    assert find_last_use(container(killed=False, code=0, running=True)) is None
+    error = make_lost_error("s", container(killed=True, code=137))
     assert (error.category, error.key, error.retryable) == ("sandbox_memory", "memory_mb", False)
     assert "limit 64 MiB" in error.message and "raise memory_mb" in str(error.remedy)
-    assert lost_error("s", container(killed=False, code=137)).category == "sandbox_lost"
-    assert lost_error("s", None).category == "sandbox_lost"
+    assert make_lost_error("s", container(killed=False, code=137)).category == "sandbox_lost"
+    assert make_lost_error("s", None).category == "sandbox_lost"

@@ -8,13 +8,13 @@ from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ConfigError, SandboxUnavailableError
-from benchflow.planes.sandbox import get_provider, provider_names
+from benchflow.planes.sandbox import get_provider, list_provider_names
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 
 
 def test_providers_are_found_by_name_and_made_once():
-    assert {"docker", "noop"} <= set(provider_names())
+    assert {"docker", "noop"} <= set(list_provider_names())
     assert isinstance(get_provider("docker"), DrivenProvider)
     assert get_provider("docker") is get_provider("docker")
     assert isinstance(get_provider("noop"), DrivenProvider)

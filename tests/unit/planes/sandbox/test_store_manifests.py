@@ -39,7 +39,7 @@ def manifest(put: Put) -> str:
 
 
 def found(store: Path, image: str) -> Any:
-    return oci.find_layers(oci.stored_blobs(store, image), ARCHIVES)
+    return oci.find_layers(oci.read_stored_blobs(store, image), ARCHIVES)
 
 
 def test_an_image_is_a_manifest_or_leads_to_it(tmp_path: Path, put: Put, manifest: str) -> None:
@@ -68,7 +68,7 @@ def test_no_file_is_read_but_blobs_that_are_what_they_are_called(tmp_path: Path,
     outside = tmp_path / "outside"
     outside.write_bytes(b"{}")
     for digest in (f"sha256:{outside}", "sha256:../../../../../outside", "sha256:../../../../../../dev/zero"):
-        assert list(oci.stored_blobs(tmp_path, digest)) == []
+        assert list(oci.read_stored_blobs(tmp_path, digest)) == []
     name = manifest.removeprefix("sha256:")
     (file,) = tmp_path.rglob(name)
     file.write_bytes(file.read_bytes() + b" ")

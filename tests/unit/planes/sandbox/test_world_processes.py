@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchflow.contracts.process_table import FOREIGN_CODE, RunningProcess
-from benchflow.planes.sandbox.docker.host_processes import running
+from benchflow.planes.sandbox.docker.host_processes import read_processes
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
 from benchflow.planes.sandbox.driven.world_processes import RESTARTS, WorldProcesses
 
@@ -89,7 +89,7 @@ def test_what_a_service_starts_again_and_again_is_left_alone_by_every_later_look
 
 
 def test_a_container_whose_processes_are_not_of_this_host_is_not_seen() -> None:
-    assert running("0" * 64, 2**22 + 1) is None
+    assert read_processes("0" * 64, 2**22 + 1) is None
 
 
 def test_code_that_was_not_recorded_alters_a_process(state: Path) -> None:

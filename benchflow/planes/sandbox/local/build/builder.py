@@ -31,14 +31,14 @@ from benchflow.errors import (
 )
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.bases import resolve
+from benchflow.planes.sandbox.bases import resolve_bases
 from benchflow.planes.sandbox.build_context import Context, read_context, read_files
-from benchflow.planes.sandbox.cancellation import see_through
+from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.local.build.copied_files import Copy
 from benchflow.planes.sandbox.local.build.dockerfile import PROXY_ARGS, read_recipe
 from benchflow.planes.sandbox.local.build.recipe import Base, BuildInstruction, LayerConfig, MakeDirectory, Recipe, Run
 from benchflow.planes.sandbox.local.local_images import WHOLE
-from benchflow.planes.sandbox.rebuilds import build_key, record_rebuild
+from benchflow.planes.sandbox.rebuilds import choose_build_key, record_rebuild
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript
 
@@ -121,11 +121,11 @@ class Builder:
             # The digest covers the files alone, and nothing of the host lies below them.
             host, made_up = WHOLE, [context.text]
         given = config.digest
-        digest = given if given is not None else await asyncio.to_thread(context.digest)
-        used = await asyncio.to_thread(resolve, context.text, config.bases)
-        what = used.digest(digest.removeprefix("sha256:"))
+        digest = given if given is not None else await asyncio.to_thread(context.compute_digest)
+        used = await asyncio.to_thread(resolve_bases, context.text, config.bases)
+        what = used.extend_digest(digest.removeprefix("sha256:"))
         identity = _key("image", host, what, *(["entrypoint"] if config.entrypoint else []), *made_up)
-        key = await asyncio.to_thread(build_key, identity, config.rebuild)
+        key = await asyncio.to_thread(choose_build_key, identity, config.rebuild)
         if found := await self._workshop.find(key):
             return found
         async with file_lock(_lock(key)):
@@ -201,7 +201,7 @@ class _Build:
     async def _carry_out(self, identities: list[str | None]) -> ImageRef:
         """Reuse the layers up to the newest one that exists, make the others, and capture the image."""
         rebuild = self._config.rebuild
-        keys = [None if one is None else await asyncio.to_thread(build_key, one, rebuild) for one in identities]
+        keys = [None if one is None else await asyncio.to_thread(choose_build_key, one, rebuild) for one in identities]
         newest = await self._newest(keys)
         for number, (step, key) in enumerate(zip(self._recipe.steps, keys, strict=True)):
             self._step = step
@@ -276,7 +276,7 @@ class _Build:
         """Return the sandbox of this build, started on the newest layer."""
         if self._sandbox is None:
             # If it were cancelled halfway, it would leave a sandbox that `_close` does not know.
-            await see_through(self._start())
+            await run_to_completion(self._start())
         assert self._sandbox is not None
         return self._sandbox
 
@@ -289,7 +289,7 @@ class _Build:
         """Remove the sandbox, even if this is cancelled meanwhile."""
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
-            await see_through(sandbox.stop())
+            await run_to_completion(sandbox.stop())
 
     # --- steps ---------------------------------------------------------------------------------------
 

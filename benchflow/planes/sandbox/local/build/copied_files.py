@@ -79,7 +79,7 @@ class Tree:
     def __init__(self, context: Context) -> None:
         """Make it."""
         self.root = context.root
-        self._names = set(context.copied())
+        self._names = set(context.list_copied())
         # An ignored directory is included if some of its content is not ignored.
         self._names |= {str(parent) for name in self._names for parent in PurePosixPath(name).parents}
         self._names.discard(".")

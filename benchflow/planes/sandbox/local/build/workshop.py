@@ -16,7 +16,7 @@ from benchflow.planes.sandbox.local.local_images import BARE, PREFIX, WHOLE, Loc
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.local.mask import policy as mask_policy
 from benchflow.planes.sandbox.local.ready.ready_images import ready_image
-from benchflow.planes.sandbox.owners import owned_by_this_process
+from benchflow.planes.sandbox.owners import make_owner_labels
 
 
 class LocalWorkshop:
@@ -67,7 +67,7 @@ class LocalWorkshop:
         """Start a root sandbox on a copy of the image `base`, or on the bare host. `hidden`: paths to hide."""
         known = LocalImage(fingerprint="").ref(base.removeprefix(PREFIX)) if base else None
         image = known or ImageRef(reference=BARE)
-        spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=owned_by_this_process())
+        spec = SandboxSpec(name=name, image=image, workdir="/", hidden=hidden, labels=make_owner_labels())
         running = await self._machine.start(spec, copy=True)
         started = StartedSandbox(handle=running.handle, warnings=running.warnings, workdir=running.workdir)
         return DrivenProvider(self._driver()).adopt(spec, started)

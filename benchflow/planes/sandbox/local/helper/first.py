@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from benchflow.planes.sandbox.idle_program import program
+from benchflow.planes.sandbox.idle_program import build_program
 
 
 def prepare() -> int:
@@ -20,7 +20,7 @@ def prepare() -> int:
     path = "/dev/init"
     writing = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o111)
     try:
-        os.write(writing, program(os.uname().machine))
+        os.write(writing, build_program(os.uname().machine))
     finally:
         os.close(writing)
     # O_PATH, because the file is not readable by the process that executes it.

@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from benchflow.archive_reader import CHUNK, ArchiveLimits, read_archive
 from benchflow.errors import ImagePullError
-from benchflow.planes.sandbox.bases import with_tag
+from benchflow.planes.sandbox.bases import add_tag
 from benchflow.planes.sandbox.local.ready.description import ARCHITECTURE, Description, _Lenient
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class ImageArchive:
         """
         found = self._parse(_SAVED, self._read("manifest.json"))
         if reference is not None:
-            wanted = with_tag(reference)
+            wanted = add_tag(reference)
             found = [one for one in found if wanted in {_short(tag) for tag in one.tags or ()} | {*(one.tags or ())}]
         if len(found) != 1:
             raise self._not_one(reference, len(found), "docker-archive")

@@ -18,8 +18,8 @@ from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.local.ready.description import Description
 from benchflow.planes.sandbox.local.ready.image_archive import MAX_SIZE, ArchivedImage, ImageArchive
 from benchflow.planes.sandbox.local.ready.root_files import RootTree
-from benchflow.planes.sandbox.sandbox_choice import docker_address, docker_problem
-from benchflow.planes.sandbox.scratch import scratch
+from benchflow.planes.sandbox.sandbox_choice import find_docker_address, find_docker_problem
+from benchflow.planes.sandbox.scratch import make_scratch
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.planes.sandbox.transcript import Transcript
 
@@ -83,7 +83,7 @@ class _Unpacking:
         if not path.startswith("/"):
             raise self._missing(f"the path of {self._name} is not absolute")
 
-        async with scratch() as directory:
+        async with make_scratch() as directory:
 
             def read(archive: ImageArchive) -> ArchivedImage:
                 reference = name if colon else None
@@ -93,7 +93,7 @@ class _Unpacking:
 
     async def from_daemon(self, config: ImageConfig, log: Path | None) -> str:
         """Unpack an image that a Docker daemon has, or can pull, and return its key."""
-        if (problem := await asyncio.to_thread(docker_problem, docker_address())) is not None:
+        if (problem := await asyncio.to_thread(find_docker_problem, find_docker_address())) is not None:
             raise self._missing(problem)
         # Imported here, so that the Docker library is loaded only if it is needed.
         from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
@@ -117,7 +117,7 @@ class _Unpacking:
         key = Description.inspected(told, self._name).key
         if await self._find(key):
             return key
-        async with scratch() as directory:
+        async with make_scratch() as directory:
             saved = directory / "image.tar"
 
             def save(stop: threading.Event, client: RecordingClient) -> None:
@@ -127,7 +127,7 @@ class _Unpacking:
                             raise StoppedError
                         file.write(piece)
 
-            await engine.stoppable(save)
+            await engine.call_stoppable(save)
             return await self._unpack(lambda: saved.open("rb"), self._name, directory, lambda it: it.saved(None))
 
     async def _unpack(

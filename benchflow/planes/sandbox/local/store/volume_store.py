@@ -156,7 +156,7 @@ class VolumeStore:
             if self._kind == "snapshot":
                 return self._once_it_fits(lambda: btrfs.snapshot(old, new))
             with self._draft() as (draft, _):
-                directory_trees.copy(old, draft / "volume", reflink=self._kind == "reflink")
+                directory_trees.copy_tree(old, draft / "volume", reflink=self._kind == "reflink")
                 # The content must reach the disk before the name, or a crash could leave the name with a part of it.
                 self.sync()
                 self._publish(draft / "volume", new)
@@ -209,7 +209,7 @@ class VolumeStore:
                 path.rename(doomed)
             except FileNotFoundError:
                 return
-            directory_trees.remove(doomed)
+            directory_trees.remove_tree(doomed)
 
     def sync(self) -> None:
         """Flush all that was written so far to the disk."""
@@ -311,7 +311,7 @@ class VolumeStore:
         try:
             yield draft, fd
         finally:
-            directory_trees.remove(draft)
+            directory_trees.remove_tree(draft)
             os.close(fd)
 
     def _publish(self, volume: Path, target: Path) -> None:
@@ -334,7 +334,7 @@ class VolumeStore:
                     opened(draft, os.O_RDONLY | os.O_DIRECTORY) as fd,
                 ):
                     if lock(fd, wait_sec=0):
-                        directory_trees.remove(draft)
+                        directory_trees.remove_tree(draft)
 
     def _find_kind(self) -> Kind:
         """Return the way of cloning, from a record, else by a test: on a full filesystem a test would fail."""
