@@ -15,7 +15,13 @@ from benchflow.contracts import ids
 
 __all__ = ["raising_workflows"]
 
-SHORT = ["job:run:0", "job:_name_next:0", "job:_start:0", "closing:finish_job:0", "patience:execute:0"]
+SHORT = [
+    "job_workflow:run:0",
+    "job_workflow:_name_next:0",
+    "job_workflow:_start:0",
+    "closing:finish_job:0",
+    "patience:execute:0",
+]
 """Awaits of each part of a job: what is cheap to show whenever the tests are run."""
 
 

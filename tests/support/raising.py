@@ -22,7 +22,7 @@ from temporalio import workflow
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 PACKAGE = "benchflow.workflows"
-OF_JOBS = frozenset({"closing", "patience", "slot_pool", "sweep", "job"})
+OF_JOBS = frozenset({"closing", "patience", "slot_pool", "sweep", "job_workflow"})
 """The modules that only the job's workflow uses."""
 
 
