@@ -499,8 +499,8 @@ def test_a_store_that_nobody_opened_can_be_closed(home: Path) -> None:
 OPEN = """
 import os, sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store.volume_store import Store
-store = Store(Path(sys.argv[1]))
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
+store = VolumeStore(Path(sys.argv[1]))
 store.make(f"sandboxes/{os.getpid()}").joinpath("file").write_text("x")
 print(store.kind, store.root, flush=True)
 sys.stdin.read()
@@ -539,9 +539,9 @@ def _at_any_moment(within: float) -> None:
 OPEN_AND_CLOSE = """
 import sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store.volume_store import Store
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 while True:
-    store = Store(Path(sys.argv[1]))
+    store = VolumeStore(Path(sys.argv[1]))
     store.make("sandboxes/a")
     store.delete("sandboxes/a")
     store.close()
@@ -568,8 +568,8 @@ def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: VolumeS
 CLONE = """
 import sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.store.volume_store import Store
-store = Store(Path(sys.argv[1]))
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
+store = VolumeStore(Path(sys.argv[1]))
 number = 0
 while True:
     number += 1
@@ -634,9 +634,9 @@ TRY = """
 import sys
 from pathlib import Path
 from benchflow.errors import BenchFlowError
-from benchflow.planes.sandbox.local.store.volume_store import Store
+from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 try:
-    store = Store(Path(sys.argv[1]))
+    store = VolumeStore(Path(sys.argv[1]))
     store.open()
     print(store.kind)
     store.close()
