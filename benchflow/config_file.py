@@ -11,20 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
 from benchflow.contracts.base import Model
-from benchflow.contracts.branch import COUNT_KINDS, BranchConfig, ChildSpec, Policy
-from benchflow.contracts.config import JobConfig, Role, RolloutConfig, Scene, Turn
-from benchflow.contracts.gateway import ModelLimits, ReplaySettings, Sampling
+from benchflow.contracts.branch import BranchConfig, Policy
+from benchflow.contracts.config import JobConfig, RolloutConfig, Scene
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.job_modes import GrpoMode, ValueMode
-from benchflow.contracts.job_retries import RetryConfig
-from benchflow.contracts.reward import JudgeSettings
 from benchflow.errors import ConfigError, UnsupportedFeatureError
-from benchflow.tasks.problems import KeyPath, ProblemError, did_you_mean, dotted
-from benchflow.tasks.text import decode_text, parse_toml, parse_yaml_mapping
+from benchflow.user_files.problems import ProblemError, did_you_mean
+from benchflow.user_files.user_document import UserDocument, decode_text
+from benchflow.user_files.user_model import KeyFault, require_model
 
 M = TypeVar("M", bound=Model)
 
@@ -41,19 +36,6 @@ _JOB_SPELLINGS = {"tasks_dir": "paths", "agent": "agents", "environment": "sandb
 _ROLLOUT_SPELLINGS = {"sandbox": "environment"}
 _JOB_PATHS = ("paths", "jobs_dir", "context_root", "environment_manifest", "environment_root")
 _ROLLOUT_PATHS = ("task_path", "jobs_dir", "context_root", "environment_manifest", "environment_root")
-_FIELDS_OF: dict[str, Sequence[str]] = {
-    "limits": list(ModelLimits.model_fields),
-    "sampling": list(Sampling.model_fields),
-    "replay": list(ReplaySettings.model_fields),
-    "judge": list(JudgeSettings.model_fields),
-    "retry": list(RetryConfig.model_fields),
-    "branch": list(BranchConfig.model_fields),
-    "children": list(ChildSpec.model_fields),
-    "agents": [name for name in AgentSpec.model_fields if name != "record"],
-    "scenes": ["name", "roles", "turns"],
-    "roles": ["name", "agent", "model"],
-    "turns": ["role", "prompt"],
-}
 _POLICIES: dict[str, type[Model]] = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Policy)[0])}
 _MODES: dict[str, type[GrpoMode] | type[ValueMode]] = {"grpo": GrpoMode, "value": ValueMode}
 _BRANCH_FILES = (".yaml", ".yml", ".json", ".toml")
@@ -229,10 +211,11 @@ def validated(model: type[M], values: Mapping[str, Any], files: Mapping[str, str
     Raises:
         ConfigError: A value is invalid; names its key and file.
     """
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise _config_error(error.errors()[0], values, files) from error
+
+    def error(fault: KeyFault) -> ConfigError:
+        return fault.as_error(ConfigError, files.get(str(fault.at[0])) if fault.at else None)
+
+    return require_model(model, dict(values), error)
 
 
 def refuse(key: str, file: str | None = None) -> UnsupportedFeatureError:
@@ -247,12 +230,11 @@ def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
     try:
         # The user's own file, which may be a pipe.
         text = decode_text(file.read_bytes(), file)
-        values = parse_toml(text, file) if file.suffix == ".toml" else parse_yaml_mapping(text, file)
+        values = UserDocument(file, text, "toml" if file.suffix == ".toml" else "yaml").table
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=str(file)) from error
     except ProblemError as error:
-        problem = error.problem
-        raise ConfigError(problem.message, file=str(file), key=problem.key, remedy=problem.suggestion) from error
+        raise error.as_error(ConfigError) from error
     for key in values:
         if key not in known:
             if key in NOT_CARRIED_OUT:
@@ -287,52 +269,3 @@ def _scene(scene: Any) -> Any:
     if not isinstance(scene, dict) or not isinstance(scene.get("turns"), list):
         return scene
     return scene | {"turns": [{"role": turn} if isinstance(turn, str) else turn for turn in scene["turns"]]}
-
-
-def _config_error(details: ErrorDetails, values: Mapping[str, Any], files: Mapping[str, str]) -> ConfigError:
-    """Return the error that names key, file and remedy for an error of pydantic."""
-    # pydantic puts a marker for a dataclass or union member between a field and its own keys.
-    at, kind = _without_kind(tuple(part for part in details["loc"] if part not in _MARKERS))
-    file = files.get(str(at[0])) if at else None
-    key = dotted(at) or None
-    if details["type"] in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type") and "policy" in at:
-        tag = details.get("ctx", {}).get("tag")
-        message = f"there is no branch policy {tag!r}" if tag else "names no branch policy"
-        known = did_you_mean(str(tag), _POLICIES) if tag else "policy: {kind: group, n: 8}"
-        return ConfigError(message, file=file, key=key, remedy=known)
-    if details["type"] in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type") and at == ("mode",):
-        tag = details.get("ctx", {}).get("tag")
-        message = f"there is no mode {tag!r}" if tag else "names no mode"
-        known = did_you_mean(str(tag), _MODES) if tag else "mode: {kind: grpo, n: 8}"
-        return ConfigError(message, file=file, key=key, remedy=known)
-    if details["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        table = next((part for part in reversed(at[:-1]) if isinstance(part, str)), "")
-        kinds = _KINDS.get(table)
-        fields = list(kinds[kind].model_fields) if kinds and kind else _FIELDS_OF.get(table)
-        remedy = did_you_mean(str(at[-1]), fields) if fields else None
-        return ConfigError("is not a known key", file=file, key=key, remedy=remedy)
-    if details["type"] in ("missing", "missing_argument"):
-        return ConfigError("is missing", file=file, key=key, remedy=f"add `{at[-1]}`")
-    message = details["msg"].removeprefix("Value error, ")
-    return ConfigError(f"{message[:1].lower()}{message[1:]}", file=file, key=key, remedy=_remedy(details))
-
-
-def _without_kind(at: KeyPath) -> tuple[KeyPath, str | None]:
-    """Return a key's path without the policy's or mode's kind, which pydantic inserts after its key; and that kind."""
-    for table, kinds in _KINDS.items():
-        if table in at[:-1]:
-            after = at.index(table) + 1
-            kind = at[after]
-            return (at[:after] + at[after + 1 :], str(kind)) if kind in kinds else (at, None)
-    return at, None
-
-
-_KINDS: dict[str, Mapping[str, type[Model]]] = {"policy": _POLICIES, "mode": _MODES}
-
-
-_MARKERS = {*(kind.__name__ for kind in (Role, Scene, Turn)), *COUNT_KINDS}
-
-
-def _remedy(details: ErrorDetails) -> str | None:
-    given = details["input"]
-    return f"change {given!r}" if isinstance(given, str | int | float | bool) else None

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
-from pydantic import ValidationError
-
 from benchflow.branching.policies import BranchPolicy
 from benchflow.contracts.branch import ChildSpec, CustomPolicy
 from benchflow.contracts.rollout_records import RolloutTree
 from benchflow.errors import ConfigError
 from benchflow.trajectories.state_values import BUILT_IN, Aggregate, is_own
+from benchflow.user_files.user_model import KeyFault, require_model
 
 GROUP = "benchflow.branch_policies"
 
@@ -138,17 +137,11 @@ def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
         raise ConfigError(
             f"returned no list of children: {str(decided)[:80]}", file=name, key=POLICY_KEY, remedy=remedy
         )
-    try:
-        children = tuple(ChildSpec.model_validate(child) for child in decided)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"returned what is no child: {where + ': ' if where else ''}{first['msg']}",
-            file=name,
-            key=POLICY_KEY,
-            remedy=remedy,
-        ) from error
+
+    def error(fault: KeyFault) -> ConfigError:
+        return ConfigError(f"returned what is no child: {fault}", file=name, key=POLICY_KEY, remedy=remedy)
+
+    children = tuple(require_model(ChildSpec, child, error) for child in decided)
     if any(child.answer is not None for child in children):
         raise ConfigError(
             "gives a child an answer, where nothing was asked",

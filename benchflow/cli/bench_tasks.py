@@ -13,7 +13,7 @@ from benchflow.cli.command import BenchCommand, Json
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
     from benchflow.contracts.task import Task
-    from benchflow.tasks.problems import Problem
+    from benchflow.user_files.problems import Problem
 
 app = typer.Typer(help="Tasks: check, init, migrate.", no_args_is_help=True)
 
@@ -84,7 +84,7 @@ def _of_rewards(root: Path, task: Task) -> list[Problem]:
     from benchflow.contracts.allowed_code import allowing
     from benchflow.errors import BenchFlowError
     from benchflow.planes.reward.functions import check_declared
-    from benchflow.tasks.problems import Problem
+    from benchflow.user_files.problems import Problem
 
     file = str(root / task.config_file)
     try:

@@ -6,11 +6,11 @@ from benchflow.tasks.ignored import ignored_files
 from benchflow.tasks.load import TaskReading, load_task, read_task
 from benchflow.tasks.migrate import MigrationReport, migrate_task
 from benchflow.tasks.pack import digest_tree, unpack, write_pack
-from benchflow.tasks.problems import Problem
 from benchflow.tasks.prompts import prompt_for, prompt_of, turn_prompt
 from benchflow.tasks.scaffold import init_task
 from benchflow.tasks.support import require_supported, verified_in
 from benchflow.tasks.task_check import check
+from benchflow.user_files.problems import Problem
 
 __all__ = [
     "MigrationReport",

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from benchflow.contracts.sandbox_config import SandboxConfig
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.references import is_reference
-from benchflow.tasks.problems import ProblemError
-from benchflow.tasks.text import parse_yaml_mapping, read_text
+from benchflow.tasks.text import parse_yaml
+from benchflow.user_files.problems import ProblemError
+from benchflow.user_files.user_document import read_text
 
 COMPOSE_FILE = "docker-compose.yaml"
 """The only name that Harbor reads."""
@@ -56,7 +57,7 @@ def read_compose(
         has_dockerfile: Whether the task's environment has a Dockerfile.
     """
     try:
-        document = parse_yaml_mapping(read_text(file), file)
+        document = parse_yaml(read_text(file), file)
     except ProblemError:
         return ComposeReading(sandbox, "services")
     is_built = has_dockerfile and sandbox.docker_image is None

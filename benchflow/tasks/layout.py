@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.contracts.base import Model
 from benchflow.contracts.task import StepConfig, StepFiles, Task
-from benchflow.tasks.problems import ProblemError, Problems
-from benchflow.tasks.text import read_text
+from benchflow.user_files.problems import ProblemError, Problems
+from benchflow.user_files.user_document import read_text
 
 DEFINITIONS = ("task.md", "task.toml")
 VERIFIER_DIRS = ("verifier", "tests")

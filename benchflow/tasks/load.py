@@ -10,9 +10,7 @@ import copy
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from pydantic import ValidationError
-
-from benchflow.contracts.base import Model, non_finite
+from benchflow.contracts.base import Model
 from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec
 from benchflow.contracts.verifier import VerifierDocument
 from benchflow.errors import TaskError
@@ -21,23 +19,19 @@ from benchflow.tasks.environments import named_in, package_manifest
 from benchflow.tasks.ignored import ignored_files
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
 from benchflow.tasks.pack import entries
-from benchflow.tasks.problems import KeyPath, Kind, Problem, ProblemError, Problems, did_you_mean, dotted
 from benchflow.tasks.published import published_key
 from benchflow.tasks.reward_table import normalise_reward, with_rubrics
 from benchflow.tasks.rubric_file import rubrics_of
 from benchflow.tasks.scenes import check_extension, complete_scenes, complete_user, normalise_scenes
-from benchflow.tasks.schema import (
-    DocumentTables,
-    TaskTables,
-    booleans_as_numbers,
-    take_unknown,
-    value_errors,
-)
+from benchflow.tasks.schema import DocumentTables, TaskTables
 from benchflow.tasks.sections import Prompts, read_prompts
 from benchflow.tasks.task_spellings import Spelling, normalise_tables
-from benchflow.tasks.text import read_document, read_text, read_toml
+from benchflow.tasks.text import read_document, read_toml
 from benchflow.tasks.value_rules import check_values
 from benchflow.tasks.verifier_document import read_verifier_document
+from benchflow.user_files.problems import Kind, Problem, ProblemError, Problems, dotted
+from benchflow.user_files.user_document import read_text
+from benchflow.user_files.user_model import KeyFault, make_model
 
 Tables = TypeVar("Tables", bound=TaskTables)
 
@@ -320,33 +314,28 @@ def _validate(
     problems, file = spelling.problems, spelling.file
     before = problems.first_error
 
-    def unknown(at: KeyPath, key: str, value: Any, known: list[str]) -> None:
-        path = dotted((*at, key))
-        written = spelling.key((*at, key))
+    def report(fault: KeyFault) -> None:
+        problems.error("value", file, fault.message, key=spelling.key(fault.at), suggestion=fault.remedy)
+
+    def unknown(fault: KeyFault, value: Any) -> None:
+        path = dotted(fault.at)
+        written = spelling.key(fault.at)
         carried = published_key(path, value)
         if carried is not None:
             extra[path] = value
             if not carried.changes:
                 problems.warn("unknown-key", file, f"is not used: {carried.what}", key=written)
             return
-        hint = did_you_mean(key, known)
         if strict:
-            problems.error("unknown-key", file, "unknown key", key=written, suggestion=hint)
+            problems.error("unknown-key", file, fault.message, key=written, suggestion=fault.remedy)
         else:
             extra[path] = copy.deepcopy(value)
-            problems.warn("unknown-key", file, "unknown key, kept and not used", key=written, suggestion=hint)
+            message = f"{fault.message}; it is kept and not used"
+            problems.warn("unknown-key", file, message, key=written, suggestion=fault.remedy)
 
-    take_unknown(model, raw, (), unknown)
-    for place in booleans_as_numbers(model, raw, ()):
-        problems.error("value", file, "must be a number, not true or false", key=spelling.key(place))
-    try:
-        tables = model.model_validate(raw)
-    except ValidationError as error:
-        for place, message in value_errors(error, raw):
-            problems.error("value", file, message, key=spelling.key(place))
+    tables = make_model(model, raw, report, unknown=unknown)
+    if tables is None:
         return None
-    for place in non_finite(tables):
-        problems.error("value", file, "must be a finite number", key=spelling.key(place))
     check_values(tables, spelling, native=strict)
     return tables if problems.first_error is before else None
 

@@ -21,12 +21,14 @@ from benchflow.contracts.task import Task
 from benchflow.errors import StoreError, TaskError
 from benchflow.tasks.layout import ORACLE_DIRS, VERIFIER_DIRS
 from benchflow.tasks.load import load_task
-from benchflow.tasks.problems import KeyPath, Problems, dotted
 from benchflow.tasks.reward_table import normalise_reward
-from benchflow.tasks.schema import TaskTables, take_unknown
+from benchflow.tasks.schema import TaskTables
 from benchflow.tasks.sections import has_reserved_heading
 from benchflow.tasks.task_spellings import Spelling, normalise_tables
-from benchflow.tasks.text import read_text, read_toml
+from benchflow.tasks.text import read_toml
+from benchflow.user_files.problems import Problems, dotted
+from benchflow.user_files.user_document import read_text
+from benchflow.user_files.user_model import take_unknown
 
 
 class MigrationReport(Model):
@@ -106,11 +108,8 @@ def _document(root: Path, task: Task) -> tuple[str, list[str]]:
     raw = normalise_tables(read_toml(file), spelling, native=False)
     normalise_reward(raw, spelling)
     extra: dict[str, Any] = {}
-
-    def keep(at: KeyPath, key: str, value: Any, known: list[str]) -> None:
-        extra[dotted((*at, key))] = copy.deepcopy(value)
-
-    take_unknown(TaskTables, raw, (), keep)
+    for fault, value in take_unknown(TaskTables, raw):
+        extra[dotted(fault.at)] = copy.deepcopy(value)
     _move_rubric(raw)
     if extra:
         raw["benchflow"] = {"compat_extra": extra}

@@ -11,9 +11,9 @@ from typing import Any, get_args
 from benchflow.contracts.reward import AggregatePolicy, RewardFuncSpec, RewardTable, Space
 from benchflow.contracts.task import Task
 from benchflow.tasks.layout import is_file
-from benchflow.tasks.problems import KeyPath, Problems, did_you_mean
 from benchflow.tasks.rubric_file import read_rubric
 from benchflow.tasks.task_spellings import Spelling, Table
+from benchflow.user_files.problems import KeyPath, Problems, did_you_mean
 
 SPACES: tuple[str, ...] = get_args(Space)
 _AT: KeyPath = ("reward",)

@@ -5,21 +5,17 @@ Also finds the rubric files that a task names. Judging is done elsewhere.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
-from pydantic import ValidationError
-
-from benchflow.contracts.base import non_finite
 from benchflow.contracts.reward import Criterion, JudgeRubric, Space
 from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import JudgeConfig, VerifierStrategy
 from benchflow.tasks.layout import is_file
-from benchflow.tasks.problems import KeyPath, Problem, ProblemError, Problems, did_you_mean, dotted
-from benchflow.tasks.schema import booleans_as_numbers, take_unknown, value_errors
-from benchflow.tasks.text import read_text, read_toml
+from benchflow.user_files.problems import KeyPath, ProblemError, Problems, dotted
+from benchflow.user_files.user_document import UserDocument, read_text
+from benchflow.user_files.user_model import KeyFault, make_model
 
 _RESERVED = frozenset({"reward", *get_args(Space)})
 """Names of other numbers in a verifier's result, which no criterion may have as its id."""
@@ -53,35 +49,11 @@ def read_rubric(path: Path, problems: Problems, *, strict: bool) -> JudgeRubric 
         strict: Report an unknown key as an error; otherwise as a warning, and the key is not used.
     """
     try:
-        raw = _read_json(path) if path.suffix == ".json" else read_toml(path)
+        raw = UserDocument(path, read_text(path), "json" if path.suffix == ".json" else "toml").table
     except ProblemError as error:
         problems.extend([error.problem])
         return None
     return _Reading(path, problems, strict).rubric(raw)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Raise `ProblemError` for anything else, duplicate keys and NaN."""
-
-    def fail(message: str, key: str | None = None) -> NoReturn:
-        raise ProblemError(Problem(severity="error", kind="parse", file=str(path), key=key, message=message))
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            fail("is given twice", next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1))
-        return table
-
-    text = read_text(path)
-    try:
-        raw = json.loads(text, object_pairs_hook=unique, parse_constant=lambda word: fail(f"{word} is not a number"))
-    except RecursionError:
-        fail("is nested too deeply")
-    except ValueError as error:
-        fail(f"is not valid JSON: {error}")
-    if not isinstance(raw, dict):
-        fail("must be an object with a list of criteria")
-    return raw
 
 
 class _Reading:
@@ -95,20 +67,15 @@ class _Reading:
         """Return the parsed file as a rubric; None if that adds an error to the problems. Changes `raw`."""
         before = self.problems.first_error
         self._normalise(raw)
-        take_unknown(JudgeRubric, raw, (), self._unknown)
-        for place in booleans_as_numbers(JudgeRubric, raw, ()):
-            self._error(place, "must be a number, not true or false")
-        if not raw.get("criteria"):
-            self._error((), "has no criteria", "write `[[criterion]]` and, below it, a `description`")
+
+        def report(fault: KeyFault) -> None:
+            if fault.at == ("criteria",) and not raw["criteria"]:
+                fault = KeyFault((), "has no criteria", "write `[[criterion]]` and, below it, a `description`")
+            self._error(*fault)
+
+        rubric = make_model(JudgeRubric, raw, report, unknown=self._unknown)
+        if rubric is None:
             return None
-        try:
-            rubric = JudgeRubric.model_validate(raw)
-        except ValidationError as error:
-            for place, message in value_errors(error, raw):
-                self._error(place, message)
-            return None
-        for place in non_finite(rubric):
-            self._error(place, "must be a finite number")
         for index, criterion in enumerate(rubric.criteria):
             self._check(criterion, ("criteria", index))
         if not any(criterion.weight for criterion in rubric.criteria):
@@ -191,12 +158,13 @@ class _Reading:
                 suggestion=f"use one of {', '.join(space for space in get_args(Space) if space != 'latent')}",
             )
 
-    def _unknown(self, at: KeyPath, key: str, _: Any, known: list[str]) -> None:
-        place, hint = self._key((*at, key)), did_you_mean(key, known)
+    def _unknown(self, fault: KeyFault, _: Any) -> None:
+        place = self._key(fault.at)
         if self.strict:
-            self.problems.error("unknown-key", self.path, "unknown key", key=place, suggestion=hint)
+            self.problems.error("unknown-key", self.path, fault.message, key=place, suggestion=fault.remedy)
         else:
-            self.problems.warn("unknown-key", self.path, "unknown key, not used", key=place, suggestion=hint)
+            message = f"{fault.message}; it is not used"
+            self.problems.warn("unknown-key", self.path, message, key=place, suggestion=fault.remedy)
 
     def _error(self, at: KeyPath, message: str, suggestion: str | None = None) -> None:
         self.problems.error("value", self.path, message, key=self._key(at) or None, suggestion=suggestion)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.task import SceneSpec, TurnSpec, UserSpec
-from benchflow.tasks.problems import Problems, did_you_mean
 from benchflow.tasks.schema import DocumentTables, SceneTable
 from benchflow.tasks.sections import Prompts
+from benchflow.user_files.problems import Problems, did_you_mean
 
 
 def normalise_scenes(raw: dict[str, Any]) -> None:
@@ -170,6 +170,5 @@ def _check_mapping(value: Any, key: str, known: tuple[str, ...], file: Path, pro
         return
     for name in value:
         if name not in known:
-            problems.error(
-                "unknown-key", file, "unknown key", key=f"{key}.{name}", suggestion=did_you_mean(name, known)
-            )
+            hint = did_you_mean(name, known)
+            problems.error("unknown-key", file, "is not a known key", key=f"{key}.{name}", suggestion=hint)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchflow.contracts.base import Model
-from benchflow.tasks.problems import ProblemError, Problems
-from benchflow.tasks.text import read_text
+from benchflow.user_files.problems import ProblemError, Problems
+from benchflow.user_files.user_document import read_text
 
 _RESERVED = re.compile(r"##[ \t]+(prompt|user-persona|role:\s*(.+?)|scene:\s*(.+?))[ \t]*#*[ \t]*", re.IGNORECASE)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")

@@ -10,8 +10,8 @@ from benchflow.tasks.environments import manifest_of
 from benchflow.tasks.find import find_tasks
 from benchflow.tasks.layout import check_shebang
 from benchflow.tasks.load import read_task
-from benchflow.tasks.problems import Problem, Problems
 from benchflow.tasks.support import Missing, file_of, unsupported_features
+from benchflow.user_files.problems import Problem, Problems
 
 
 def check(path: Path, *, strict: bool = False, context_root: Path | None = None) -> list[Problem]:

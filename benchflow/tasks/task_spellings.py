@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.references import escape_references, is_reference
-from benchflow.tasks.problems import KeyPath, Problems, dotted
+from benchflow.user_files.problems import KeyPath, Problems, dotted
 
 Table = dict[str, Any]
 

@@ -9,10 +9,10 @@ from benchflow.contracts.sandbox import NetworkMode
 from benchflow.contracts.sandbox_config import SandboxConfig
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.contracts.verifier import VerifierConfig
-from benchflow.tasks.problems import KeyPath
 from benchflow.tasks.reward_table import check_reward
 from benchflow.tasks.schema import DocumentTables, TaskTables
 from benchflow.tasks.task_spellings import Spelling
+from benchflow.user_files.problems import KeyPath
 
 SCHEMA_VERSIONS = ("1", "1.0", "1.1", "1.2", "1.3", "1.4")
 

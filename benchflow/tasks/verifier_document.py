@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from benchflow.contracts.base import Model, non_finite
+from benchflow.contracts.base import Model
 from benchflow.contracts.verifier import VerifierDocument, VerifierOutputs, VerifierStrategy
 from benchflow.tasks.layout import is_dir, is_file
-from benchflow.tasks.problems import KeyPath, Kind, ProblemError, Problems, did_you_mean, dotted
-from benchflow.tasks.schema import booleans_as_numbers, take_unknown, value_errors
 from benchflow.tasks.sections import read_prompts
-from benchflow.tasks.text import read_document, read_text
+from benchflow.tasks.text import read_document
+from benchflow.user_files.problems import Kind, ProblemError, Problems, did_you_mean, dotted
+from benchflow.user_files.user_document import read_text
+from benchflow.user_files.user_model import KeyFault, make_model
 
 
 class _Verifier(Model):
@@ -109,20 +108,10 @@ def _validate(raw: dict[str, Any], path: Path, problems: Problems) -> _Frontmatt
     """Return the frontmatter as its model; None if that adds an error to `problems`."""
     before = problems.first_error
 
-    def unknown(at: KeyPath, key: str, _: Any, known: list[str]) -> None:
-        problems.error("unknown-key", path, "unknown key", key=dotted((*at, key)), suggestion=did_you_mean(key, known))
+    def report(fault: KeyFault, kind: Kind = "value") -> None:
+        problems.error(kind, path, fault.message, key=dotted(fault.at), suggestion=fault.remedy)
 
-    take_unknown(_Frontmatter, raw, (), unknown)
-    for place in booleans_as_numbers(_Frontmatter, raw, ()):
-        problems.error("value", path, "must be a number, not true or false", key=dotted(place))
-    try:
-        found = _Frontmatter.model_validate(raw)
-    except ValidationError as error:
-        for place, message in value_errors(error, raw):
-            problems.error("value", path, message, key=dotted(place))
-        return None
-    for place in non_finite(found):
-        problems.error("value", path, "must be a finite number", key=dotted(place))
+    found = make_model(_Frontmatter, raw, report, unknown=lambda fault, _: report(fault, "unknown-key"))
     return found if problems.first_error is before else None
 
 

@@ -5,33 +5,20 @@ All faults become a `ConfigError` that names the file, the key and the remedy.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from benchflow.contracts import agent_record as contract
 from benchflow.contracts.agent import RolloutAgent
 from benchflow.contracts.agent_record import AgentRecord
 from benchflow.errors import BenchFlowError, ConfigError
-from benchflow.foreign_text import load_toml
 from benchflow.user_code import import_anew
+from benchflow.user_files.problems import ProblemError
+from benchflow.user_files.user_document import UserDocument
+from benchflow.user_files.user_model import require_model
 
 _CHAT = {"api": "openai-chat", "providers": ["openai"], "credentials": ["OPENAI_API_KEY"]}
 """Endpoint of agents that are Python code of the worker."""
-
-_TABLES: dict[str, tuple[type[BaseModel], ...]] = {
-    "install": (contract.NodeInstall, contract.PythonInstall),
-    "endpoints": (contract.AgentEndpoint,),
-    "files": (contract.ConfigFile,),
-    "model": (contract.ChoiceChannel,),
-    "effort": (contract.ChoiceChannel,),
-    "session": (contract.SessionTraits,),
-}
-"""Models of a record's tables, for suggestions of known keys."""
 
 
 def parse_record(text: str, source: str) -> AgentRecord:
@@ -42,10 +29,9 @@ def parse_record(text: str, source: str) -> AgentRecord:
         source: Name of the file, for errors and for `bench agent show`.
     """
     try:
-        table = load_toml(text)
-    except ValueError as error:
-        # Not only errors of TOML: Python refuses integers of more digits than it converts.
-        raise ConfigError(f"is not TOML: {error}", file=source, remedy="mend the line that it names") from error
+        table = UserDocument(source, text, "toml", has_dates=False).table
+    except ProblemError as error:
+        raise error.as_error(ConfigError) from error
     if "source" in table:
         raise ConfigError("is not a known key", file=source, key="source", remedy="remove it")
     return _record(table | {"source": source}, source)
@@ -128,32 +114,4 @@ def _made(found: Any, path: str) -> AgentRecord:
 
 
 def _record(table: dict[str, Any], source: str) -> AgentRecord:
-    try:
-        return AgentRecord.model_validate(table)
-    except ValidationError as error:
-        # A missing key is often a misspelled one, whose error says more.
-        first = min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
-        raise _config_error(first, source) from error
-
-
-def _config_error(details: ErrorDetails, source: str) -> ConfigError:
-    # A union inserts the name of its branch between a field and its own keys.
-    at = [part for part in details["loc"] if part not in ("node", "python", "str", "dict[str,any]")]
-    key = ".".join(str(part) for part in at) or None
-    if details["type"] == "extra_forbidden":
-        return ConfigError("is not a known key", file=source, key=key, remedy=_nearest(at))
-    if details["type"] == "missing":
-        return ConfigError("is missing", file=source, key=key, remedy=f"add `{at[-1]}`")
-    message = details["msg"].removeprefix("Value error, ")
-    given = details["input"]
-    remedy = f"change {given!r}" if isinstance(given, str | int | float | bool) else None
-    return ConfigError(f"{message[:1].lower()}{message[1:]}", file=source, key=key, remedy=remedy)
-
-
-def _nearest(at: list[int | str]) -> str:
-    """Return the remedy for an unknown key: the most similar known one, or all."""
-    tables = [part for part in at[:-1] if isinstance(part, str)]
-    kinds = _TABLES.get(tables[-1], ()) if tables else (AgentRecord,)
-    known = [name for kind in kinds for name in kind.model_fields]
-    near = difflib.get_close_matches(str(at[-1]), known, n=1)
-    return f"did you mean `{near[0]}`?" if near else f"remove it; known are: {', '.join(known)}"
+    return require_model(AgentRecord, table, lambda fault: fault.as_error(ConfigError, source))

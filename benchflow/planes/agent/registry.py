@@ -12,7 +12,6 @@ The prefix `acpx/` before any of these names puts acpx before the agent.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import sys
@@ -27,6 +26,7 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.acpx import PREFIX, acpx_record
 from benchflow.planes.agent.agent_record_files import load_record, parse_record
+from benchflow.user_files.problems import nearest
 
 GROUP = "benchflow.agents"
 """Group of the entry points of agents."""
@@ -92,8 +92,8 @@ def _find(name: str, prefix: str) -> AgentRecord:
         if name in record.aliases:
             return record
     known = [*agents, *(alias for record in agents.values() for alias in record.aliases)]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean '{prefix}{near[0]}'? " if near else ""
+    near = nearest(name, known)
+    hint = f"did you mean '{prefix}{near}'? " if near else ""
     listed = ", ".join([*agents, f"{PREFIX}AGENT"])
     raise ConfigError(f"there is no agent '{prefix}{name}'", key="agent", remedy=f"{hint}bench agent list: {listed}")
 

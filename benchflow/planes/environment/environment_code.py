@@ -8,13 +8,12 @@ import json
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from benchflow.contracts.environment import EnvironmentRef, ForwardEnv, Manifest, Readiness, StateTable, TaskSelection
+from benchflow.contracts.environment import EnvironmentRef, Manifest, StateTable, TaskSelection
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import ConfigError
 from benchflow.planes.environment.rules import problems_of
 from benchflow.user_code import import_anew, import_for_job
+from benchflow.user_files.user_model import KeyFault, require_model
 
 GROUP = "benchflow.environments"
 """Entry points by which installed packages declare environments."""
@@ -95,24 +94,17 @@ def describe_environment(environment: type[StatefulEnvironment], code: str) -> M
         "owns_lifecycle": False,
         "keep_alive": environment.keep_alive,
         "isolation": environment.isolation,
+        # Rollouts that share a sandbox have different tasks: the id goes into each command's environment.
+        "task_selection": TaskSelection(inject_into="exec"),
+        "readiness": {"timeout_sec": environment.readiness_timeout_sec},
+        "forward_env": {"keys": environment.forward_env},
+        "state": StateTable() if environment.is_stateful else None,
     }
-    try:
-        declared = Manifest.model_validate(values)
-        declared = declared.model_copy(
-            update={
-                # Rollouts that share a sandbox have different tasks: the id goes into each command's environment.
-                "task_selection": TaskSelection(inject_into="exec"),
-                "readiness": Readiness(timeout_sec=environment.readiness_timeout_sec),
-                "forward_env": ForwardEnv(keys=tuple(environment.forward_env)),
-                "state": StateTable() if environment.is_stateful else None,
-            }
-        )
-    except (ValidationError, TypeError) as error:
-        text = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            text = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-        raise ConfigError(f"{code} has a wrong attribute: {text}", key=key, remedy="correct the class") from error
+
+    def error(fault: KeyFault) -> ConfigError:
+        return ConfigError(f"{code} has a wrong attribute: {fault}", key=key, remedy="correct the class")
+
+    declared = require_model(Manifest, values, error)
     # The rules require an image, and services if the entrypoint does not start them; a class need declare neither.
     as_manifest = declared.model_copy(update={"owns_lifecycle": True, "image": declared.image or "task"})
     for at, message, remedy in problems_of(as_manifest, {}):

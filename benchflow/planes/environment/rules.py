@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchflow.contracts.environment import Manifest
-from benchflow.planes.environment.document import KeyPath
+from benchflow.user_files.problems import KeyPath
 
 Problem = tuple[KeyPath, str, str]
 """Key within the table `environment`; message; remedy."""

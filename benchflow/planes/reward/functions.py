@@ -6,19 +6,20 @@ A built-in is imported at its first use; `module:Class` only if an installed pac
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from functools import reduce
 from importlib.metadata import entry_points
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
 from benchflow.contracts.allowed_code import allowing, is_allowed
 from benchflow.contracts.reward import RewardFunc, RewardFuncSpec, RewardTable, Space
 from benchflow.errors import TaskError
+from benchflow.user_files.problems import did_you_mean, dotted
+from benchflow.user_files.user_model import booleans_as_numbers, faults_of, take_unknown
 
 GROUP = "benchflow.rewards"
 SPACES: tuple[str, ...] = get_args(Space)
@@ -43,6 +44,9 @@ BUILT_IN: dict[str, str] = {
 }
 """Import paths (`module:Class`) of the built-in reward functions, by type."""
 
+_CLAIMS = ("claimed_files", "claimed_success")
+"""Options that `reasoning-checks` once had. Regular expressions found less than a quarter of the claims in answers."""
+
 
 def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: Collection[str] = ()) -> RewardFunc:
     """Construct the reward function that a row of `reward.funcs` declares.
@@ -56,22 +60,29 @@ def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: C
     Raises:
         TaskError: The type is unknown, not allowed or no reward function, or an option is unknown or has a wrong value.
     """
-    at = f"reward.funcs[{index}]"
-    make = _find(spec.type, file, f"{at}.type", allowed)
+    at = ("reward", "funcs", index)
+    make = _find(spec.type, file, dotted((*at, "type")), allowed)
+    kind: Any = make
+    for fault, _ in take_unknown(kind, dict(spec.options), at):
+        refusal = fault.as_error(TaskError, file)
+        if fault.at[-1] in _CLAIMS:
+            refusal.remedy = "remove it: only a judge reads claims (`type: reasoning-judge`)"
+        raise refusal
+    for fault in booleans_as_numbers(kind, spec.options, at):
+        raise fault.as_error(TaskError, file)
     # A function with an option `name` gets the row's name.
-    named = {"name": spec.name} if "name" in _options_of(make) else {}
+    has_name = is_dataclass(make) and "name" in (field.name for field in fields(make))
     try:
-        function = make(**named | spec.options)
+        function = make(**({"name": spec.name} if has_name else {}) | spec.options)
     except ValidationError as error:
-        _refuse_options(error, make, file, at)
+        fault = next(faults_of(error, spec.options))
+        raise fault._replace(at=(*at, *fault.at)).as_error(TaskError, file) from error
     except TaskError:
         raise
     except Exception as error:
-        raise TaskError(
-            f"{spec.type!r} cannot be made with these options: {type(error).__name__}: {error}", file=file, key=at
-        ) from error
-    _refuse_booleans(function, spec.options, file, at)
-    _expect_space(function, spec, file, f"{at}.type")
+        message = f"{spec.type!r} cannot be made with these options: {type(error).__name__}: {error}"
+        raise TaskError(message, file=file, key=dotted(at)) from error
+    _expect_space(function, spec, file, dotted((*at, "type")))
     return function
 
 
@@ -124,7 +135,7 @@ def _check_aggregate(table: RewardTable, functions: dict[str, Any], file: str) -
                 "no function of `reward.funcs` reports it",
                 file=file,
                 key=f"reward.aggregate.weights.{metric}",
-                remedy=_nearest(metric, known),
+                remedy=did_you_mean(metric, known),
             )
 
 
@@ -154,7 +165,7 @@ def _locate(kind: str, file: str, key: str) -> tuple[Origin, str]:
     if ":" in kind:
         return "installed" if kind in points.values() else "named", kind
     raise TaskError(
-        f"there is no reward function {kind!r}", file=file, key=key, remedy=_nearest(kind, {*BUILT_IN, *points})
+        f"there is no reward function {kind!r}", file=file, key=key, remedy=did_you_mean(kind, {*BUILT_IN, *points})
     )
 
 
@@ -199,50 +210,8 @@ def _expect_space(function: object, spec: RewardFuncSpec, file: str, key: str) -
     space = getattr(function, "space", "output")
     if space not in SPACES:
         raise TaskError(
-            f"{spec.type!r} says that its space is {space!r}", file=file, key=key, remedy=_nearest(str(space), SPACES)
+            f"{spec.type!r} says that its space is {space!r}",
+            file=file,
+            key=key,
+            remedy=did_you_mean(str(space), SPACES),
         )
-
-
-# --- options --------------------------------------------------------------------------------------------
-
-_CLAIMS = ("claimed_files", "claimed_success")
-"""Options that `reasoning-checks` once had. Regular expressions found less than a quarter of the claims in answers."""
-
-
-def _refuse_options(error: ValidationError, make: Any, file: str, at: str) -> NoReturn:
-    """Raise the `TaskError` for the first problem of a function's options."""
-    detail = error.errors(include_url=False)[0]
-    key = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])
-    if detail["type"] == "unexpected_keyword_argument":
-        option = str(detail["loc"][-1])
-        remedy = _nearest(option, _options_of(make))
-        if option in _CLAIMS:
-            remedy = "remove it: only a judge reads claims (`type: reasoning-judge`)"
-        raise TaskError("unknown key", file=file, key=key, remedy=remedy) from error
-    if detail["type"] in ("missing", "missing_argument"):
-        raise TaskError("is required", file=file, key=key) from error
-    message = str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-    shown = repr(detail["input"])
-    # An error without a location is about all options together: their values are not quoted.
-    if detail["loc"] and len(shown) <= 80:
-        message += f", not {shown}"
-    raise TaskError(message, file=file, key=key) from error
-
-
-def _options_of(make: object) -> list[str]:
-    return [field.name for field in fields(make)] if isinstance(make, type) and is_dataclass(make) else []
-
-
-def _refuse_booleans(function: object, options: dict[str, Any], file: str, at: str) -> None:
-    """Raise `TaskError` for a boolean given for a number, into which pydantic would convert it."""
-    for name, value in options.items():
-        taken = getattr(function, name, None)
-        if isinstance(value, bool) and isinstance(taken, int | float) and not isinstance(taken, bool):
-            raise TaskError("must be a number, not true or false", file=file, key=f"{at}.{name}")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy that names the known word most like this one, or else all known words."""
-    words = sorted(known)
-    close = difflib.get_close_matches(word, words, n=1)
-    return f"did you mean `{close[0]}`?" if close else "known here: " + ", ".join(words)

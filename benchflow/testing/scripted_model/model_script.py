@@ -26,12 +26,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from benchflow.contracts.base import Model
 from benchflow.errors import ConfigError
 from benchflow.testing.scripted_model.model_request import DialectName
+from benchflow.user_files.problems import ProblemError
+from benchflow.user_files.user_document import UserDocument, read_text
+from benchflow.user_files.user_model import require_model
 
 Finish = Literal["stop", "length", "tools", "filtered"]
 """Reason why the model stops."""
@@ -232,9 +234,9 @@ class Script(Model):
         """Read a script file. Raise `ConfigError`, with the file and the key, for one that is no script."""
         path = Path(path)
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"cannot be read as YAML: {error}", file=str(path)) from error
+            data = UserDocument(path, read_text(path), "yaml").data
+        except ProblemError as error:
+            raise error.as_error(ConfigError) from error
         return cls.parse(data, file=str(path))
 
     @classmethod
@@ -256,13 +258,4 @@ class Script(Model):
                 file=file,
                 remedy="start with `replies:` and a list under it",
             )
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ConfigError(
-                first["msg"],
-                file=file,
-                key=".".join(str(part) for part in first["loc"]),
-                remedy="the keys of a script are documented in benchflow.testing.scripted_model.model_script",
-            ) from error
+        return require_model(cls, dict(data), lambda fault: fault.as_error(ConfigError, file))

@@ -146,10 +146,10 @@ def test_a_python_callable_sees_the_request_and_makes_the_reply() -> None:
 def test_a_wrong_script_is_refused_by_file_and_key(tmp_path: Path) -> None:
     file = tmp_path / "script.yaml"
     for text, problem in [
-        ("replies: [{txt: hello}]", "replies.0.txt"),
+        ("replies: [{txt: hello}]", r"replies\[0\].txt"),
         ("replies: [{tools: [{arguments: {}}]}]", "either `tool` .generic. or `name`"),
         ("just text", "a mapping or a list"),
-        ("replies: [", "cannot be read as YAML"),
+        ("replies: [", "is not valid YAML"),
     ]:
         file.write_text(text)
         with pytest.raises(ConfigError, match=problem) as error:

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "process_identity": set(),
     "addresses": set(),
     "paths": set(),
-    "foreign_text": set(),
+    "user_files": {"confined", "contracts", "errors"},
     "stored_files": {"confined", "errors"},
     "log": {"log_files", "sanitise"},
     "log_files": {"host_files"},
@@ -40,10 +40,10 @@ ALLOWED: dict[str, set[str]] = {
     "references": set(),
     "user_code": {"errors"},
     "secrets": {"confined", "contracts", "errors", "host_files", "paths", "references"},
-    "tasks": {"archive_reader", "confined", "contracts", "errors", "foreign_text", "host_files", "references"},
+    "tasks": {"archive_reader", "confined", "contracts", "errors", "host_files", "references", "user_files"},
     "sanitise": set(),
     "trajectories": {"contracts", "errors", "host_files", "paths", "sanitise", "stored_files"},
-    "branching": {"contracts", "errors", "trajectories"},
+    "branching": {"contracts", "errors", "trajectories", "user_files"},
     # The gateway and the scripted model read the same requests, and neither may know the other.
     "llm_apis": {"contracts"},
     "gateway": {
@@ -51,11 +51,11 @@ ALLOWED: dict[str, set[str]] = {
         *("stack_processes", "trajectories"),
     },
     "planes": {
-        *("addresses", "archive_reader", "confined", "contracts", "errors", "foreign_text", "host_files", "paths"),
-        *("process_identity", "stored_files", "user_code"),
+        *("addresses", "archive_reader", "confined", "contracts", "errors", "host_files", "paths"),
+        *("process_identity", "stored_files", "user_code", "user_files"),
     },
     "checkpoints": {"contracts", "errors"},
-    "testing": {"contracts", "errors", "llm_apis", "planes", "store"},
+    "testing": {"contracts", "errors", "llm_apis", "planes", "store", "user_files"},
     "results": {"contracts", "errors", "host_files", "paths", "stored_files", "trajectories"},
     "workflows": {
         *("branching.policies", "contracts", "errors", "sanitise", "trajectories.growth", "trajectories.state_values"),
@@ -100,7 +100,7 @@ ALLOWED: dict[str, set[str]] = {
     "rubric": {"contracts", "errors", "planes", "rescoring", "tasks", "trajectories"},
     "rollout": {"config_file", "contracts", "errors", "jobs", "paths", "trajectories"},
     "runtime": {"contracts", "errors", "rollout"},
-    "config_file": {"contracts", "errors", "tasks"},
+    "config_file": {"contracts", "errors", "user_files"},
     "_utils": {"config_file"},
     "__init__": {
         "contracts",

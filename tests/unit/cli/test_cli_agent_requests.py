@@ -49,7 +49,7 @@ def keyless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["--agent-import-path", "no_such_package:Agent"], "agent: no_such_package:Agent cannot be imported"),
         ([*CLAUDE, "--agent-env", "A-B=1"], "'A-B=1' names no variable"),
         ([*CLAUDE, "--permissions", "maybe"], "--permissions"),
-        ([*CLAUDE, "--agent-idle-timeout", "0"], "--agent-idle-timeout: input should be greater than 0"),
+        ([*CLAUDE, "--agent-idle-timeout", "0"], "--agent-idle-timeout: must be greater than 0"),
     ],
 )
 def test_a_request_that_an_agent_cannot_be_given_is_refused(

@@ -79,11 +79,12 @@ def test_a_jobs_file_and_a_rollouts_say_it_as_a_table_in_short_or_by_another_fil
 @pytest.mark.parametrize(
     ("said", "key", "message", "remedy"),
     [
-        ("{policy: {kind: grup}}", "branch.policy", "no branch policy 'grup'", "did you mean `group`?"),
-        ("{policy: group}", "branch.policy", "names no branch policy", "kind: group"),
+        ("{policy: {kind: grup}}", "branch.policy.kind", "or 'none', not 'grup'", "did you mean `group`?"),
+        ("{policy: group}", "branch.policy", "must be a table, not 'group'", "`branch.policy` and its keys"),
+        ("{policy: {n: 3}}", "branch.policy.kind", "is missing", "add `kind`"),
         ("{policy: {kind: group, m: 2}}", "branch.policy.m", "not a known key", "at, kind, n"),
         ("{policy: {kind: group, n: 1}}", "branch.policy.n", "greater than or equal to 2", ""),
-        ("{policy: {kind: after_steps, steps: [1], n: x}}", "branch.policy.n", "valid integer", "change 'x'"),
+        ("{policy: {kind: after_steps, steps: [1], n: x}}", "branch.policy.n", "must be a whole number", "change 'x'"),
         ("{policy: {kind: after_steps, steps: [1], n: [4, 0]}}", "branch.policy.n[1]", "or equal to 1", "change 0"),
         ("{policy: {kind: group}, depth: 1}", "branch.depth", "not a known key", "max_depth"),
         ("{}", "branch.policy", "is missing", ""),
@@ -105,7 +106,7 @@ REFUSED = {
     "group:m=2": ("--branch", "group has no 'm'"),
     "group:n": ("--branch", "'n' is no KEY=VALUE"),
     "group:n=2,n=3": ("--branch", "'n' is given twice"),
-    "group:n=two": ("--branch", "valid integer"),
+    "group:n=two": ("--branch", "whole number"),
     "nowhere.yaml": (None, "cannot be read"),
     # What cannot be with this task.
     "after_steps:steps=2": ("branch.policy", "the task has 2 steps"),

@@ -59,7 +59,7 @@ def test_a_file_says_it_in_short_or_as_a_table(tmp_path: Path) -> None:
         ("grpo:depths=0", "grpo has no 'depths'"),
         ("grpo:n", "'n' is no KEY=VALUE"),
         ("grpo:n=2,n=3", "'n' is given twice"),
-        ("grpo:n=1", "n: input should be greater than or equal to 2"),
+        ("grpo:n=1", "n: must be greater than or equal to 2"),
         ("value", "depths: is missing"),
         ("value:depths=1+1", "the depth 1 is given twice"),
     ],
@@ -73,8 +73,8 @@ def test_what_is_no_mode_is_refused_by_name(said: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("said", "key", "message"),
     [
-        ("{kind: gropo}", "mode", "there is no mode 'gropo'"),
-        ("{n: 3}", "mode", "names no mode"),
+        ("{kind: gropo}", "mode.kind", "must be 'grpo' or 'value', not 'gropo'"),
+        ("{n: 3}", "mode.kind", "is missing"),
         ("{kind: grpo, m: 3}", "mode.m", "is not a known key"),
         ("{kind: value, depths: [0], n: 0}", "mode.n", "greater than or equal to 1"),
         ("gropo", "mode", "there is no mode 'gropo'"),

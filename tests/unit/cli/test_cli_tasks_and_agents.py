@@ -32,7 +32,7 @@ def test_a_reward_function_that_cannot_be_made_is_a_problem(bench: Bench, task: 
     file.write_text(file.read_text().replace("---\n", "---\nreward: {funcs: [{type: call-budget, max_cals: 3}]}\n", 1))
     ran = bench("tasks", "check", task)
     assert ran.status == 1
-    assert f"{file}\n  error: reward.funcs[0].max_cals: unknown key" in ran.out
+    assert f"{file}\n  error: reward.funcs[0].max_cals: is not a known key" in ran.out
     assert "did you mean `max_calls`?" in ran.out
 
 

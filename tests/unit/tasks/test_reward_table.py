@@ -95,7 +95,7 @@ WRONG = [
     ("reward: 3", "reward", "not 3"),
     ("reward: {funcs: 3}", "reward.funcs", "not 3"),
     ("reward: {funcs: [asked]}", "reward.funcs[0]", "'asked'"),
-    ("reward: {funcs: [{tools: [a]}]}", "reward.funcs[0].type", "required"),
+    ("reward: {funcs: [{tools: [a]}]}", "reward.funcs[0].type", "is missing"),
     ("reward: {funcs: [{type: 3}]}", "reward.funcs[0].type", "not 3"),
     ("reward: {funcs: [{type: ' '}]}", "reward.funcs[0].type", "empty"),
     ("reward: {funcs: [{type: asked, name: ''}]}", "reward.funcs[0].name", "empty"),

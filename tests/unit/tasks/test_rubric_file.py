@@ -12,8 +12,8 @@ import pytest
 from benchflow.contracts.reward import Criterion, JudgeRubric, RubricJudge, RubricScoring
 from benchflow.errors import TaskError, UnsupportedFeatureError
 from benchflow.tasks import load_task, read_task
-from benchflow.tasks.problems import Problems
 from benchflow.tasks.rubric_file import load_rubric, read_rubric
+from benchflow.user_files.problems import Problems
 
 Builder = Callable[..., Path]
 
@@ -130,8 +130,8 @@ def test_ids_that_are_made_are_made_unique(tmp_path: Path) -> None:
     ("text", "kind", "key", "message"),
     [
         ("[[criterion]]\nid = 'a'\n" + SMALL, TaskError, "criterion[1].id", "two criteria are called 'a'"),
-        (SMALL + "colour = 'red'\n", TaskError, "criterion[0].colour", "unknown key"),
-        (SMALL + "[judge]\nmodle = 'x'\n", TaskError, "judge.modle", "unknown key"),
+        (SMALL + "colour = 'red'\n", TaskError, "criterion[0].colour", "is not a known key"),
+        (SMALL + "[judge]\nmodle = 'x'\n", TaskError, "judge.modle", "is not a known key"),
         (SMALL + "type = 'ternary'\n", TaskError, "criterion[0].type", "'binary', 'likert' or 'numeric'"),
         (SMALL + "weight = -1\n", TaskError, "criterion[0].weight", "greater than or equal to 0"),
         (SMALL + "weight = true\n", TaskError, "criterion[0].weight", "not true or false"),
@@ -143,7 +143,7 @@ def test_ids_that_are_made_are_made_unique(tmp_path: Path) -> None:
         (SMALL + "match_criteria = 'x'\n", TaskError, "criterion[0].match_criteria", "same as `description`"),
         ("[[criterion]]\nid = 'reward'\n", TaskError, "criterion[0].id", "another number"),
         ("[[criterion]]\nid = 'a b'\n", TaskError, "criterion[0].id", "can't be an id"),
-        ("[[criterion]]\nid = 'a'\n", TaskError, "criterion[0].description", "is required"),
+        ("[[criterion]]\nid = 'a'\n", TaskError, "criterion[0].description", "is missing"),
         ("[[criterion]]\ndescription = ' '\n", TaskError, "criterion[0].description", "is empty"),
         ("criterion = []\n", TaskError, None, "has no criteria"),
         ("criterion = 'x'\n", TaskError, "criterion", "list"),
@@ -167,8 +167,8 @@ def test_what_is_wrong_is_said_with_its_place(
     ("text", "message"),
     [
         ("{", "not valid JSON"),
-        ("[]", "must be an object"),
-        ('{"criteria": NaN}', "NaN is not a number"),
+        ("[]", "must be a mapping"),
+        ('{"criteria": NaN}', "must be a finite number, not nan"),
         ('{"judge": {}, "judge": {}}', "is given twice"),
         ("[" * 100_000, "nested too deeply"),
     ],
@@ -204,7 +204,7 @@ def test_a_strategys_rubric_lies_in_the_verifiers_directory_or_the_tasks(place: 
 
 def test_a_strategys_rubric_that_is_wrong_is_an_error_of_the_task(native: Builder) -> None:
     text = document("type: llm-judge, rubric: r.toml")
-    with pytest.raises(TaskError, match="unknown key") as caught:
+    with pytest.raises(TaskError, match="is not a known key") as caught:
         load_task(native(files={"verifier/verifier.md": text, "verifier/r.toml": SMALL + "x = 1\n"}))
     assert str(caught.value.file).endswith("verifier/r.toml")
 

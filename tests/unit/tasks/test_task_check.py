@@ -66,5 +66,5 @@ def test_a_path_without_a_task_is_a_problem(tmp_path: Path) -> None:
 def test_a_problem_reads_as_one_line(native: Builder) -> None:
     root = native("agnet: 1\n")
     assert [str(problem) for problem in check(root)] == [
-        f"error: {root}/task.md: agnet: unknown key (did you mean `agent`?)"
+        f"error: {root}/task.md: agnet: is not a known key (did you mean `agent`?)"
     ]

@@ -15,7 +15,7 @@ from benchflow.planes.environment.environment_manifest import read_manifest
 from benchflow.planes.sandbox.build_context import read_context
 from benchflow.tasks import check, digest_tree
 from benchflow.tasks.pack import MAX_BYTES
-from benchflow.tasks.text import read_text
+from benchflow.user_files.user_document import read_text
 
 Builder = Callable[..., Path]
 

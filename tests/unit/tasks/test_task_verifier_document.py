@@ -90,7 +90,7 @@ def test_a_verifier_md_in_tests_is_only_a_file(split: Builder) -> None:
     ("verifier", "key", "words"),
     [
         ("strategies: {}", "verifier.strategies", "no strategy"),
-        ("name: x", "verifier.strategies", "required"),
+        ("name: x", "verifier.strategies", "is missing"),
         ("strategies: {a: {type: magic}}", "verifier.strategies.a.type", "'magic'"),
         ("strategies: {a: {type: script}}", "verifier.strategies.a.command", "required"),
         ("strategies: {a: {type: llm-judge}}", "verifier.strategies.a.rubric", "required"),

@@ -104,12 +104,12 @@ def test_two_files_of_one_name_in_one_directory_are_an_error(write: Write) -> No
         (("[install]", "[instal]"), "instal", "did you mean `install`?"),
         (("packages =", "package ="), "install.package", "did you mean `packages`?"),
         (('"1.2.3"', '"^1.2.3"'), "install.packages.thing", "change '^1.2.3'"),
-        (('runtime = "node"', 'runtime = "ruby"'), "install", None),
+        (('runtime = "node"', 'runtime = "ruby"'), "install.runtime", "known here: node, python"),
         (('version = "1.0.0"\n', ""), None, None),
         (('name = "mine"', 'name = "My Agent"'), "name", "change 'My Agent'"),
         (('description = "My own."\n', ""), "description", "add `description`"),
-        (('[".mine"]', '["/root/.mine"]'), "home_dirs.0", "change '/root/.mine'"),
-        (('[".mine"]', '["../.mine"]'), "home_dirs.0", "change '../.mine'"),
+        (('[".mine"]', '["/root/.mine"]'), "home_dirs[0]", "change '/root/.mine'"),
+        (('[".mine"]', '["../.mine"]'), "home_dirs[0]", "change '../.mine'"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(
@@ -129,7 +129,7 @@ def test_what_is_wrong_in_a_file_is_named(
 
 def test_a_file_that_is_not_toml_is_named(write: Write) -> None:
     file = write("name = \n")
-    with pytest.raises(ConfigError, match="is not TOML") as caught:
+    with pytest.raises(ConfigError, match="is not valid TOML") as caught:
         all_agents()
     assert caught.value.file == str(file)
 

@@ -170,7 +170,7 @@ def http(url: str) -> str:
 WRONG = [
     # Keys.
     ("iamge = 1", 4, "iamge", "did you mean `image`?"),
-    ("environmental = 1", 4, "environmental", "known here: name, image, base_image"),
+    ("environmental = 1", 4, "environmental", "known here: base_image, forward_env, image"),
     ("[environment.sate]\npaths = []", 4, "sate", "did you mean `state`?"),
     ("[environment.readiness]\npaths = []", 5, "readiness.paths", "it belongs to [environment.state]"),
     ("timeout_sec = 3", 4, "timeout_sec", "it belongs to [environment.readiness]"),
@@ -188,8 +188,8 @@ WRONG = [
     ("state = 3", 4, "state", "write [environment.state]"),
     ("state = '/data/x.db'", 4, "state", "write [environment.state]"),
     ("[environment.services]\nname = 'a'", 4, "services", "[[environment.services]]"),
-    ("isolation = 'persistant'", 4, "isolation", 'did you mean "persistent"?'),
-    ("[environment.state]\nkind = 'postgres'", 5, "state.kind", '"sqlite"'),
+    ("isolation = 'persistant'", 4, "isolation", "did you mean `persistent`?"),
+    ("[environment.state]\nkind = 'postgres'", 5, "state.kind", "known here: sqlite"),
     ("[environment.readiness]\n\ntimeout_sec = true", 6, "readiness.timeout_sec", "change"),
     ("[environment.readiness]\ntimeout_sec = 0", 5, "readiness.timeout_sec", "change"),
     ("[environment.readiness]\ntimeout_sec = inf", 5, "readiness.timeout_sec", "give a number"),

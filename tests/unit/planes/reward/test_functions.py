@@ -111,7 +111,7 @@ def test_code_that_an_installed_package_declares_is_imported_by_either_name(
 def test_a_check_without_imports_names_what_is_not_declared(traced: Path) -> None:
     table = RewardTable(funcs=[row("tests"), TRACED], aggregate=AggregatePolicy(weights={"action": 1}))
     assert list(check_declared(table, file="t")) == [("reward.funcs[1].type", "traced_rewards:Politeness")]
-    with pytest.raises(TaskError, match="unknown key"):
+    with pytest.raises(TaskError, match="is not a known key"):
         list(check_declared(RewardTable(funcs=[TRACED, row("tests", thresold=1)]), file="t"))
     assert not traced.exists()
 
@@ -145,7 +145,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("support.own_rewards:OfNoSpace", {}, "type", "its space is 'outer'"),
     ("support.own_rewards:Politeness", {"tone": 3}, "", "TypeError"),
     ("support.own_rewards:Picky", {"pick": 1}, "", "nothing is right"),
-    ("string-match", {}, "expected", "is required"),
+    ("string-match", {}, "expected", "is missing"),
     ("string-match", {"expected": 3}, "expected", "not 3"),
     ("string-match", {"expected": "x", "match": "fuzzy"}, "match", "'exact'"),
     ("string-match", {"expected": "(", "match": "regex"}, "", "no regular expression"),
@@ -155,7 +155,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("code-exec", {}, "", "give `code` or `command`"),
     ("code-exec", {"command": "x", "timeout_sec": 0}, "timeout_sec", "greater than 0"),
     ("llm-judge", {"rubric": "rubric.toml"}, "rubric", "was not read"),
-    ("llm-judge", {"rubric": []}, "rubric.criteria", "at least 1"),
+    ("llm-judge", {"rubric": []}, "rubric", "at least 1"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Problems of a task as data: collected while it is read, and raised as a typed error where needed.
+"""Problems of a user's files as data: collected while they are read, and raised as a typed error where needed.
 
 A problem names the file, the key as the author wrote it, what is wrong and what to write instead.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from benchflow.contracts.base import Model
-from benchflow.errors import TaskError, UnsupportedFeatureError
+from benchflow.errors import BenchFlowError, TaskError, UnsupportedFeatureError
 
+E = TypeVar("E", bound=BenchFlowError)
 Severity = Literal["error", "unsupported", "warning"]
 Kind = Literal["not-found", "parse", "unknown-key", "value", "unsupported"]
 KeyPath = tuple[str | int, ...]
@@ -20,7 +21,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class Problem(Model):
-    """A problem of a task."""
+    """A problem of a file, or of a task."""
 
     severity: Severity
     """`error`: the task can't be used. `unsupported`: the task is valid, but can't be run. `warning`: it can be run."""
@@ -41,7 +42,7 @@ class Problem(Model):
     """Advice to the author, as an imperative; None if there is none."""
 
     def as_error(self) -> TaskError:
-        """Return the problem as a typed error."""
+        """Return the problem of a task as a typed error."""
         error = UnsupportedFeatureError if self.kind == "unsupported" else TaskError
         return error(self.message, file=self.file, key=self.key, remedy=self.suggestion)
 
@@ -55,10 +56,16 @@ class Problem(Model):
 class ProblemError(Exception):
     """Ends the reading of one file with a problem, which the caller collects, or raises as a typed error."""
 
-    def __init__(self, problem: Problem) -> None:
-        """Make it of the problem."""
-        self.problem = problem
+    def __init__(self, problem: Problem, line: int | None = None) -> None:
+        """Make it of the problem, and its line in the file, if that is known."""
+        self.problem, self.line = problem, line
         super().__init__(str(problem))
+
+    def as_error(self, kind: type[E]) -> E:
+        """Return the problem as an error of this type."""
+        problem = self.problem
+        remedy = problem.suggestion or "correct the file"
+        return kind(problem.message, file=problem.file, key=problem.key, remedy=remedy)
 
 
 class Problems:
@@ -118,8 +125,7 @@ class Problems:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most like `word`; None if none is like it."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return close[0] if close else None
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
