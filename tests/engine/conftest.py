@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.hall import Hall
+from support.fake_provider import FakeProvider
+from support.in_process_worker import InProcessWorker
 from support.run import namespace
-from support.theatre import Theatre
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -29,14 +29,14 @@ OPTIONS = WorkerOptions(heartbeat_every_sec=0.1, max_failures=3)
 
 
 @pytest.fixture
-async def theatre(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Theatre]:
+async def worker(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcessWorker]:
     """A worker on the server for the time of a test; what the test leaves open is terminated."""
     monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("TEMPORAL_ADDRESS", server)
     monkeypatch.setenv("TEMPORAL_NAMESPACE", namespace())
     monkeypatch.delenv("BENCHFLOW_STORE", raising=False)
-    hall = Hall()
-    monkeypatch.setitem(sandbox._made, "hall", hall)
+    provider = FakeProvider()
+    monkeypatch.setitem(sandbox._made, "hall", provider)
     target = Target(server, namespace(), embedded=False)
     client = await connect(target)
     paths = StatePaths.default()
@@ -48,9 +48,9 @@ async def theatre(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         running.push_async_callback(work.close)
         for worker in make_workers(context, records, work):
             await running.enter_async_context(worker)
-        made = Theatre(hall, tmp_path, target, context, records, monkeypatch)
+        made = InProcessWorker(provider, tmp_path, target, context, records, monkeypatch)
         yield made
-        hall.release_all()
+        provider.release_all()
         await until(lambda: _terminate_all(client, made.jobs))
 
 

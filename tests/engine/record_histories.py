@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow import errors
 from benchflow.jobs import Job
@@ -50,9 +50,9 @@ _TIMED = ("EVENT_TYPE_WORKFLOW_EXECUTION_STARTED", "EVENT_TYPE_WORKFLOW_TASK_STA
 
 
 @pytest.fixture(autouse=True)
-def recorded_options(theatre: Theatre) -> None:
+def recorded_options(worker: InProcessWorker) -> None:
     """The options that the recorded jobs begin with; they are in the histories."""
-    theatre.options(history_limit=40, host_start_timeout_sec=0.5)
+    worker.options(history_limit=40, host_start_timeout_sec=0.5)
 
 
 def without_traces_of_this_machine(value: Any, root: str) -> Any:
@@ -80,15 +80,15 @@ def without_traces_of_this_machine(value: Any, root: str) -> Any:
 
 
 class Recorder:
-    def __init__(self, theatre: Theatre) -> None:
-        self.theatre = theatre
+    def __init__(self, worker: InProcessWorker) -> None:
+        self.worker = worker
 
     async def keep(self, name: str, job: Job, rollout: str = "", *, run_id: str | None = None) -> str | None:
         """Write the history of a run; the id of the run that it continued as."""
         workflow_id = job.id + rollout
         handle = job.engine.client.get_workflow_handle(workflow_id, run_id=run_id)
         history = await handle.fetch_history()
-        raw = without_traces_of_this_machine(json.loads(history.to_json()), str(self.theatre.root))
+        raw = without_traces_of_this_machine(json.loads(history.to_json()), str(self.worker.root))
         text = json.dumps({"workflow_id": workflow_id, "history": raw}, indent=None, separators=(",", ":"))
         assert not re.search(r"pytest|/root|/home|/work", text)
         HISTORIES.mkdir(exist_ok=True)
@@ -108,49 +108,49 @@ class Recorder:
 
 
 @pytest.fixture
-async def recorder(theatre: Theatre) -> AsyncIterator[Recorder]:
-    yield Recorder(theatre)
+async def recorder(worker: InProcessWorker) -> AsyncIterator[Recorder]:
+    yield Recorder(worker)
 
 
-async def test_a_rollout_that_passes(theatre: Theatre, recorder: Recorder) -> None:
-    job = await theatre.submit()
+async def test_a_rollout_that_passes(worker: InProcessWorker, recorder: Recorder) -> None:
+    job = await worker.submit()
     await job.wait()
     await recorder.keep("rollout-passed", job, ROLLOUT)
 
 
-async def test_a_rollout_of_steps_that_stops_below_its_min_reward(theatre: Theatre, recorder: Recorder) -> None:
-    theatre.hall.reward = b"0.25"
+async def test_a_rollout_of_steps_that_stops_below_its_min_reward(worker: InProcessWorker, recorder: Recorder) -> None:
+    worker.provider.reward = b"0.25"
     steps = '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\nmin_reward = 0.5\n[[steps]]\nname = "three"\n'
     health = '[environment.healthcheck]\ncommand = "true"\n'
-    task = theatre.task(config=steps)
+    task = worker.task(config=steps)
     (task / "task.toml").write_text((task / "task.toml").read_text() + health)
     for name in ("one", "two", "three"):
         (task / "steps" / name / "solution").mkdir(parents=True)
         (task / "steps" / name / "instruction.md").write_text("Play on.\n")
         (task / "steps" / name / "solution" / "solve.sh").write_text("#!/bin/sh\n")
-    job = await theatre.submit(task)
+    job = await worker.submit(task)
     await job.wait()
     await recorder.keep("rollout-steps", job, ROLLOUT)
 
 
-async def test_a_rollout_that_cannot_be_scored(theatre: Theatre, recorder: Recorder) -> None:
-    theatre.hall.reward = b"NaN"
-    job = await theatre.submit()
+async def test_a_rollout_that_cannot_be_scored(worker: InProcessWorker, recorder: Recorder) -> None:
+    worker.provider.reward = b"NaN"
+    job = await worker.submit()
     await job.wait()
     await recorder.keep("rollout-verifier-error", job, ROLLOUT)
 
 
-async def test_a_rollout_whose_sandbox_is_lost(theatre: Theatre, recorder: Recorder) -> None:
-    theatre.hall.faults["play"] = [errors.SandboxLostError("gone")]
-    job = await theatre.submit(retry={"max_retries": 0})
+async def test_a_rollout_whose_sandbox_is_lost(worker: InProcessWorker, recorder: Recorder) -> None:
+    worker.provider.faults["play"] = [errors.SandboxLostError("gone")]
+    job = await worker.submit(retry={"max_retries": 0})
     await job.wait()
     await recorder.keep("rollout-sandbox-lost", job, ROLLOUT)
 
 
-async def test_a_rollout_that_is_cancelled(theatre: Theatre, recorder: Recorder) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit()
-    await theatre.in_turn(1)
+async def test_a_rollout_that_is_cancelled(worker: InProcessWorker, recorder: Recorder) -> None:
+    worker.provider.held = True
+    job = await worker.submit()
+    await worker.in_turn(1)
     await job.cancel()
     await job.wait()
     await recorder.keep("rollout-cancelled", job, ROLLOUT)
@@ -158,7 +158,7 @@ async def test_a_rollout_that_is_cancelled(theatre: Theatre, recorder: Recorder)
 
 
 async def test_a_rollout_that_is_cancelled_in_the_moment_in_which_its_sandbox_is_there(
-    theatre: Theatre, recorder: Recorder
+    worker: InProcessWorker, recorder: Recorder
 ) -> None:
     """The workflow learns of both at once, which takes some tries."""
     at_once = [
@@ -166,52 +166,52 @@ async def test_a_rollout_that_is_cancelled_in_the_moment_in_which_its_sandbox_is
         for name in ("ACTIVITY_TASK_COMPLETED", "WORKFLOW_TASK_SCHEDULED", "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
     ]
     for number in range(100):
-        theatre.hall.stubborn_start, theatre.hall.starting = asyncio.Event(), 0
-        job = await theatre.submit(job_name=f"show-{number}")
-        await until(lambda: theatre.hall.starting == 1)
-        theatre.hall.stubborn_start.set()
+        worker.provider.stubborn_start, worker.provider.starting = asyncio.Event(), 0
+        job = await worker.submit(job_name=f"show-{number}")
+        await until(lambda: worker.provider.starting == 1)
+        worker.provider.stubborn_start.set()
         await job.engine.client.get_workflow_handle(job.id + ROLLOUT).cancel()
         await job.wait()
-        events = await theatre.events(job, ROLLOUT)
+        events = await worker.events(job, ROLLOUT)
         if any(events[start : start + 3] == at_once for start in range(len(events))):
             await recorder.keep("rollout-cancelled-as-provisioned", job, ROLLOUT)
             return
     pytest.fail("the two never arrived at once")
 
 
-async def test_a_rollout_that_reaches_its_deadline(theatre: Theatre, recorder: Recorder) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit(deadline_sec=0.5)
+async def test_a_rollout_that_reaches_its_deadline(worker: InProcessWorker, recorder: Recorder) -> None:
+    worker.provider.held = True
+    job = await worker.submit(deadline_sec=0.5)
     await job.wait()
     await recorder.keep("rollout-deadline", job, ROLLOUT)
 
 
-async def test_a_rollout_whose_host_is_lost(theatre: Theatre, recorder: Recorder) -> None:
-    theatre.hall.elsewhere["play"] = ["benchflow-host-nobody"]
-    job = await theatre.submit()
+async def test_a_rollout_whose_host_is_lost(worker: InProcessWorker, recorder: Recorder) -> None:
+    worker.provider.elsewhere["play"] = ["benchflow-host-nobody"]
+    job = await worker.submit()
     await job.wait()
     await recorder.keep("rollout-host-lost", job, ROLLOUT)
 
 
-async def test_a_job_with_a_retry_signals_and_several_runs(theatre: Theatre, recorder: Recorder) -> None:
-    theatre.hall.faults["play"] = [errors.SandboxLostError("gone")]
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=5, concurrency=2)
-    await theatre.in_turn(2)
+async def test_a_job_with_a_retry_signals_and_several_runs(worker: InProcessWorker, recorder: Recorder) -> None:
+    worker.provider.faults["play"] = [errors.SandboxLostError("gone")]
+    worker.provider.held = True
+    job = await worker.submit(repeats=5, concurrency=2)
+    await worker.in_turn(2)
     await job.pause()
     await job.set_concurrency(3)
     await job.unpause()
-    victim = (await theatre.in_turn(3))[2]
+    victim = (await worker.in_turn(3))[2]
     await job.cancel_rollout(victim)
-    await theatre.progress(job, lambda p: p.counts.cancelled == 1)
-    theatre.hall.release_all()
+    await worker.progress(job, lambda p: p.counts.cancelled == 1)
+    worker.provider.release_all()
     await job.wait()
     assert await recorder.keep_runs("job-runs", job) > 1
 
 
-async def test_a_rollout_that_branches_in_one_slot(theatre: Theatre, recorder: Recorder) -> None:
+async def test_a_rollout_that_branches_in_one_slot(worker: InProcessWorker, recorder: Recorder) -> None:
     branch = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}, "then": "itself"}
-    job = await theatre.submit(theatre.stepped(2), concurrency=1, branch=branch)
+    job = await worker.submit(worker.stepped(2), concurrency=1, branch=branch)
     await job.wait()
     await recorder.keep("rollout-branched", job, ROLLOUT)
     await recorder.keep_runs("job-branched", job)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.attack_package import AGENTS, copy_for_local
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.rollout_records import RolloutResult
@@ -35,9 +35,9 @@ MAIN = RunningProcess(
 
 
 @pytest.fixture(autouse=True)
-def attackers(theatre: Theatre) -> None:
+def attackers(worker: InProcessWorker) -> None:
     """Have the attackers of the package as agents."""
-    theatre.patch.setenv("BENCHFLOW_AGENTS_DIR", str(AGENTS))
+    worker.patch.setenv("BENCHFLOW_AGENTS_DIR", str(AGENTS))
 
 
 def solved(name: str, root: Path) -> Path:
@@ -48,9 +48,9 @@ def solved(name: str, root: Path) -> Path:
     return copy
 
 
-async def run(theatre: Theatre, task: Path, name: str, **options: Any) -> RolloutResult:
+async def run(worker: InProcessWorker, task: Path, name: str, **options: Any) -> RolloutResult:
     asked = {"sandbox": "local", "agents": ["attacker"], "job_name": name} | options
-    [result] = await theatre.results(await theatre.submit(task, **asked))
+    [result] = await worker.results(await worker.submit(task, **asked))
     return result
 
 
@@ -58,33 +58,35 @@ def told(result: RolloutResult) -> list[tuple[str, str, str]]:
     return [(found.item, found.action, found.detail) for found in result.findings if found.is_tampering]
 
 
-async def test_a_service_that_code_was_put_into_ends_before_the_verifier(theatre: Theatre, tmp_path: Path) -> None:
-    result = await run(theatre, copy_for_local("code-in-a-service", tmp_path / "attack"), "stopped")
+async def test_a_service_that_code_was_put_into_ends_before_the_verifier(
+    worker: InProcessWorker, tmp_path: Path
+) -> None:
+    result = await run(worker, copy_for_local("code-in-a-service", tmp_path / "attack"), "stopped")
     killed = ("kill_processes", "killed", f"{PUT}: python3 /srv/service.py")
     assert (result.error, result.reward, told(result)) == (None, 0.0, [killed])
     task = solved("code-in-a-service", tmp_path)
-    zero = await run(theatre, task, "zero", on_tampering="zero")
+    zero = await run(worker, task, "zero", on_tampering="zero")
     assert (zero.reward, told(zero)) == (0.0, [killed])
 
 
 async def test_no_verifier_runs_beside_code_that_cannot_be_ended_but_in_a_clean_room(
-    theatre: Theatre, tmp_path: Path
+    worker: InProcessWorker, tmp_path: Path
 ) -> None:
     strangers = DrivenSandbox.strangers
 
     async def with_main(sandbox: DrivenSandbox) -> list[RunningProcess]:
         return [*await strangers(sandbox), replace(MAIN)]
 
-    theatre.patch.setattr(DrivenSandbox, "strangers", with_main)
+    worker.patch.setattr(DrivenSandbox, "strangers", with_main)
     task = solved("linked-key", tmp_path)
     (task / "environment" / "attack.sh").write_text(f"#!/bin/sh\n{SOLVES}")
     found = [("kill_processes", "found", f"{PUT}: /dev/benchflow/idle")]
 
-    shared = await run(theatre, task, "shared")
+    shared = await run(worker, task, "shared")
     assert shared.verifier_error is not None
     message = f"{PUT} that cannot be ended: /dev/benchflow/idle"
     assert (shared.verifier_error.type, shared.verifier_error.message) == ("VerifierError", message)
     assert (shared.rewards, shared.attempt, told(shared)) == (None, 1, found)
 
-    separate = await run(theatre, task, "separate", verify_in="separate")
+    separate = await run(worker, task, "separate", verify_in="separate")
     assert (separate.verifier_error, separate.reward, told(separate)) == (None, 1.0, found)

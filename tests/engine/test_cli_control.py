@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import Ran
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 from typer.testing import CliRunner
 
 from benchflow.cli.command_line import app
@@ -25,11 +25,11 @@ BENCH = [sys.executable, "-m", "benchflow.cli"]
 
 
 @pytest.fixture
-def task(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Path:
+def task(worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A task for the current directory's jobs. Their provider is one that commands know: here it is the hall."""
-    monkeypatch.chdir(theatre.root)
-    monkeypatch.setitem(sandbox._made, "noop", theatre.hall)
-    return init_task(theatre.root, "greet")
+    monkeypatch.chdir(worker.root)
+    monkeypatch.setitem(sandbox._made, "noop", worker.provider)
+    return init_task(worker.root, "greet")
 
 
 async def bench(*arguments: str | Path) -> Ran:
@@ -39,24 +39,24 @@ async def bench(*arguments: str | Path) -> Ran:
     return Ran(result.exit_code, result.stdout, result.stderr)
 
 
-async def test_a_detached_job_is_found_again(theatre: Theatre, task: Path) -> None:
-    theatre.hall.held = True
+async def test_a_detached_job_is_found_again(worker: InProcessWorker, task: Path) -> None:
+    worker.provider.held = True
     started = await bench("submit", task, "-k", "2", "--sandbox", "noop", "--job-name", "away", "--detach", "--json")
     assert started.status == 0, started.err
     assert (started.json["job"]["state"], started.json["rollouts"]) == ("running", [])
     assert "bench job watch away" in started.err
-    theatre.hall.release_all()
+    worker.provider.release_all()
     watched = await bench("job", "watch", "away", "--json")
     assert watched.status == 0
     assert watched.json["summary"]["passed"] == 2
 
 
-async def test_a_paused_job_starts_nothing_until_it_goes_on(theatre: Theatre, task: Path) -> None:
-    theatre.hall.held = True
+async def test_a_paused_job_starts_nothing_until_it_goes_on(worker: InProcessWorker, task: Path) -> None:
+    worker.provider.held = True
     await bench("submit", task, "-k", "6", "-n", "1", "--sandbox", "noop", "--job-name", "slow", "--detach")
-    (first,) = await theatre.in_turn(1)
+    (first,) = await worker.in_turn(1)
     assert (await bench("job", "pause", "slow")).status == 0
-    theatre.hall.release(first)
+    worker.provider.release(first)
 
     async def is_paused() -> bool:
         # On a busy machine a look may take longer than it may, and then there is no answer.
@@ -70,23 +70,23 @@ async def test_a_paused_job_starts_nothing_until_it_goes_on(theatre: Theatre, ta
 
     await until(is_paused)
     await until(is_listed)
-    assert len(theatre.hall.turns) == 1
+    assert len(worker.provider.turns) == 1
     assert (await bench("job", "concurrency", "slow", "3")).status == 0
     assert (await bench("job", "unpause", "slow")).status == 0
-    assert len(await theatre.in_turn(3)) == 3
-    theatre.hall.release_all()
+    assert len(await worker.in_turn(3)) == 3
+    worker.provider.release_all()
     assert (await bench("job", "watch", "slow", "--json")).json["summary"]["passed"] == 6
 
 
-async def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(theatre: Theatre, task: Path) -> None:
-    theatre.hall.held = True
+async def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(worker: InProcessWorker, task: Path) -> None:
+    worker.provider.held = True
     command = [*BENCH, "submit", str(task), "-k", "4", "-n", "2", "--sandbox", "noop", "--job-name", "long"]
     submitting = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert submitting.stdout is not None
-    theatre.hall.release((await theatre.in_turn(2))[0])
+    worker.provider.release((await worker.in_turn(2))[0])
     while b"passed" not in (said := await submitting.stdout.readline()):
         assert said, "it ended"
-    await theatre.in_turn(2)
+    await worker.in_turn(2)
     submitting.send_signal(signal.SIGINT)
     rest = (await submitting.stdout.read()).decode()
     assert await submitting.wait() == 130
@@ -97,7 +97,7 @@ async def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(theatre:
     assert watched.status == 1
     assert watched.json["summary"]["not_run"] == 1
     assert "bench job resume long" in watched.err
-    theatre.hall.release_all()
+    worker.provider.release_all()
     resumed = await bench("job", "resume", "long", "-n", "20", "--json")
     assert resumed.status == 0
     assert "20 at a time" in resumed.err
@@ -105,7 +105,7 @@ async def test_ctrl_c_detaches_and_the_job_can_be_cancelled_and_resumed(theatre:
     assert resumed.json["summary"]["passed"] == 4
 
 
-async def test_a_terminal_shows_a_board_and_keeps_the_table(theatre: Theatre, task: Path) -> None:
+async def test_a_terminal_shows_a_board_and_keeps_the_table(worker: InProcessWorker, task: Path) -> None:
     screen, terminal = pty.openpty()
     command = [*BENCH, "submit", str(task), "-k", "3", "--sandbox", "noop", "--job-name", "board"]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
@@ -131,7 +131,7 @@ def _shown(screen: int) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
 
 
-async def test_resume_notices_that_a_task_was_changed_and_that_it_is_gone(theatre: Theatre, task: Path) -> None:
+async def test_resume_notices_that_a_task_was_changed_and_that_it_is_gone(worker: InProcessWorker, task: Path) -> None:
     await bench("submit", task, "--sandbox", "noop", "--job-name", "changed")
     script = task / "verifier" / "test.sh"
     script.write_text(script.read_text() + "# changed\n")

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from support.in_process_worker import InProcessWorker
 from support.relay import Relay
-from support.theatre import Theatre
 
 from benchflow.errors import JobNotFoundError, NotRestorableError, ServerUnavailableError
 from benchflow.jobs import Job
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-async def relay(theatre: Theatre) -> AsyncIterator[Relay]:
-    async with Relay.to(theatre.target.address) as relay:
+async def relay(worker: InProcessWorker) -> AsyncIterator[Relay]:
+    async with Relay.to(worker.target.address) as relay:
         yield relay
 
 
@@ -34,18 +34,18 @@ async def by_way_of(relay: Relay, job: Job) -> Job:
 
 
 async def test_whoever_waits_for_a_job_goes_on_and_says_so_once(
-    theatre: Theatre, relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    worker: InProcessWorker, relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("benchflow.jobs.engine_connection.WARN_AFTER_SEC", 0.0)
-    theatre.hall.held = True
-    job = await by_way_of(relay, await theatre.submit())
-    await theatre.in_turn(1)
+    worker.provider.held = True
+    job = await by_way_of(relay, await worker.submit())
+    await worker.in_turn(1)
     waiting = asyncio.create_task(job.wait())
     relay.close()
     with caplog.at_level(logging.WARNING, "benchflow.jobs"):
         await until(lambda: caplog.records)
     assert not waiting.done()
-    theatre.hall.release_all()
+    worker.provider.release_all()
     relay.reopen()
     await waiting
     assert [result.status for result in job.results()] == ["passed"]
@@ -59,16 +59,16 @@ REQUESTS: dict[str, Callable[[Job], Awaitable[object]]] = {
 }
 
 
-async def test_a_request_tells_an_outage_from_a_job_that_does_not_run(theatre: Theatre, relay: Relay) -> None:
-    theatre.hall.held = True
-    job = await by_way_of(relay, await theatre.submit())
-    await theatre.in_turn(1)
+async def test_a_request_tells_an_outage_from_a_job_that_does_not_run(worker: InProcessWorker, relay: Relay) -> None:
+    worker.provider.held = True
+    job = await by_way_of(relay, await worker.submit())
+    await worker.in_turn(1)
     relay.close()
     answers = await asyncio.gather(*(request(job) for request in REQUESTS.values()), return_exceptions=True)
     assert dict(zip(REQUESTS, map(type, answers), strict=True)) == dict.fromkeys(REQUESTS, ServerUnavailableError)
     relay.reopen()
-    theatre.hall.release_all()
-    await theatre.results(job)
+    worker.provider.release_all()
+    await worker.results(job)
     with pytest.raises(JobNotFoundError):
         await job.pause()
     with pytest.raises(NotRestorableError):

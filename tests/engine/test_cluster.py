@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.rollout_records import RolloutResult
@@ -158,21 +158,21 @@ async def test_a_store_that_only_the_submitter_sees_is_refused(
 
 
 async def test_a_rollout_cancelled_on_another_host_has_a_row_too(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BENCHFLOW_STORE", str(theatre.context.paths.store))
-    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(theatre.root / "submitter"))
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=2)
-    victim, other = await theatre.in_turn(2)
+    monkeypatch.setenv("BENCHFLOW_STORE", str(worker.context.paths.store))
+    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(worker.root / "submitter"))
+    worker.provider.held = True
+    job = await worker.submit(repeats=2)
+    victim, other = await worker.in_turn(2)
     await job.cancel_rollout(victim)
-    await theatre.progress(job, lambda p: p.counts.cancelled == 1)
-    theatre.hall.release_all()
-    results = {result.workflow_id: result for result in await theatre.results(job)}
+    await worker.progress(job, lambda p: p.counts.cancelled == 1)
+    worker.provider.release_all()
+    results = {result.workflow_id: result for result in await worker.results(job)}
     assert (results[victim].status, results[victim].rewards) == ("cancelled", None)
     assert results[other].status == "passed"
-    assert {result.sandbox["host"] for result in results.values()} == {theatre.context.host_id}
-    assert host_id(StatePaths.default()) != theatre.context.host_id
+    assert {result.sandbox["host"] for result in results.values()} == {worker.context.host_id}
+    assert host_id(StatePaths.default()) != worker.context.host_id
 
 
 async def test_what_is_run_again_replaces_what_was_fetched(

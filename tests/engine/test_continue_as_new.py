@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 from temporalio import workflow
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
@@ -22,13 +22,13 @@ from benchflow.workflows.backlog import Backlog
 
 
 @pytest.fixture
-def short_histories(theatre: Theatre) -> None:
-    theatre.options(history_limit=50, start_batch=5)
+def short_histories(worker: InProcessWorker) -> None:
+    worker.options(history_limit=50, start_batch=5)
 
 
-async def runs_of(theatre: Theatre, job_id: str) -> list[int]:
+async def runs_of(worker: InProcessWorker, job_id: str) -> list[int]:
     """How many events each run of the job's workflow has."""
-    client = await connect(theatre.target)
+    client = await connect(worker.target)
     described = await client.get_workflow_handle(job_id).describe()
     run: str | None = described.raw_description.workflow_execution_info.first_run_id
     lengths = []
@@ -57,17 +57,17 @@ async def busy(job: Job) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("short_histories")
-async def test_every_rollout_runs_once_in_histories_of_bounded_length(theatre: Theatre) -> None:
+async def test_every_rollout_runs_once_in_histories_of_bounded_length(worker: InProcessWorker) -> None:
     # Two a task, since one rollout may meet them all, and its third would be its end.
-    theatre.hall.faults = {task: [errors.SandboxLostError("gone") for _ in range(2)] for task in ("play", "other")}
-    job = await theatre.submit(theatre.task(), theatre.task("other"), repeats=6, concurrency=6)
-    results = await theatre.results(job)
+    worker.provider.faults = {task: [errors.SandboxLostError("gone") for _ in range(2)] for task in ("play", "other")}
+    job = await worker.submit(worker.task(), worker.task("other"), repeats=6, concurrency=6)
+    results = await worker.results(job)
     assert len(results) == 12
     assert {result.status for result in results} == {"passed"}
-    assert sum(theatre.hall.turns.values()) == 16
+    assert sum(worker.provider.turns.values()) == 16
     assert sum(result.attempt for result in results) == 16
-    assert theatre.hall.most_open <= 6
-    lengths = await runs_of(theatre, job.id)
+    assert worker.provider.most_open <= 6
+    lengths = await runs_of(worker, job.id)
     # How many events there are depends on how many of them a task of the workflow finds at once.
     assert len(lengths) > 2
     assert max(lengths) < 50 + 80
@@ -77,10 +77,10 @@ async def test_every_rollout_runs_once_in_histories_of_bounded_length(theatre: T
 
 
 @pytest.mark.usefixtures("short_histories")
-async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=16, concurrency=2)
-    victim = (await theatre.in_turn(2))[0]
+async def test_signals_are_heard_and_settings_kept_across_runs(worker: InProcessWorker) -> None:
+    worker.provider.held = True
+    job = await worker.submit(repeats=16, concurrency=2)
+    victim = (await worker.in_turn(2))[0]
     # It is cancelled once it runs, which is many runs of the job later.
     last = job.spec.rollout_id(job.id, 15)
     await job.cancel_rollout(last)
@@ -88,33 +88,33 @@ async def test_signals_are_heard_and_settings_kept_across_runs(theatre: Theatre)
     async def continued() -> bool:
         # Signals fill the history, so that runs end while these two rollouts stay open.
         await job.set_concurrency(3)
-        return len(await runs_of(theatre, job.id)) > 1
+        return len(await runs_of(worker, job.id)) > 1
 
     await until(continued)
     await job.pause()
-    theatre.hall.release(*[rollout for rollout in await theatre.in_turn(3) if rollout != victim])
-    progress = await theatre.progress(job, lambda p: p.counts.passed == 2)
+    worker.provider.release(*[rollout for rollout in await worker.in_turn(3) if rollout != victim])
+    progress = await worker.progress(job, lambda p: p.counts.passed == 2)
     assert (progress.open, progress.paused, progress.concurrency) == ([victim], True, 3)
     await job.unpause()
-    await theatre.in_turn(3)
+    await worker.in_turn(3)
     await job.cancel_rollout(victim)
-    await theatre.progress(job, lambda p: p.counts.cancelled == 1)
+    await worker.progress(job, lambda p: p.counts.cancelled == 1)
 
     async def is_over() -> bool:
         # The last one's turn does not end by itself.
-        theatre.hall.release(*[rollout for rollout in theatre.hall.in_turn if rollout != last])
+        worker.provider.release(*[rollout for rollout in worker.provider.in_turn if rollout != last])
         return not await job.is_running()
 
     await until(is_over)
-    results = await theatre.results(job)
+    results = await worker.results(job)
     assert len(results) == 16
     assert {r.workflow_id for r in results if r.status != "passed"} == {victim, last}
-    assert set(theatre.hall.turns.values()) == {1}
-    assert theatre.hall.most_open == 3
+    assert set(worker.provider.turns.values()) == {1}
+    assert worker.provider.most_open == 3
 
 
-async def test_a_job_that_has_given_up_starts_nothing_in_its_next_run_either(theatre: Theatre) -> None:
-    theatre.options(history_limit=30, start_total_sec=0)
+async def test_a_job_that_has_given_up_starts_nothing_in_its_next_run_either(worker: InProcessWorker) -> None:
+    worker.options(history_limit=30, start_total_sec=0)
     n_failures, count = 0, Backlog.__len__
 
     def failing(backlog: Backlog) -> int:
@@ -124,33 +124,35 @@ async def test_a_job_that_has_given_up_starts_nothing_in_its_next_run_either(the
             raise KeyError("broken")
         return count(backlog)
 
-    theatre.patch.setattr(Backlog, "__len__", failing)
-    theatre.hall.held = True
-    theatre.hall.faults["play"] = [errors.SandboxLostError("gone")]
-    job = await theatre.submit(repeats=2, concurrency=1)
-    await theatre.in_turn(1)
+    worker.patch.setattr(Backlog, "__len__", failing)
+    worker.provider.held = True
+    worker.provider.faults["play"] = [errors.SandboxLostError("gone")]
+    job = await worker.submit(repeats=2, concurrency=1)
+    await worker.in_turn(1)
     # The window fails when its time is over.
     n_failures = 1
 
     async def has_continued() -> bool:
         await job.set_concurrency(1)
-        return not n_failures and len(await runs_of(theatre, job.id)) > 1
+        return not n_failures and len(await runs_of(worker, job.id)) > 1
 
     await until(has_continued)
-    theatre.hall.release_all()
+    worker.provider.release_all()
     # Neither is the first one run again, nor does the second one start.
-    results = await theatre.results(job)
+    results = await worker.results(job)
     assert [(one.status, one.attempt) for one in results] == [("errored", 1)] * 2
-    assert theatre.hall.turns.total() == 1
+    assert worker.provider.turns.total() == 1
 
 
 @pytest.mark.parametrize("end", ["terminated", "deleted"])
-async def test_a_job_that_continues_as_new_more_often_than_it_sweeps_does_sweep(theatre: Theatre, end: str) -> None:
-    theatre.options(history_limit=20, sweep_every_sec=2, sweep_after_sec=0)
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=2, concurrency=1)
-    (first,) = await theatre.in_turn(1)
-    client = await connect(theatre.target)
+async def test_a_job_that_continues_as_new_more_often_than_it_sweeps_does_sweep(
+    worker: InProcessWorker, end: str
+) -> None:
+    worker.options(history_limit=20, sweep_every_sec=2, sweep_after_sec=0)
+    worker.provider.held = True
+    job = await worker.submit(repeats=2, concurrency=1)
+    (first,) = await worker.in_turn(1)
+    client = await connect(worker.target)
     async with busy(job):
         if end == "terminated":
             await client.get_workflow_handle(first).terminate()
@@ -160,13 +162,13 @@ async def test_a_job_that_continues_as_new_more_often_than_it_sweeps_does_sweep(
                 DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
             )
         # It is swept while the job is busy: only then does the second one start.
-        await theatre.begun(2)
-    theatre.hall.release_all()
-    assert sorted(one.status for one in await theatre.results(job)) == ["errored", "passed"]
+        await worker.begun(2)
+    worker.provider.release_all()
+    assert sorted(one.status for one in await worker.results(job)) == ["errored", "passed"]
 
 
-async def test_the_time_for_starts_that_fail_goes_on_in_the_next_run(theatre: Theatre) -> None:
-    theatre.options(history_limit=20, start_total_sec=3)
+async def test_the_time_for_starts_that_fail_goes_on_in_the_next_run(worker: InProcessWorker) -> None:
+    worker.options(history_limit=20, start_total_sec=3)
     names: list[str] = []
 
     def refuse(name: str, *args: object, **settings: object) -> NoReturn:
@@ -174,51 +176,53 @@ async def test_the_time_for_starts_that_fail_goes_on_in_the_next_run(theatre: Th
         raise OSError("refused")
 
     # To the end of the test: a task of the workflow that is tried again replays what was refused.
-    theatre.patch.setattr(workflow, "start_child_workflow", refuse)
-    job = await theatre.submit(retry={"min_wait_sec": 0.01, "max_wait_sec": 0.1})
+    worker.patch.setattr(workflow, "start_child_workflow", refuse)
+    job = await worker.submit(retry={"min_wait_sec": 0.01, "max_wait_sec": 0.1})
     async with busy(job):
         await until(lambda: len(names) > 2)
-        progress = await theatre.progress(job, lambda p: p.counts.errored == 1)
+        progress = await worker.progress(job, lambda p: p.counts.errored == 1)
     assert progress.counts.finished == 1
-    (result,) = await theatre.results(job)
+    (result,) = await worker.results(job)
     assert result.error is not None and "refused" in result.error.message
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["running", "cancelled"])
-async def test_the_history_of_a_job_in_which_nothing_happens_is_bounded(theatre: Theatre, is_cancelled: bool) -> None:
+async def test_the_history_of_a_job_in_which_nothing_happens_is_bounded(
+    worker: InProcessWorker, is_cancelled: bool
+) -> None:
     # Sweeps alone fill the history, while a sandbox takes its time to start, whether the job is cancelled or not.
-    theatre.options(history_limit=30, sweep_every_sec=0.05, sweep_after_sec=0.05)
-    started = theatre.hall.stubborn_start = asyncio.Event()
-    job = await theatre.submit()
+    worker.options(history_limit=30, sweep_every_sec=0.05, sweep_after_sec=0.05)
+    started = worker.provider.stubborn_start = asyncio.Event()
+    job = await worker.submit()
 
     async def is_starting() -> bool:
-        return theatre.hall.starting == 1
+        return worker.provider.starting == 1
 
     await until(is_starting)
     if is_cancelled:
         await job.cancel()
 
     async def continued() -> bool:
-        return len(await runs_of(theatre, job.id)) > 1
+        return len(await runs_of(worker, job.id)) > 1
 
     await until(continued)
     started.set()
-    (result,) = await theatre.results(job)
+    (result,) = await worker.results(job)
     assert result.status == ("cancelled" if is_cancelled else "passed")
-    assert max(await runs_of(theatre, job.id)) < 30 + 30
+    assert max(await runs_of(worker, job.id)) < 30 + 30
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("short_histories")
-async def test_a_job_is_cancelled_in_a_later_run(theatre: Theatre) -> None:
-    job = await theatre.submit(repeats=40, concurrency=2)
-    await theatre.begun(15)
-    theatre.hall.held = True
-    waiting = await theatre.in_turn(2)
+async def test_a_job_is_cancelled_in_a_later_run(worker: InProcessWorker) -> None:
+    job = await worker.submit(repeats=40, concurrency=2)
+    await worker.begun(15)
+    worker.provider.held = True
+    waiting = await worker.in_turn(2)
     await job.cancel()
-    results = await theatre.results(job)
+    results = await worker.results(job)
     assert sorted(r.workflow_id for r in results if r.status == "cancelled") == waiting
     outcome = await job.handle.result()
     assert outcome.counts.cancelled == 2
     assert outcome.counts.passed + outcome.counts.cancelled + outcome.not_started == 40
-    assert len(await runs_of(theatre, job.id)) > 1
+    assert len(await runs_of(worker, job.id)) > 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.cli.chosen import choose
 from benchflow.cli.rollout_watch import show
@@ -29,30 +29,30 @@ class Kept:
 
 @pytest.mark.parametrize("to_the_end", [False, True])
 async def test_a_rollout_of_another_host_is_not_here_until_it_is_fetched(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, to_the_end: bool
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch, to_the_end: bool
 ) -> None:
-    monkeypatch.setenv("BENCHFLOW_STORE", str(theatre.context.paths.store))
-    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(theatre.root / "submitter"))
-    theatre.hall.held = True
-    job = await theatre.submit()
-    await theatre.in_turn(1)
+    monkeypatch.setenv("BENCHFLOW_STORE", str(worker.context.paths.store))
+    monkeypatch.setenv("BENCHFLOW_STATE_DIR", str(worker.root / "submitter"))
+    worker.provider.held = True
+    job = await worker.submit()
+    await worker.in_turn(1)
     chosen = choose(job.name, job.directory.root.parent)
     with pytest.raises(UsageError, match="on another host") as caught:
         await show(chosen, Kept(), to_the_end=to_the_end)
     assert "bench job fetch" in str(caught.value.remedy)
-    theatre.hall.release_all()
-    await theatre.results(job)
+    worker.provider.release_all()
+    await worker.results(job)
     kept = Kept()
     await show(chosen, kept, to_the_end=to_the_end)
     assert [event["type"] for event in kept.events][:1] == ["user_message"]
 
 
-async def test_a_rollout_of_this_host_is_followed_to_its_result(theatre: Theatre) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit()
-    await theatre.in_turn(1)
+async def test_a_rollout_of_this_host_is_followed_to_its_result(worker: InProcessWorker) -> None:
+    worker.provider.held = True
+    job = await worker.submit()
+    await worker.in_turn(1)
     chosen = choose(job.name, job.directory.root.parent)
-    theatre.hall.release_all()
+    worker.provider.release_all()
     kept = Kept()
     await show(chosen, kept, to_the_end=True)
     assert Path(chosen.paths.result).is_file()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from support.in_process_worker import InProcessWorker
 from support.run import UNUSED
-from support.theatre import Theatre
 
 
 async def test_what_a_server_has_forgotten_is_known_from_the_results(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = await theatre.results(await theatre.submit(repeats=3))
+    before = await worker.results(await worker.submit(repeats=3))
     monkeypatch.setenv("TEMPORAL_NAMESPACE", UNUSED)
-    again = await theatre.submit(repeats=3)
+    again = await worker.submit(repeats=3)
     assert (again.started, again.attached) == (0, False)
-    assert await theatre.results(again) == before
-    assert sum(theatre.hall.turns.values()) == 3
+    assert await worker.results(again) == before
+    assert sum(worker.provider.turns.values()) == 3

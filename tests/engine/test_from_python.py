@@ -8,7 +8,7 @@ from datetime import UTC
 from pathlib import Path
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 import benchflow as bf
 from benchflow.contracts.rollout_records import RolloutResult
@@ -39,8 +39,8 @@ def by_runtime(task: Path, jobs: Path) -> Awaitable[RolloutResult]:
     ).execute()
 
 
-async def test_the_first_way_of_asking_runs_it_and_every_other_finds_its_result(theatre: Theatre) -> None:
-    task, jobs = theatre.task("small"), theatre.root / "jobs"
+async def test_the_first_way_of_asking_runs_it_and_every_other_finds_its_result(worker: InProcessWorker) -> None:
+    task, jobs = worker.task("small"), worker.root / "jobs"
     first = await by_config(task, jobs)
     assert isinstance(first, bf.RolloutResult)
     assert first.rewards == {"reward": 1.0}
@@ -51,14 +51,14 @@ async def test_the_first_way_of_asking_runs_it_and_every_other_finds_its_result(
 
 
 @pytest.mark.parametrize("way", [by_agent_and_environment, by_rollout, by_runtime])
-async def test_every_way_runs_it(theatre: Theatre, way: Way) -> None:
-    result = await way(theatre.task("small"), theatre.root / "jobs")
+async def test_every_way_runs_it(worker: InProcessWorker, way: Way) -> None:
+    result = await way(worker.task("small"), worker.root / "jobs")
     assert (result.status, result.rewards) == ("passed", {"reward": 1.0})
 
 
-async def test_a_result_says_all_that_is_known_of_the_rollout(theatre: Theatre) -> None:
-    jobs = theatre.root / "jobs"
-    result = await by_config(theatre.task("small"), jobs)
+async def test_a_result_says_all_that_is_known_of_the_rollout(worker: InProcessWorker) -> None:
+    jobs = worker.root / "jobs"
+    result = await by_config(worker.task("small"), jobs)
     assert result.reward == 1.0 and result.reward_kind == "measured"
     assert result.job_name == "a-way"
     assert result.workflow_id.startswith("job/a-way-") and result.workflow_id.endswith("/r/small/oracle/0")
@@ -74,16 +74,16 @@ async def test_a_result_says_all_that_is_known_of_the_rollout(theatre: Theatre) 
     assert bf.RunResult is bf.RolloutResult
 
 
-async def test_a_failed_rollout_is_a_result_not_an_exception(theatre: Theatre) -> None:
-    task = theatre.task("odd", "[solution]\ntimeout_sec = 5\n")
+async def test_a_failed_rollout_is_a_result_not_an_exception(worker: InProcessWorker) -> None:
+    task = worker.task("odd", "[solution]\ntimeout_sec = 5\n")
     (task / "solution" / "solve.sh").unlink()
-    result = await by_config(task, theatre.root / "jobs")
+    result = await by_config(task, worker.root / "jobs")
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None and result.error.type == "UnsupportedFeatureError"
 
 
-async def test_runs_without_a_name_at_the_same_time_are_as_many_rollouts(theatre: Theatre) -> None:
-    config = bf.RolloutConfig(task_path=theatre.task("small"), environment="noop", jobs_dir=theatre.root / "jobs")
+async def test_runs_without_a_name_at_the_same_time_are_as_many_rollouts(worker: InProcessWorker) -> None:
+    config = bf.RolloutConfig(task_path=worker.task("small"), environment="noop", jobs_dir=worker.root / "jobs")
     results = await asyncio.gather(*(bf.run(config) for _ in range(6)))
     assert {result.status for result in results} == {"passed"}
     assert len({result.workflow_id for result in results}) == len({result.directory for result in results}) == 6

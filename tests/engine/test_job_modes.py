@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.cli.resume import plan_again
 from benchflow.jobs import submit
@@ -19,8 +19,8 @@ from benchflow.trajectories.journal import read_journal
 
 
 @pytest.fixture(autouse=True)
-def drawn(theatre: Theatre) -> None:
-    theatre.hall.draws = True
+def drawn(worker: InProcessWorker) -> None:
+    worker.provider.draws = True
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -28,11 +28,11 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 async def test_a_group_is_a_line_that_a_trainer_reads_without_its_tree_and_one_that_is_run_again_another(
-    theatre: Theatre,
+    worker: InProcessWorker,
 ) -> None:
-    tasks = [theatre.stepped(2, name=name, final=True) for name in ("first", "second")]
-    job = await theatre.submit(*tasks, mode={"kind": "grpo", "n": 2, "at": 1})
-    results = {result.task_name: result for result in await theatre.results(job)}
+    tasks = [worker.stepped(2, name=name, final=True) for name in ("first", "second")]
+    job = await worker.submit(*tasks, mode={"kind": "grpo", "n": 2, "at": 1})
+    results = {result.task_name: result for result in await worker.results(job)}
     root = job.directory.root
     first, second = lines(root / "groups.jsonl")
     assert (second["task"], second["agent"], second["repeat"]) == ("second", "oracle", 0)
@@ -63,10 +63,10 @@ async def test_a_group_is_a_line_that_a_trainer_reads_without_its_tree_and_one_t
     assert anew["n"] == 2 and not {*returns} & {leaf["returns"] for leaf in anew["leaves"]}
 
 
-async def test_values_along_a_trunk_are_those_of_its_own_states(theatre: Theatre) -> None:
+async def test_values_along_a_trunk_are_those_of_its_own_states(worker: InProcessWorker) -> None:
     mode = {"kind": "value", "depths": [2, 0], "n": 2}
-    job = await theatre.submit(theatre.stepped(final=True), mode=mode)
-    (result,) = await theatre.results(job)
+    job = await worker.submit(worker.stepped(final=True), mode=mode)
+    (result,) = await worker.results(job)
     assert result.error is None and result.directory is not None
     # The trunk is a rollout as it would have been without a mode.
     assert result.reward_kind == "measured"
@@ -86,18 +86,18 @@ async def test_values_along_a_trunk_are_those_of_its_own_states(theatre: Theatre
         assert [row[name] for name in ("value", "variance", "stderr")] == known
         assert row["value"] == pytest.approx(statistics.fmean(ends.values()))
         assert row["stderr"] == pytest.approx(math.sqrt(statistics.variance(ends.values()) / 2))
-    left = list(theatre.hall.drawn.values())
-    trunk = theatre.hall.drawn[result.sandbox["name"]]
+    left = list(worker.provider.drawn.values())
+    trunk = worker.provider.drawn[result.sandbox["name"]]
     assert len(trunk) == 3
     # Two began with what the trunk's first two turns had left, and two with nothing.
     assert sum(drawn[:2] == trunk[:2] and drawn != trunk for drawn in left) == 2
     assert sum(drawn[:1] != trunk[:1] and len(drawn) == 3 for drawn in left) == 2
-    assert theatre.hall.images == {} and list(theatre.context.paths.checkpoints.glob("*.json")) == []
+    assert worker.provider.images == {} and list(worker.context.paths.checkpoints.glob("*.json")) == []
 
 
-async def test_scored_again_a_group_has_its_line_anew_and_the_first_stays(theatre: Theatre) -> None:
-    job = await theatre.submit(theatre.stepped(2, final=True), mode={"kind": "grpo", "n": 2, "at": 1})
-    (result,) = await theatre.results(job)
+async def test_scored_again_a_group_has_its_line_anew_and_the_first_stays(worker: InProcessWorker) -> None:
+    job = await worker.submit(worker.stepped(2, final=True), mode={"kind": "grpo", "n": 2, "at": 1})
+    (result,) = await worker.results(job)
     root = job.directory.root
     (before,) = lines(root / "groups.jsonl")
     child = Path(str(result.directory)) / "children" / "n1.0"
@@ -117,10 +117,10 @@ async def test_scored_again_a_group_has_its_line_anew_and_the_first_stays(theatr
     assert lines(root / "groups.jsonl") == [before]
 
 
-async def test_scored_again_values_along_a_trunk_are_written_anew(theatre: Theatre) -> None:
+async def test_scored_again_values_along_a_trunk_are_written_anew(worker: InProcessWorker) -> None:
     mode = {"kind": "value", "depths": [2, 0], "n": 2}
-    job = await theatre.submit(theatre.stepped(final=True), mode=mode)
-    (result,) = await theatre.results(job)
+    job = await worker.submit(worker.stepped(final=True), mode=mode)
+    (result,) = await worker.results(job)
     before = lines(job.directory.values)
     child = Path(str(result.directory)) / "children" / "n2.1"
     (child / "steps" / "s2" / "verifier" / "reward.txt").write_text("0.25\n")

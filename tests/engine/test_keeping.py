@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.errors import NotRestorableError
 from benchflow.jobs.rollback_request import put_back
@@ -19,9 +19,9 @@ ROLLOUT = "/r/play/oracle/0"
 BRANCH: dict[str, Any] = {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}
 
 
-def kept(theatre: Theatre) -> list[str]:
+def kept(worker: InProcessWorker) -> list[str]:
     """The nodes of which this host keeps a checkpoint."""
-    files = theatre.context.paths.checkpoints.glob("*.json")
+    files = worker.context.paths.checkpoints.glob("*.json")
     notes = [json.loads(file.read_bytes())["checkpoint"] for file in files]
     return sorted(note["node"] for note in notes if note is not None)
 
@@ -46,54 +46,54 @@ def marked(job: JobPaths) -> set[str]:
     ],
 )
 async def test_the_nodes_that_were_asked_for_keep_a_checkpoint_until_the_root_has_ended(
-    theatre: Theatre, keeping: dict[str, Any], nodes: set[str]
+    worker: InProcessWorker, keeping: dict[str, Any], nodes: set[str]
 ) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit(theatre.stepped(), branch=BRANCH | keeping)
-    await theatre.begun(1)
-    theatre.hall.release()
-    await theatre.begun(3)
-    theatre.hall.release()
-    await theatre.begun(5)
+    worker.provider.held = True
+    job = await worker.submit(worker.stepped(), branch=BRANCH | keeping)
+    await worker.begun(1)
+    worker.provider.release()
+    await worker.begun(3)
+    worker.provider.release()
+    await worker.begun(5)
     # All children are at their last step. A node that branches has one for them, whatever is kept.
-    assert kept(theatre) == sorted({"n1", *nodes})
+    assert kept(worker) == sorted({"n1", *nodes})
 
     async def are_shown() -> bool:
         return marked(job.directory) == nodes
 
     await until(are_shown)
-    theatre.hall.release_all()
-    (result,) = await theatre.results(job)
+    worker.provider.release_all()
+    (result,) = await worker.results(job)
     assert (result.error, result.reward) == (None, 1.0)
-    assert (kept(theatre), theatre.hall.images, marked(job.directory)) == ([], {}, set())
+    assert (kept(worker), worker.provider.images, marked(job.directory)) == ([], {}, set())
 
 
-async def test_children_that_run_are_undone_with_the_rollout(theatre: Theatre) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit(theatre.stepped(), branch=BRANCH | {"checkpoint": "per_turn"})
+async def test_children_that_run_are_undone_with_the_rollout(worker: InProcessWorker) -> None:
+    worker.provider.held = True
+    job = await worker.submit(worker.stepped(), branch=BRANCH | {"checkpoint": "per_turn"})
     client, root = job.engine.client, job.id + ROLLOUT
-    await theatre.begun(1)
-    theatre.hall.release()
-    await theatre.begun(3)
-    first, second = theatre.hall.in_turn
-    theatre.hall.release(first)
-    await theatre.begun(4)
+    await worker.begun(1)
+    worker.provider.release()
+    await worker.begun(3)
+    first, second = worker.provider.in_turn
+    worker.provider.release(first)
+    await worker.begun(4)
     with pytest.raises(NotRestorableError, match=r"the child n1\.7 does not run"):
         await put_back(client, root, "n1.7/n2")
     with pytest.raises(NotRestorableError, match="it has not come by n2; those that have one: n0, n1"):
         await put_back(client, root, "n2")
     restored = await put_back(client, root, "n0")
     assert (restored.rollout, restored.undone) == (root, ["n1", "n2"])
-    await theatre.begun(5)
-    theatre.hall.release_all()
-    (result,) = await theatre.results(job)
+    await worker.begun(5)
+    worker.provider.release_all()
+    (result,) = await worker.results(job)
     assert (result.error, result.reward, result.reward_kind) == (None, 1.0, "value")
     # The root's step, and the two of each child; before that its step, and three that its children had begun.
-    assert sum(theatre.hall.turns.values()) == 4 + 5
-    assert theatre.hall.turns[second] == 3
+    assert sum(worker.provider.turns.values()) == 4 + 5
+    assert worker.provider.turns[second] == 3
     assert result.directory is not None
     place = Path(result.directory)
     assert sorted(child.name for child in (place / "children").iterdir()) == ["n1.0", "n1.1"]
     assert sorted(child.name for child in (place / "rollbacks" / "1" / "children").iterdir()) == ["n1.0", "n1.1"]
     assert [one.node for one in result.rollbacks] == ["n0"]
-    assert (kept(theatre), theatre.hall.images) == ([], {})
+    assert (kept(worker), worker.provider.images) == ([], {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 TURNS = 30
 INSTRUCTION = "Play on. " * 10_000
@@ -21,14 +21,14 @@ scenes:
 """
 
 
-async def test_a_plan_and_a_report_of_megabytes_travel(theatre: Theatre) -> None:
-    task = theatre.task()
+async def test_a_plan_and_a_report_of_megabytes_travel(worker: InProcessWorker) -> None:
+    task = worker.task()
     for file in ("task.toml", "instruction.md"):
         (task / file).unlink()
     (task / "task.md").write_text(TASK)
-    job = await theatre.submit(task, retry={"max_retries": 0})
-    (result,) = await theatre.results(job)
+    job = await worker.submit(task, retry={"max_retries": 0})
+    (result,) = await worker.results(job)
     assert (result.status, result.reward, result.error, result.n_prompts) == ("passed", 1.0, None, TURNS)
     assert all(outcome.step.prompt == INSTRUCTION.strip() for outcome in result.steps)
-    blobs = [path for path in (theatre.root / "state" / "store" / "bulk").rglob("*") if path.is_file()]
+    blobs = [path for path in (worker.root / "state" / "store" / "bulk").rglob("*") if path.is_file()]
     assert max(blob.stat().st_size for blob in blobs) > TURNS * len(INSTRUCTION)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 from temporalio import workflow
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Worker
@@ -40,47 +40,47 @@ from benchflow.workflow_executions import find_pack
 GONE = Failure(type="RolloutTerminatedError", category="terminated", message="it ended without a result: unknown")
 
 
-async def lost_input(theatre: Theatre, job: Job, lost: LostRollout) -> LostInput:
+async def lost_input(worker: InProcessWorker, job: Job, lost: LostRollout) -> LostInput:
     ref = await Store.open().put_bytes(job.spec.model_dump_json().encode())
-    origin = {"host_id": theatre.context.host_id, "job_dir": str(job.directory.root)}
+    origin = {"host_id": worker.context.host_id, "job_dir": str(job.directory.root)}
     return LostInput.model_validate(
         {"job_id": job.id, "job_name": job.name, "spec": ref, "origin": origin, "rollouts": [lost], "failure": GONE}
     )
 
 
-async def test_a_lost_row_never_replaces_a_score(theatre: Theatre) -> None:
-    job = await theatre.submit()
-    (result,) = await theatre.results(job)
+async def test_a_lost_row_never_replaces_a_score(worker: InProcessWorker) -> None:
+    job = await worker.submit()
+    (result,) = await worker.results(job)
     assert result.run_id is not None
-    lost = LostActivities(theatre.context)
-    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
+    lost = LostActivities(worker.context)
+    given = await lost_input(worker, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
     (outcome,) = (await lost.report_lost(given)).outcomes
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
     assert job.results() == [result]
     assert len(job.directory.results.read_text().splitlines()) == 1
 
 
-async def test_a_result_that_another_host_delivered_stands(theatre: Theatre) -> None:
+async def test_a_result_that_another_host_delivered_stands(worker: InProcessWorker) -> None:
     """It is not fetched yet, where a worker of the host that submitted the job asks after its rollout."""
-    with theatre.patch.context() as elsewhere:
+    with worker.patch.context() as elsewhere:
         elsewhere.setattr(WorkerContext, "is_origin", lambda *_: False)
-        job = await theatre.submit()
+        job = await worker.submit()
         await job.handle.result()
     rollout = job.spec.rollout_id(job.id, 0)
-    described = await theatre.context.client.get_workflow_handle(rollout).describe()
-    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=str(described.run_id)))
-    lost = LostActivities(theatre.context)
+    described = await worker.context.client.get_workflow_handle(rollout).describe()
+    given = await lost_input(worker, job, LostRollout(index=0, attempt=1, run_id=str(described.run_id)))
+    lost = LostActivities(worker.context)
     (outcome,) = (await lost.report_lost(given)).outcomes
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
     assert outcome.pack is not None and not job.directory.results.exists()
-    (result,) = await theatre.results(job)
+    (result,) = await worker.results(job)
     assert (result.status, result.reward) == ("passed", 1.0)
 
 
 @pytest.mark.parametrize("way", ["with its trajectory", "with a row only"])
-async def test_a_report_that_comes_while_the_lost_row_is_written_stays(theatre: Theatre, way: str) -> None:
-    job = await theatre.submit()
-    (result,) = await theatre.results(job)
+async def test_a_report_that_comes_while_the_lost_row_is_written_stays(worker: InProcessWorker, way: str) -> None:
+    job = await worker.submit()
+    (result,) = await worker.results(job)
     assert result.run_id is not None and result.directory is not None
     file = Path(result.directory) / "result.json"
     late = file.read_bytes()
@@ -91,74 +91,74 @@ async def test_a_report_that_comes_while_the_lost_row_is_written_stays(theatre: 
         begin(*given)
         file.write_bytes(late)
 
-    theatre.patch.setattr("benchflow.activities.lost_activities.begin_row", report_late)
-    theatre.patch.setattr(lost_results, "begin_row", report_late)
+    worker.patch.setattr("benchflow.activities.lost_activities.begin_row", report_late)
+    worker.patch.setattr(lost_results, "begin_row", report_late)
     if way == "with a row only":
 
         async def fail(*_: Any, **__: Any) -> None:
             file.unlink()
             raise ValueError("unreadable")
 
-        theatre.patch.setattr(HostedReport, "write", fail)
-    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
-    (outcome,) = (await LostActivities(theatre.context).report_lost(given)).outcomes
+        worker.patch.setattr(HostedReport, "write", fail)
+    given = await lost_input(worker, job, LostRollout(index=0, attempt=1, run_id=result.run_id))
+    (outcome,) = (await LostActivities(worker.context).report_lost(given)).outcomes
     assert (outcome.status, outcome.rewards, outcome.error) == ("passed", {"reward": 1.0}, None)
     assert file.read_bytes() == late
     assert len(job.directory.results.read_text().splitlines()) == 1
 
 
-async def test_a_namespace_that_is_not_loaded_yet_has_forgotten_no_rollout(theatre: Theatre) -> None:
-    client = Client(theatre.context.client.service_client, namespace="not-there")
-    context = replace(theatre.context, client=client, options=WorkerOptions(unknown_grace_sec=0))
+async def test_a_namespace_that_is_not_loaded_yet_has_forgotten_no_rollout(worker: InProcessWorker) -> None:
+    client = Client(worker.context.client.service_client, namespace="not-there")
+    context = replace(worker.context, client=client, options=WorkerOptions(unknown_grace_sec=0))
     with pytest.raises(ServerUnavailableError):
         await JobActivities(context).rollout_states(OpenRollouts(ids=["any"]))
     # Nor has a rollout no pack there: it would be run again.
     with pytest.raises(ServerUnavailableError):
         await find_pack(client, "any")
-    assert await find_pack(theatre.context.client, "any") is None
+    assert await find_pack(worker.context.client, "any") is None
     labels = {"benchflow.workflow": "any", "benchflow.run": "any", "benchflow.deadline": "0"}
     reaper = Reaper(context)
     assert not await reaper._is_over(OwnedSandbox(name="any", handle="any", labels=labels))
 
 
-async def test_a_rollout_whose_outcome_is_not_in_the_store_holds_up_no_other(theatre: Theatre) -> None:
-    job = await theatre.submit(repeats=2)
-    await theatre.results(job)
+async def test_a_rollout_whose_outcome_is_not_in_the_store_holds_up_no_other(worker: InProcessWorker) -> None:
+    job = await worker.submit(repeats=2)
+    await worker.results(job)
     first, second = (job.spec.rollout_id(job.id, index) for index in range(2))
-    activities, state = JobActivities(theatre.context), JobActivities._state
+    activities, state = JobActivities(worker.context), JobActivities._state
 
     async def missing(self: JobActivities, workflow_id: str, asked: OpenRollouts) -> ReportedState:
         if workflow_id == first:
             raise MissingArtifactError("a blob is not where this host looks for it")
         return await state(self, workflow_id, asked)
 
-    theatre.patch.setattr(JobActivities, "_state", missing)
+    worker.patch.setattr(JobActivities, "_state", missing)
     states = (await activities.rollout_states(OpenRollouts(ids=[first, second]))).states
     assert [one.status for one in states] == ["running", "completed"]
 
 
-async def test_the_result_of_an_earlier_run_is_put_aside_for_a_lost_row(theatre: Theatre) -> None:
-    job = await theatre.submit()
-    (result,) = await theatre.results(job)
-    lost = LostActivities(theatre.context)
-    given = await lost_input(theatre, job, LostRollout(index=0, attempt=1, run_id="another"))
+async def test_the_result_of_an_earlier_run_is_put_aside_for_a_lost_row(worker: InProcessWorker) -> None:
+    job = await worker.submit()
+    (result,) = await worker.results(job)
+    lost = LostActivities(worker.context)
+    given = await lost_input(worker, job, LostRollout(index=0, attempt=1, run_id="another"))
     (outcome,) = (await lost.report_lost(given)).outcomes
     assert (outcome.status, outcome.error) == ("errored", GONE)
     kept = json.loads((Path(str(result.directory)) / "attempts" / "1" / "result.json").read_text())
     assert kept["rewards"] == {"reward": 1.0}
 
 
-async def test_a_rollout_without_a_result_has_a_row_although_its_retry_is_cancelled(theatre: Theatre) -> None:
+async def test_a_rollout_without_a_result_has_a_row_although_its_retry_is_cancelled(worker: InProcessWorker) -> None:
     async def refuse(*_: Any, **__: Any) -> NoReturn:
         raise TaskError("it cannot be written")
 
-    theatre.patch.setattr(HostedReport, "write", refuse)
+    worker.patch.setattr(HostedReport, "write", refuse)
     retry = {"max_retries": 1, "min_wait_sec": 3600, "max_wait_sec": 3600, "categories": [TaskError.category]}
-    job = await theatre.submit(retry=retry)
+    job = await worker.submit(retry=retry)
 
     async def waits_for_its_retry() -> bool:
         progress = await job.progress()
-        has_run = theatre.hall.turns.total() == 1
+        has_run = worker.provider.turns.total() == 1
         return has_run and progress is not None and (progress.open_count, progress.waiting) == (0, 1)
 
     await until(waits_for_its_retry)
@@ -170,21 +170,21 @@ async def test_a_rollout_without_a_result_has_a_row_although_its_retry_is_cancel
     assert json.loads(job.directory.summary.read_text())["finished"] == 1
 
 
-async def test_a_job_whose_specification_is_corrupt_ends_with_a_row_for_each_rollout(theatre: Theatre) -> None:
-    theatre.options(start_total_sec=0.3)
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=3, concurrency=1)
-    (first,) = await theatre.in_turn(1)
+async def test_a_job_whose_specification_is_corrupt_ends_with_a_row_for_each_rollout(worker: InProcessWorker) -> None:
+    worker.options(start_total_sec=0.3)
+    worker.provider.held = True
+    job = await worker.submit(repeats=3, concurrency=1)
+    (first,) = await worker.in_turn(1)
     # Its first batch named them all: a second run of the job has to name them again.
     await job.engine.client.get_workflow_handle(job.id).terminate()
-    theatre.hall.release_all()
+    worker.provider.release_all()
     await until(lambda: has_result(job, first))
-    ref = await theatre.context.store.put_bytes(job.spec.model_dump_json().encode())
+    ref = await worker.context.store.put_bytes(job.spec.model_dump_json().encode())
     blob = Path(ref.uri.removeprefix("file://"))
     blob.chmod(0o600)
     blob.write_bytes(b"x" * ref.size)
-    theatre.context._jobs.clear()
-    again = await theatre.submit(repeats=3, concurrency=1)
+    worker.context._jobs.clear()
+    again = await worker.submit(repeats=3, concurrency=1)
     await again.wait()
     outcome = await again.handle.result()
     assert (await again.handle.describe()).status == WorkflowExecutionStatus.COMPLETED
@@ -199,11 +199,11 @@ async def has_result(job: Job, rollout: str) -> bool:
     return rollout in {result.workflow_id for result in job.results()}
 
 
-async def test_a_wish_to_cancel_survives_continue_as_new(theatre: Theatre) -> None:
+async def test_a_wish_to_cancel_survives_continue_as_new(worker: InProcessWorker) -> None:
     """The job begins a run in which the wish was not sent yet."""
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=2, concurrency=2)
-    victim, other = await theatre.in_turn(2)
+    worker.provider.held = True
+    job = await worker.submit(repeats=2, concurrency=2)
+    victim, other = await worker.in_turn(2)
     await job.handle.terminate()
     described = await job.handle.describe()
     events = [event async for event in job.handle.fetch_history_events()]
@@ -213,28 +213,28 @@ async def test_a_wish_to_cancel_survives_continue_as_new(theatre: Theatre) -> No
     open_ = [OpenRollout(index=ids[one], attempt=1, id=one, since=time.time()) for one in (victim, other)]
     carried |= {"pending": [], "open": [one.model_dump() for one in open_], "to_cancel": [victim]}
     await job.engine.client.start_workflow("JobWorkflow", carried, id=job.id, task_queue=described.task_queue)
-    await theatre.progress(job, lambda p: p.counts.cancelled == 1)
-    theatre.hall.release_all()
-    results = {result.workflow_id: result.status for result in await theatre.results(job)}
+    await worker.progress(job, lambda p: p.counts.cancelled == 1)
+    worker.provider.release_all()
+    results = {result.workflow_id: result.status for result in await worker.results(job)}
     assert results == {victim: "cancelled", other: "passed"}
 
 
-async def test_the_secrets_of_a_terminated_job_are_removed(theatre: Theatre) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit()
-    await theatre.in_turn(1)
-    paths = theatre.context.paths
+async def test_the_secrets_of_a_terminated_job_are_removed(worker: InProcessWorker) -> None:
+    worker.provider.held = True
+    job = await worker.submit()
+    await worker.in_turn(1)
+    paths = worker.context.paths
     secrets.leave(paths, job.id, set(), {"KEY": "value-of-it"})
-    await remove_secrets_of_ended_jobs(theatre.context)
+    await remove_secrets_of_ended_jobs(worker.context)
     assert [name for name, _ in secrets.left(paths)] == [job.id]
     await job.handle.terminate()
     # Its rollout goes on, with them.
-    await remove_secrets_of_ended_jobs(theatre.context)
+    await remove_secrets_of_ended_jobs(worker.context)
     assert [name for name, _ in secrets.left(paths)] == [job.id]
-    theatre.hall.release_all()
+    worker.provider.release_all()
 
     async def are_removed() -> bool:
-        await remove_secrets_of_ended_jobs(theatre.context)
+        await remove_secrets_of_ended_jobs(worker.context)
         return list(secrets.left(paths)) == []
 
     await until(are_removed)
@@ -242,7 +242,7 @@ async def test_the_secrets_of_a_terminated_job_are_removed(theatre: Theatre) -> 
     secrets.leave(paths, job.id, set(), {"KEY": "value-of-it"})
     (file,) = paths.secrets.iterdir()
     os.utime(file, (time.time() + 5, time.time() + 5))
-    await remove_secrets_of_ended_jobs(theatre.context)
+    await remove_secrets_of_ended_jobs(worker.context)
     assert [name for name, _ in secrets.left(paths)] == [job.id]
 
 
@@ -256,50 +256,50 @@ class BrokenRollout:
 
 
 async def test_a_rollout_whose_workflow_task_fails_again_and_again_is_ended(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BENCHFLOW_WORKFLOW_STUCK_ATTEMPTS", "3")
-    theatre.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
-    job = await theatre.submit()
-    await theatre.results(job)
+    worker.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
+    job = await worker.submit()
+    await worker.results(job)
     rollout = job.spec.rollout_id(job.id, 0)
-    spec = job.spec.rollout(job.id, Origin(host_id=theatre.context.host_id, job_dir=str(job.directory.root)), 0)
-    async with Worker(theatre.context.client, task_queue="benchflow-broken", workflows=[BrokenRollout]):
+    spec = job.spec.rollout(job.id, Origin(host_id=worker.context.host_id, job_dir=str(job.directory.root)), 0)
+    async with Worker(worker.context.client, task_queue="benchflow-broken", workflows=[BrokenRollout]):
         # From the second attempt on, an SDK tells the server nothing of a failed task, which waits for its timeout.
-        await theatre.context.client.start_workflow(
+        await worker.context.client.start_workflow(
             "RolloutWorkflow", spec, id=rollout, task_queue="benchflow-broken", task_timeout=timedelta(seconds=1)
         )
         trouble = await until(lambda: job.trouble(rollout))
-        again = await theatre.submit(again=("passed",))
-        (result,) = await theatre.results(again)
+        again = await worker.submit(again=("passed",))
+        (result,) = await worker.results(again)
     assert "workflow task, attempt" in str(trouble) and "broken" in str(trouble)
     assert result.error is not None and result.error_category == "terminated"
     assert "stuck: a workflow task failed" in result.error.message and "broken" in result.error.message
-    status = (await theatre.context.client.get_workflow_handle(rollout).describe()).status
+    status = (await worker.context.client.get_workflow_handle(rollout).describe()).status
     assert status == WorkflowExecutionStatus.TERMINATED
 
 
 async def test_an_attempt_that_is_stuck_after_its_report_does_not_hold_up_its_retry(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BENCHFLOW_WORKFLOW_STUCK_ATTEMPTS", "3")
-    theatre.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
-    theatre.hall.faults["play"] = [SandboxLostError("gone")]
-    theatre.hall.held = True
-    job = await theatre.submit(retry={"min_wait_sec": 0.01})
-    (rollout,) = await theatre.in_turn(1)
+    worker.options(stuck_after_sec=0, sweep_every_sec=0.3, sweep_after_sec=0)
+    worker.provider.faults["play"] = [SandboxLostError("gone")]
+    worker.provider.held = True
+    job = await worker.submit(retry={"min_wait_sec": 0.01})
+    (rollout,) = await worker.in_turn(1)
     await job.pause()
-    theatre.hall.release_all()
-    await theatre.progress(job, lambda p: len(p.run_again) == 1)
-    client = theatre.context.client
+    worker.provider.release_all()
+    await worker.progress(job, lambda p: len(p.run_again) == 1)
+    client = worker.context.client
     await until(partial(has_ended, client, rollout))
-    spec = job.spec.rollout(job.id, Origin(host_id=theatre.context.host_id, job_dir=str(job.directory.root)), 0)
+    spec = job.spec.rollout(job.id, Origin(host_id=worker.context.host_id, job_dir=str(job.directory.root)), 0)
     async with Worker(client, task_queue="benchflow-broken", workflows=[BrokenRollout]):
         await client.start_workflow(
             "RolloutWorkflow", spec, id=rollout, task_queue="benchflow-broken", task_timeout=timedelta(seconds=1)
         )
         await job.unpause()
-        (result,) = await theatre.results(job)
+        (result,) = await worker.results(job)
     assert (result.status, result.attempt) == ("passed", 2)
 
 

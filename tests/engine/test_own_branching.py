@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support import own_branching
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.contracts.rollout_records import RolloutResult, RolloutTree
 from benchflow.rescoring import rescore
@@ -17,17 +17,17 @@ from benchflow.trajectories.stored import load_tree
 
 
 @pytest.fixture(autouse=True)
-def own_modules(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_modules(worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a user whose own modules are on the path."""
-    theatre.hall.draws = True
+    worker.provider.draws = True
     monkeypatch.syspath_prepend(Path(own_branching.__file__).parent)
 
 
-async def branched(theatre: Theatre, policy: str, branch: dict[str, Any], **options: Any) -> RolloutResult:
+async def branched(worker: InProcessWorker, policy: str, branch: dict[str, Any], **options: Any) -> RolloutResult:
     """The result of a rollout of three steps. options: of the policy."""
     custom = {"kind": "custom", "policy": f"own_branching:{policy}", "options": options}
-    job = await theatre.submit(theatre.stepped(final=True), branch={"policy": custom} | branch)
-    (result,) = await theatre.results(job)
+    job = await worker.submit(worker.stepped(final=True), branch={"policy": custom} | branch)
+    (result,) = await worker.results(job)
     return result
 
 
@@ -40,10 +40,10 @@ def worth_of(tree: RolloutTree, chain: str) -> float:
 
 
 async def test_a_tree_branches_where_its_own_policy_says_and_is_worth_what_its_own_aggregate_says(
-    theatre: Theatre,
+    worker: InProcessWorker,
 ) -> None:
     # No draw is as much, so that every state is poor from which a step has led on.
-    result = await branched(theatre, "WherePoor", {"aggregate": "own_branching:stdev", "max_depth": 2}, below=1.0)
+    result = await branched(worker, "WherePoor", {"aggregate": "own_branching:stdev", "max_depth": 2}, below=1.0)
     assert result.error is None
     tree = load_tree(str(result.directory))
     assert {node.id for node in tree.branched} == {"n1", "n1.0/n2", "n1.1/n2"}
@@ -54,14 +54,14 @@ async def test_a_tree_branches_where_its_own_policy_says_and_is_worth_what_its_o
     assert [tree.node(name).role for name in ("n1", "n1.0/n2", "n1.1/n2")] == ["agent", "brave", "careful"]
 
     job = Path(str(result.directory)).parent
-    copy = shutil.copytree(job, theatre.root / "copied" / job.name)
+    copy = shutil.copytree(job, worker.root / "copied" / job.name)
     (record,) = (await rescore(copy)).rollouts
     assert (record.outcome, record.error) == ("unchanged", None)
     assert record.value is not None and record.value.aggregate == "own_branching:stdev"
 
 
-async def test_a_policy_that_fails_ends_the_rollout_and_is_named(theatre: Theatre) -> None:
-    result = await branched(theatre, "Faulty", {}, left=2)
+async def test_a_policy_that_fails_ends_the_rollout_and_is_named(worker: InProcessWorker) -> None:
+    result = await branched(worker, "Faulty", {}, left=2)
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None
     assert (result.error.type, result.error.category) == ("ConfigError", "usage")
@@ -70,10 +70,10 @@ async def test_a_policy_that_fails_ends_the_rollout_and_is_named(theatre: Theatr
 
 
 async def test_an_aggregate_that_gives_no_number_ends_the_rollout_and_its_children_have_their_returns(
-    theatre: Theatre,
+    worker: InProcessWorker,
 ) -> None:
     branch = {"aggregate": "own_branching:nothing", "horizon": 1}
-    result = await branched(theatre, "WherePoor", branch, below=1.0, roles=["brave"])
+    result = await branched(worker, "WherePoor", branch, below=1.0, roles=["brave"])
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None
     assert (result.error.type, result.error.file) == ("RewardFuncError", "own_branching:nothing")
@@ -82,10 +82,12 @@ async def test_an_aggregate_that_gives_no_number_ends_the_rollout_and_its_childr
     assert (tree.node("n1").value, tree.node("n1").n) == (None, 1)
 
 
-async def test_a_part_of_the_children_is_worth_nothing_where_the_deadline_ended_the_others(theatre: Theatre) -> None:
+async def test_a_part_of_the_children_is_worth_nothing_where_the_deadline_ended_the_others(
+    worker: InProcessWorker,
+) -> None:
     custom = {"kind": "custom", "policy": "own_branching:WherePoor", "options": {"below": 1.0}}
     branch = {"policy": custom, "aggregate": "own_branching:hangs", "horizon": 1}
-    job = await theatre.submit(theatre.stepped(final=True), branch=branch, deadline_sec=3)
-    (result,) = await theatre.results(job)
+    job = await worker.submit(worker.stepped(final=True), branch=branch, deadline_sec=3)
+    (result,) = await worker.results(job)
     assert (result.status, result.rewards) == ("errored", None)
     assert result.error is not None and result.error.category == "deadline"

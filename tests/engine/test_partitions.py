@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from support.in_process_worker import InProcessWorker
 from support.relay import Relay
-from support.theatre import Theatre
 
 from benchflow.activities.attempts import OngoingWork
 from benchflow.activities.handover import RunningActivities
@@ -16,54 +16,54 @@ from benchflow.worker import make_workers
 APART = "benchflow-host-apart"
 
 
-async def test_a_partition_ends_no_work_but_what_is_cancelled_meanwhile(theatre: Theatre) -> None:
+async def test_a_partition_ends_no_work_but_what_is_cancelled_meanwhile(worker: InProcessWorker) -> None:
     """Longer than the SDK waits before it cancels by itself what it can't report: heartbeat timeout + 5 s."""
-    hall = theatre.hall
-    hall.held = hall.holds_verifiers = True
-    theatre.options(heartbeat_timeout_sec=1)
-    hall.elsewhere = {"play": [APART], "stay": [APART], "verified": [APART], "grown": [APART] * 3}
+    provider = worker.provider
+    provider.held = provider.holds_verifiers = True
+    worker.options(heartbeat_timeout_sec=1)
+    provider.elsewhere = {"play": [APART], "stay": [APART], "verified": [APART], "grown": [APART] * 3}
     growing = {"branch": {"policy": {"kind": "after_steps", "steps": [1], "n": 2}}, "job_name": "tree"}
-    async with Relay.to(theatre.target.address) as relay:
-        target = replace(theatre.target, address=f"127.0.0.1:{relay.port}")
+    async with Relay.to(worker.target.address) as relay:
+        target = replace(worker.target, address=f"127.0.0.1:{relay.port}")
         client = await connect(target)
-        context = replace(theatre.context, queue=APART, client=client)
-        records = RunningActivities(theatre.context.paths.running, "apart")
+        context = replace(worker.context, queue=APART, client=client)
+        records = RunningActivities(worker.context.paths.running, "apart")
         records.open()
         work = OngoingWork(client, records.identity, poll_sec=0.1)
         async with make_workers(context, records, work)[1]:
-            job = await theatre.submit(*map(theatre.task, ("play", "stay", "verified")))
-            tree = await theatre.submit(theatre.stepped(2, name="grown"), **growing)
-            hall.release(*(name for name in await theatre.in_turn(4) if not {"play", "stay"} & {*name.split("/")}))
+            job = await worker.submit(*map(worker.task, ("play", "stay", "verified")))
+            tree = await worker.submit(worker.stepped(2, name="grown"), **growing)
+            provider.release(*(name for name in await worker.in_turn(4) if not {"play", "stay"} & {*name.split("/")}))
 
             async def are_verified() -> bool:
-                return sum(hall.verified.values()) == 2
+                return sum(provider.verified.values()) == 2
 
             await until(are_verified)
-            hall.release(next(name for name in hall.in_turn if "/grown/" in name))
+            provider.release(next(name for name in provider.in_turn if "/grown/" in name))
             # Two turns, those of two children, and a verifier.
-            rollouts = await theatre.in_turn(5)
+            rollouts = await worker.in_turn(5)
             relay.cut()
 
             async def attempts_are_over() -> bool:
-                return work.unattended == 5 or hall.in_turn != rollouts
+                return work.unattended == 5 or provider.in_turn != rollouts
 
             await until(attempts_are_over)
-            assert hall.in_turn == rollouts
+            assert provider.in_turn == rollouts
             await job.cancel_rollout(next(rollout for rollout in rollouts if "/stay/" in rollout))
             relay.mend()
 
             async def is_ended() -> bool:
-                return len(hall.in_turn) == 4
+                return len(provider.in_turn) == 4
 
             await until(is_ended)
-            hall.release_all()
-            results = {result.task_name: result for result in await theatre.results(job)}
-            (grown,) = await theatre.results(tree)
+            provider.release_all()
+            results = {result.task_name: result for result in await worker.results(job)}
+            (grown,) = await worker.results(tree)
         await work.close()
     cancelled = results.pop("stay")
     assert (cancelled.status, cancelled.rewards) == ("cancelled", None)
     assert [*results] == ["play", "verified"]
     for result in [*results.values(), grown]:
         assert (result.status, result.reward, result.error) == ("passed", 1.0, None)
-    assert {*hall.turns.values()} == {*hall.verified.values()} == {1}
-    assert not hall.open
+    assert {*provider.turns.values()} == {*provider.verified.values()} == {1}
+    assert not provider.open

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from support.in_process_worker import InProcessWorker
 from support.raising import PLANNED, RAISED, Raise, raising_workflows, sites
-from support.theatre import Theatre
 from temporalio.client import WorkflowExecutionStatus
 
 from benchflow.contracts import ids
@@ -26,8 +26,8 @@ SHORT = [
 
 
 @pytest.fixture
-def raising(raising_workflows: None, theatre: Theatre) -> Theatre:
-    theatre.options(
+def raising(raising_workflows: None, worker: InProcessWorker) -> InProcessWorker:
+    worker.options(
         start_total_sec=0.5,
         report_total_sec=0.5,
         retry_initial_sec=0.05,
@@ -35,27 +35,27 @@ def raising(raising_workflows: None, theatre: Theatre) -> Theatre:
         sweep_after_sec=0,
         closing_sec=0.1,
     )
-    return theatre
+    return worker
 
 
-async def test_a_job_completes_where_an_await_of_each_part_raises(raising: Theatre) -> None:
+async def test_a_job_completes_where_an_await_of_each_part_raises(raising: InProcessWorker) -> None:
     assert await raised(raising, SHORT, is_repeated=False) == len(SHORT)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_repeated", [False, True])
-async def test_a_job_completes_whichever_await_raises(raising: Theatre, is_repeated: bool) -> None:
+async def test_a_job_completes_whichever_await_raises(raising: InProcessWorker, is_repeated: bool) -> None:
     assert await raised(raising, sites(of_jobs=True), is_repeated=is_repeated) >= 18
 
 
-async def raised(theatre: Theatre, wanted: Sequence[str], *, is_repeated: bool) -> int:
+async def raised(worker: InProcessWorker, wanted: Sequence[str], *, is_repeated: bool) -> int:
     """Run a job for each of the awaits that raises there. Returns how many of them were reached."""
-    task = theatre.task()
+    task = worker.task()
     jobs = []
     for number, site in enumerate(wanted):
         name = f"job-{number}"
-        PLANNED[ids.job_id(name, str(theatre.root / "jobs"))] = Raise(site, "before", is_repeated)
-        jobs.append(await theatre.submit(task, repeats=2, concurrency=1, job_name=name))
+        PLANNED[ids.job_id(name, str(worker.root / "jobs"))] = Raise(site, "before", is_repeated)
+        jobs.append(await worker.submit(task, repeats=2, concurrency=1, job_name=name))
     problems = {}
     for site, job in zip(wanted, jobs, strict=True):
         async with asyncio.timeout(60):

@@ -10,9 +10,9 @@ from typing import Literal
 
 import pytest
 from support import own_branching
+from support.in_process_worker import InProcessWorker
 from support.raising import PASSED, PLANNED, RAISED, RETURNED, Raise, is_started_before, raising_workflows, sites
 from support.raising_scenarios import SCENARIOS, Scenario
-from support.theatre import Theatre
 from temporalio.client import WorkflowExecutionStatus
 
 from benchflow.activities.leftovers import Leftovers
@@ -50,19 +50,21 @@ Case = tuple[Literal["root", "child"], str]
 
 
 @pytest.fixture
-def raising(raising_workflows: None, theatre: Theatre) -> Theatre:
-    theatre.context.slots.limit = 1000
-    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["hall"])
-    theatre.patch.syspath_prepend(Path(own_branching.__file__).parent)
-    return theatre
+def raising(raising_workflows: None, worker: InProcessWorker) -> InProcessWorker:
+    worker.context.slots.limit = 1000
+    worker.patch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["hall"])
+    worker.patch.syspath_prepend(Path(own_branching.__file__).parent)
+    return worker
 
 
-async def test_a_rollout_reports_and_tears_down_whichever_await_of_the_usual_way_raises(raising: Theatre) -> None:
+async def test_a_rollout_reports_and_tears_down_whichever_await_of_the_usual_way_raises(
+    raising: InProcessWorker,
+) -> None:
     assert len(await run(raising, "linear", but_for=set(), also_after=False)) >= 35
 
 
 @pytest.mark.long
-async def test_a_rollout_reports_and_tears_down_whichever_await_raises(raising: Theatre) -> None:
+async def test_a_rollout_reports_and_tears_down_whichever_await_raises(raising: InProcessWorker) -> None:
     """Each in the first scenario that comes by it, once in a root and once in a child, if children come by it, too."""
     passed: set[Case] = set()
     for name in SCENARIOS:
@@ -70,32 +72,32 @@ async def test_a_rollout_reports_and_tears_down_whichever_await_raises(raising: 
             raising.patch, before = patch, raising.patch
             passed |= await run(raising, name, but_for=passed)
             raising.patch = before
-            raising.hall.held, raising.hall.elsewhere, raising.context.slots.limit = False, {}, 1000
+            raising.provider.held, raising.provider.elsewhere, raising.context.slots.limit = False, {}, 1000
             # What a lost host has stays there.
-            raising.hall.open.clear()
-            raising.hall.images.clear()
+            raising.provider.open.clear()
+            raising.provider.images.clear()
     assert set(sites(of_jobs=False)) - {site for _, site in passed} == UNREACHED.keys()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_a_rollout_reports_and_tears_down_whichever_await_raises_in_each_scenario(
-    raising: Theatre, scenario: str
+    raising: InProcessWorker, scenario: str
 ) -> None:
     # Of those with an agent, the rollout whose sandbox is refused comes by the fewest.
     least = 20 if SCENARIOS[scenario].place else 25
     assert len(await run(raising, scenario, but_for=set())) >= least
 
 
-async def run(theatre: Theatre, name: str, *, but_for: set[Case], also_after: bool = True) -> set[Case]:
+async def run(worker: InProcessWorker, name: str, *, but_for: set[Case], also_after: bool = True) -> set[Case]:
     """Run a scenario with an exception at each await that it comes by, but for some. Returns those of both kinds.
 
     also_after: whether there is a second rollout for each, in which it raises once what is awaited has ended.
     """
     scenario = SCENARIOS[name]
-    task = scenario.task(theatre)
-    plain_job, (plain,) = await finished(theatre, f"{name}-plain", scenario, task, [("", None)])
-    (result,) = await theatre.results(plain_job)
+    task = scenario.task(worker)
+    plain_job, (plain,) = await finished(worker, f"{name}-plain", scenario, task, [("", None)])
+    (result,) = await worker.results(plain_job)
     assert result.status == scenario.status
     cases: dict[Case, str] = {}
     for workflow_id, passed in list(PASSED.items()):
@@ -114,12 +116,12 @@ async def run(theatre: Theatre, name: str, *, but_for: set[Case], also_after: bo
             planned.append((below, Raise(case[1], "after")))
     if not planned:
         return set(cases)
-    job, rollouts = await finished(theatre, name, scenario, task, planned)
+    job, rollouts = await finished(worker, name, scenario, task, planned)
     # A child that its parent has lost sight of is cancelled once that is over.
     lost = {rollout + below for rollout, (below, _) in zip(rollouts, planned, strict=True) if loses(rollout + below)}
 
     async def left() -> set[str]:
-        owned = await theatre.hall.owned(theatre.context.stack)
+        owned = await worker.provider.owned(worker.context.stack)
         return {one.labels["benchflow.workflow"] for one in owned if not scenario.has_lost_host} - lost
 
     async def is_torn_down() -> bool:
@@ -128,17 +130,17 @@ async def run(theatre: Theatre, name: str, *, but_for: set[Case], also_after: bo
     with contextlib.suppress(AssertionError):
         await until(is_torn_down, seconds=20)
     assert {one: PLANNED.get(one) or PLANNED.get(one.partition("/b/")[0]) for one in await left()} == {}, name
-    await Reaper(theatre.context).reap()
+    await Reaper(worker.context).reap()
     if scenario.keeps_checkpoints:
-        options = theatre.context.options.model_copy(update={"leftovers_retain_days": 0})
-        with theatre.patch.context() as patch:
-            patch.setattr(theatre.context, "options", options)
-            await Leftovers(theatre.context).remove()
+        options = worker.context.options.model_copy(update={"leftovers_retain_days": 0})
+        with worker.patch.context() as patch:
+            patch.setattr(worker.context, "options", options)
+            await Leftovers(worker.context).remove()
     # A lost host keeps what it has.
-    assert scenario.has_lost_host or (theatre.hall.open, theatre.hall.images) == (set(), {})
-    assert list(theatre.context.paths.checkpoints.glob("*.json")) == []
+    assert scenario.has_lost_host or (worker.provider.open, worker.provider.images) == (set(), {})
+    assert list(worker.context.paths.checkpoints.glob("*.json")) == []
     assert json.loads(job.directory.summary.read_text())["finished"] == len(planned)
-    by_id = {result.workflow_id: result for result in await theatre.results(job)}
+    by_id = {result.workflow_id: result for result in await worker.results(job)}
     n_raised = sum(rollout + below in RAISED for rollout, (below, _) in zip(rollouts, planned, strict=True))
     assert 2 * n_raised >= len(planned), f"{name}: {n_raised} of {len(planned)}"
     problems = {}
@@ -157,18 +159,18 @@ def loses(workflow_id: str) -> bool:
 
 
 async def finished(
-    theatre: Theatre, name: str, scenario: Scenario, task: Path, planned: list[tuple[str, Raise | None]]
+    worker: InProcessWorker, name: str, scenario: Scenario, task: Path, planned: list[tuple[str, Raise | None]]
 ) -> tuple[Job, list[str]]:
     """Run a job of as many rollouts as there are exceptions; returns it, and the ids of its rollouts."""
-    place = Path(theatre.root, "jobs", name, *scenario.place)
+    place = Path(worker.root, "jobs", name, *scenario.place)
     job_id = ids.job_id(place.name, str(place.parent))
     rollouts = [ids.rollout_id(job_id, task.name, "oracle", number) for number in range(len(planned))]
     raises = {rollout + below: raise_ for rollout, (below, raise_) in zip(rollouts, planned, strict=True) if raise_}
     PLANNED.update(raises if scenario.again is None else {})
-    scenario.prepare(theatre, rollouts)
+    scenario.prepare(worker, rollouts)
     if scenario.has_lost_host:
-        theatre.options(host_start_timeout_sec=0.5, host_silent_sec=0.5)
-    job = await theatre.submit(
+        worker.options(host_start_timeout_sec=0.5, host_silent_sec=0.5)
+    job = await worker.submit(
         task,
         repeats=len(planned),
         # Where somebody acts on all of them, they wait for one another, and so do the two children of each.
@@ -179,7 +181,7 @@ async def finished(
         **({"branch": scenario.branch} if scenario.branch else {}),
     )
     handles = [job.engine.client.get_workflow_handle(rollout) for rollout in rollouts]
-    acting = asyncio.ensure_future(scenario.act(theatre, handles)) if scenario.act else None
+    acting = asyncio.ensure_future(scenario.act(worker, handles)) if scenario.act else None
     try:
         async with asyncio.timeout(300):
             await job.wait()
@@ -188,7 +190,7 @@ async def finished(
                 seen.clear()
             PLANNED.update(raises)
             async with asyncio.timeout(300):
-                job = await scenario.again(theatre, job)
+                job = await scenario.again(worker, job)
                 await job.wait()
     except TimeoutError:
         described = [await handle.describe() for handle in handles]

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 from structlog.testing import capture_logs
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow import secrets
 from benchflow.activities import reaper as reapers
@@ -26,33 +26,33 @@ from benchflow.testing.waiting import until
 
 
 @pytest.fixture
-def reaper(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Reaper:
+def reaper(worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch) -> Reaper:
     monkeypatch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["hall"])
-    return Reaper(theatre.context)
+    return Reaper(worker.context)
 
 
 async def test_the_sandbox_of_a_running_rollout_is_left_alone_and_that_of_a_terminated_one_goes(
-    theatre: Theatre, reaper: Reaper
+    worker: InProcessWorker, reaper: Reaper
 ) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=2, concurrency=2)
-    terminated, running = await theatre.in_turn(2)
+    worker.provider.held = True
+    job = await worker.submit(repeats=2, concurrency=2)
+    terminated, running = await worker.in_turn(2)
     assert await reaper.reap() == 0
     await job.engine.client.get_workflow_handle(terminated).terminate()
     assert await reaper.reap() == 1
-    assert [owned.labels["benchflow.workflow"] for owned in await theatre.hall.owned(theatre.context.stack)] == [
+    assert [owned.labels["benchflow.workflow"] for owned in await worker.provider.owned(worker.context.stack)] == [
         running
     ]
 
 
 async def test_a_sandbox_of_another_stack_is_left_alone_although_its_workflow_is_unknown_here(
-    theatre: Theatre, reaper: Reaper
+    worker: InProcessWorker, reaper: Reaper
 ) -> None:
-    theatre.hall.held = True
-    await theatre.submit()
-    await theatre.in_turn(1)
-    assert await Reaper(replace(theatre.context, stack="another")).reap() == 0
-    assert len(theatre.hall.open) == 1
+    worker.provider.held = True
+    await worker.submit()
+    await worker.in_turn(1)
+    assert await Reaper(replace(worker.context, stack="another")).reap() == 0
+    assert len(worker.provider.open) == 1
 
 
 class Broken:
@@ -62,13 +62,13 @@ class Broken:
         raise KeyError(stack_id)
 
 
-async def test_one_bad_item_keeps_nothing_else_from_being_reaped(theatre: Theatre, reaper: Reaper) -> None:
-    theatre.patch.setitem(sandbox._made, "broken", Broken())
-    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["broken", "hall"])
-    theatre.hall.held = True
-    job = await theatre.submit()
-    (terminated,) = await theatre.in_turn(1)
-    notes = theatre.context.paths.checkpoints
+async def test_one_bad_item_keeps_nothing_else_from_being_reaped(worker: InProcessWorker, reaper: Reaper) -> None:
+    worker.patch.setitem(sandbox._made, "broken", Broken())
+    worker.patch.setattr("benchflow.activities.reaper.list_provider_names", lambda: ["broken", "hall"])
+    worker.provider.held = True
+    job = await worker.submit()
+    (terminated,) = await worker.in_turn(1)
+    notes = worker.context.paths.checkpoints
     over = CheckpointRecord(workflow=terminated, run_id="an earlier one", provider="hall")
     write_kept(notes / "b.json", over)
     (notes / "a.json").write_text(over.model_dump_json().replace("{", '{"key_of_another_version": 1, ', 1))
@@ -78,37 +78,37 @@ async def test_one_bad_item_keeps_nothing_else_from_being_reaped(theatre: Theatr
     with capture_logs() as logged:
         assert await reaper.reap() == 1
         assert await reaper.reap() == 0
-    assert not theatre.hall.open
+    assert not worker.provider.open
     assert sorted(note.name for note in notes.iterdir()) == ["a.json", "c.json"]
     assert [entry["item"] for entry in logged if entry["log_level"] == "warning"] == ["provider broken", "checkpoint a"]
 
 
-async def test_neither_checkpoints_nor_secrets_that_cannot_be_listed_end_a_round(theatre: Theatre) -> None:
-    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", list)
-    paths = theatre.context.paths
-    reaper = Reaper(replace(theatre.context, options=WorkerOptions(unknown_grace_sec=0)))
+async def test_neither_checkpoints_nor_secrets_that_cannot_be_listed_end_a_round(worker: InProcessWorker) -> None:
+    worker.patch.setattr("benchflow.activities.reaper.list_provider_names", list)
+    paths = worker.context.paths
+    reaper = Reaper(replace(worker.context, options=WorkerOptions(unknown_grace_sec=0)))
     secrets.leave(paths, "job/none", set(), {"KEY": "value-of-it"})
 
     def unreadable(*_: object) -> NoReturn:
         raise OSError(errno.EIO, "Input/output error")
 
-    theatre.patch.setattr(Reaper, "_remove_checkpoints", unreadable)
+    worker.patch.setattr(Reaper, "_remove_checkpoints", unreadable)
     with capture_logs() as logged:
         await reaper.reap()
         assert list(secrets.left(paths)) == []
-        theatre.patch.setattr(secrets, "left", unreadable)
+        worker.patch.setattr(secrets, "left", unreadable)
         await reaper.reap()
     assert [entry["item"] for entry in logged if entry["log_level"] == "warning"] == ["checkpoints", "secrets"]
 
 
 @pytest.mark.parametrize("step", [-10 * 365 * 86400, 2 * 3600])
 async def test_what_is_in_use_and_what_is_abandoned_are_told_apart_when_the_clock_is_set(
-    theatre: Theatre, step: float
+    worker: InProcessWorker, step: float
 ) -> None:
     """step: seconds by which the wall clock was set since the slots were taken."""
-    theatre.patch.setattr("benchflow.activities.reaper.list_provider_names", list)
-    theatre.patch.setattr(reapers, "WATCHED_SEC", 0.05)
-    context = replace(theatre.context, options=WorkerOptions(unknown_grace_sec=0.2))
+    worker.patch.setattr("benchflow.activities.reaper.list_provider_names", list)
+    worker.patch.setattr(reapers, "WATCHED_SEC", 0.05)
+    context = replace(worker.context, options=WorkerOptions(unknown_grace_sec=0.2))
     reaper = Reaper(context)
     for name in ("abandoned", "again"):
         assert context.slots.take(name)
@@ -130,12 +130,12 @@ async def test_what_is_in_use_and_what_is_abandoned_are_told_apart_when_the_cloc
 
 
 async def test_the_slots_of_ended_rollouts_are_freed_while_the_daemon_is_away_but_not_in_mid_provision(
-    theatre: Theatre, reaper: Reaper
+    worker: InProcessWorker, reaper: Reaper
 ) -> None:
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=3, concurrency=3)
-    rollouts = await theatre.in_turn(3)
-    slots = theatre.context.slots
+    worker.provider.held = True
+    job = await worker.submit(repeats=3, concurrency=3)
+    rollouts = await worker.in_turn(3)
+    slots = worker.context.slots
     of = {slots.owner(name).workflow: name for name in slots.taken()}  # type: ignore[union-attr]
     assert sorted(of) == rollouts
     ended, provisioning, running = rollouts
@@ -145,7 +145,7 @@ async def test_the_slots_of_ended_rollouts_are_freed_while_the_daemon_is_away_bu
     async def no_daemon(stack_id: str) -> None:
         raise DaemonUnavailableError("no Docker daemon answers")
 
-    theatre.patch.setattr(theatre.hall, "owned", no_daemon)
+    worker.patch.setattr(worker.provider, "owned", no_daemon)
     with slots.in_use(of[provisioning]):
         assert await reaper.reap() == 0
         assert slots.taken() == sorted([of[provisioning], of[running]])
@@ -153,14 +153,14 @@ async def test_the_slots_of_ended_rollouts_are_freed_while_the_daemon_is_away_bu
     assert slots.taken() == [of[running]]
 
 
-async def test_a_provision_that_fails_before_it_has_a_sandbox_frees_its_slot(theatre: Theatre) -> None:
+async def test_a_provision_that_fails_before_it_has_a_sandbox_frees_its_slot(worker: InProcessWorker) -> None:
     def refuse(*_: object) -> None:
         raise StoreAccessError("cannot write")
 
-    theatre.patch.setattr("benchflow.hosting.provisioning.set_aside", refuse)
-    (result,) = await theatre.results(await theatre.submit(retry={"max_retries": 0}))
+    worker.patch.setattr("benchflow.hosting.provisioning.set_aside", refuse)
+    (result,) = await worker.results(await worker.submit(retry={"max_retries": 0}))
     assert (result.status, result.error_category) == ("errored", "store")
-    assert theatre.context.slots.taken() == []
+    assert worker.context.slots.taken() == []
 
 
 def cut_off(record: Path) -> None:
@@ -178,20 +178,20 @@ def replace_by_a_directory(record: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [cut_off, empty, replace_by_a_directory])
 async def test_a_record_of_a_dead_worker_that_cannot_be_read_holds_up_no_other(
-    theatre: Theatre, spoil: Callable[[Path], None]
+    worker: InProcessWorker, spoil: Callable[[Path], None]
 ) -> None:
-    theatre.hall.held = True
-    await theatre.submit(repeats=2, concurrency=2)
-    await theatre.in_turn(2)
+    worker.provider.held = True
+    await worker.submit(repeats=2, concurrency=2)
+    await worker.in_turn(2)
     # The records of this process, as one has left them that is dead.
-    dead = theatre.records.root / "1-1"
+    dead = worker.records.root / "1-1"
     dead.mkdir()
-    tokens = sorted(theatre.records.directory.glob("*.token"))
+    tokens = sorted(worker.records.directory.glob("*.token"))
     assert len(tokens) == 2
     for token in tokens:
         (dead / token.name).write_bytes(token.read_bytes())
     spoil(dead / tokens[0].name)
     failures = Failures("hand-over")
-    assert await theatre.records.hand_over(theatre.context.client, failures) == 1
-    assert await theatre.records.hand_over(theatre.context.client, failures) == 0
+    assert await worker.records.hand_over(worker.context.client, failures) == 1
+    assert await worker.records.hand_over(worker.context.client, failures) == 0
     assert dead.exists() == (spoil is replace_by_a_directory)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow import errors
 
@@ -16,10 +16,10 @@ def lost() -> errors.SandboxLostError:
     return errors.SandboxLostError("the sandbox is gone")
 
 
-async def test_a_lost_sandbox_is_a_second_attempt_and_the_first_is_kept(theatre: Theatre) -> None:
-    theatre.hall.faults["play"] = [lost()]
-    job = await theatre.submit()
-    (result,) = await theatre.results(job)
+async def test_a_lost_sandbox_is_a_second_attempt_and_the_first_is_kept(worker: InProcessWorker) -> None:
+    worker.provider.faults["play"] = [lost()]
+    job = await worker.submit()
+    (result,) = await worker.results(job)
     assert (result.status, result.attempt, result.error) == ("passed", 2, None)
     root = Path(str(result.directory))
     first = json.loads((root / "attempts" / "1" / "result.json").read_text())
@@ -33,13 +33,13 @@ async def test_a_lost_sandbox_is_a_second_attempt_and_the_first_is_kept(theatre:
     assert [json.loads(row)["attempt"] for row in rows] == [2]
 
 
-async def test_retries_end_and_the_last_error_stands(theatre: Theatre) -> None:
-    theatre.hall.faults["play"] = [lost() for _ in range(5)]
-    job = await theatre.submit(retry={"max_retries": 2, "min_wait_sec": 0.01})
-    (result,) = await theatre.results(job)
+async def test_retries_end_and_the_last_error_stands(worker: InProcessWorker) -> None:
+    worker.provider.faults["play"] = [lost() for _ in range(5)]
+    job = await worker.submit(retry={"max_retries": 2, "min_wait_sec": 0.01})
+    (result,) = await worker.results(job)
     assert (result.status, result.attempt, result.rewards) == ("errored", 3, None)
     assert result.error_category == "sandbox_lost"
-    assert sum(theatre.hall.turns.values()) == 3
+    assert sum(worker.provider.turns.values()) == 3
     outcome = await job.handle.result()
     assert (outcome.counts.errored, outcome.counts.finished) == (1, 1)
     # Workflows answer also when they are over.
@@ -62,62 +62,62 @@ async def test_retries_end_and_the_last_error_stands(theatre: Theatre) -> None:
     ids=lambda value: str(value)[:24],
 )
 async def test_the_category_of_the_error_decides_whether_it_is_worth_another_attempt(
-    theatre: Theatre, error: Exception, retry: dict[str, Any], turns: int
+    worker: InProcessWorker, error: Exception, retry: dict[str, Any], turns: int
 ) -> None:
-    theatre.hall.faults["play"] = [error]
-    job = await theatre.submit(retry={"min_wait_sec": 0.01} | retry)
-    (result,) = await theatre.results(job)
+    worker.provider.faults["play"] = [error]
+    job = await worker.submit(retry={"min_wait_sec": 0.01} | retry)
+    (result,) = await worker.results(job)
     assert result.attempt == turns
-    assert sum(theatre.hall.turns.values()) == turns
+    assert sum(worker.provider.turns.values()) == turns
     assert result.status == ("errored" if turns == 1 else "passed")
 
 
 @pytest.mark.long
-async def test_a_fault_of_the_engine_is_named_as_such(theatre: Theatre) -> None:
-    theatre.hall.faults["play"] = [RuntimeError("a bug") for _ in range(3)]
-    (result,) = await theatre.results(await theatre.submit())
+async def test_a_fault_of_the_engine_is_named_as_such(worker: InProcessWorker) -> None:
+    worker.provider.faults["play"] = [RuntimeError("a bug") for _ in range(3)]
+    (result,) = await worker.results(await worker.submit())
     assert result.error is not None
     assert (result.error.category, result.error.message) == ("internal", "RuntimeError: a bug")
 
 
-async def test_a_retry_does_not_hold_up_the_others(theatre: Theatre) -> None:
+async def test_a_retry_does_not_hold_up_the_others(worker: InProcessWorker) -> None:
     """While one rollout waits for its next attempt, its place in the window is given to another."""
-    theatre.hall.faults["play"] = [lost()]
-    theatre.hall.held = True
-    job = await theatre.submit(repeats=4, concurrency=1, retry={"min_wait_sec": 1.5})
-    (lost_one,) = await theatre.in_turn(1)
-    theatre.hall.release(lost_one)
-    await theatre.begun(2)
-    (next_one,) = theatre.hall.in_turn
-    progress = await theatre.progress(job, lambda p: p.open == [next_one])
+    worker.provider.faults["play"] = [lost()]
+    worker.provider.held = True
+    job = await worker.submit(repeats=4, concurrency=1, retry={"min_wait_sec": 1.5})
+    (lost_one,) = await worker.in_turn(1)
+    worker.provider.release(lost_one)
+    await worker.begun(2)
+    (next_one,) = worker.provider.in_turn
+    progress = await worker.progress(job, lambda p: p.open == [next_one])
     assert (progress.waiting, progress.counts.errored) == (3, 0)
-    theatre.hall.release_all()
-    results = await theatre.results(job)
+    worker.provider.release_all()
+    results = await worker.results(job)
     assert sorted(result.attempt for result in results) == [1, 1, 1, 2]
-    assert theatre.hall.most_open == 1
-    assert theatre.hall.turns[lost_one] == 2 and next_one != lost_one
+    assert worker.provider.most_open == 1
+    assert worker.provider.turns[lost_one] == 2 and next_one != lost_one
 
 
-async def test_an_attempt_that_still_ends_when_its_retry_is_due_is_waited_for(theatre: Theatre) -> None:
-    theatre.hall.faults["play"] = [lost(), lost()]
-    job = await theatre.submit(retry={"min_wait_sec": 0})
-    (result,) = await theatre.results(job)
+async def test_an_attempt_that_still_ends_when_its_retry_is_due_is_waited_for(worker: InProcessWorker) -> None:
+    worker.provider.faults["play"] = [lost(), lost()]
+    job = await worker.submit(retry={"min_wait_sec": 0})
+    (result,) = await worker.results(job)
     assert (result.status, result.attempt) == ("passed", 3)
-    assert sum(theatre.hall.turns.values()) == 3
+    assert sum(worker.provider.turns.values()) == 3
 
 
-async def test_a_job_started_anew_hears_of_attempts_that_run_from_before(theatre: Theatre) -> None:
+async def test_a_job_started_anew_hears_of_attempts_that_run_from_before(worker: InProcessWorker) -> None:
     """The job's own workflow was terminated while the second attempt of its rollout ran on."""
-    theatre.hall.faults["play"] = [lost()]
-    theatre.hall.held = True
-    job = await theatre.submit()
-    theatre.hall.release(*await theatre.in_turn(1))
-    await theatre.progress(job, lambda p: p.open_count == 0 or theatre.hall.turns.total() == 2)
-    await theatre.in_turn(1)
+    worker.provider.faults["play"] = [lost()]
+    worker.provider.held = True
+    job = await worker.submit()
+    worker.provider.release(*await worker.in_turn(1))
+    await worker.progress(job, lambda p: p.open_count == 0 or worker.provider.turns.total() == 2)
+    await worker.in_turn(1)
     await job.handle.terminate()
-    again = await theatre.submit()
-    await theatre.progress(again, lambda p: p.open_count == 1)
-    theatre.hall.release_all()
-    (result,) = await theatre.results(again)
+    again = await worker.submit()
+    await worker.progress(again, lambda p: p.open_count == 1)
+    worker.provider.release_all()
+    (result,) = await worker.results(again)
     assert (result.status, result.attempt) == ("passed", 2)
-    assert sum(theatre.hall.turns.values()) == 2
+    assert sum(worker.provider.turns.values()) == 2

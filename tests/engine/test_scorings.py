@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.in_process_worker import InProcessWorker
 from support.stored_jobs import write_workspace
-from support.theatre import Theatre
 
 from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.jobs import Job
@@ -23,16 +23,16 @@ from benchflow.testing.waiting import until
 
 
 @pytest.fixture(autouse=True)
-def drawn(theatre: Theatre) -> None:
-    theatre.hall.draws = True
+def drawn(worker: InProcessWorker) -> None:
+    worker.provider.draws = True
 
 
 async def test_a_rollout_whose_child_cannot_be_scored_has_no_reward_in_the_scoring_jobs_results(
-    theatre: Theatre,
+    worker: InProcessWorker,
 ) -> None:
     # Its step before the branching is scored, and is not its reward.
-    job = await theatre.submit(theatre.stepped(2, final=True), mode={"kind": "grpo", "n": 2, "at": 1})
-    (result,) = await theatre.results(job)
+    job = await worker.submit(worker.stepped(2, final=True), mode={"kind": "grpo", "n": 2, "at": 1})
+    (result,) = await worker.results(job)
     assert result.steps[0].verify is not None
     child = Path(str(result.directory)) / "children" / "n1.0"
     (child / "steps" / "s1" / "verifier" / "reward.txt").unlink()
@@ -56,10 +56,10 @@ def own_root(scoring: list[Job]) -> Path:
 
 
 async def test_a_state_has_no_value_without_a_child_that_had_a_return_while_its_rollout_goes_on(
-    theatre: Theatre,
+    worker: InProcessWorker,
 ) -> None:
-    job = await theatre.submit(theatre.stepped(2, final=True), mode={"kind": "value", "n": 2, "depths": [0, 1]})
-    (result,) = await theatre.results(job)
+    job = await worker.submit(worker.stepped(2, final=True), mode={"kind": "value", "n": 2, "depths": [0, 1]})
+    (result,) = await worker.results(job)
     child = Path(str(result.directory)) / "children" / "n1.0"
     (child / "steps" / "s1" / "verifier" / "reward.txt").unlink()
     scoring: list[Job] = []
@@ -76,8 +76,8 @@ async def test_a_state_has_no_value_without_a_child_that_had_a_return_while_its_
     assert len(scoring) == 2 and [one.status for one in scoring[1].results()] == [own.status]
 
 
-async def test_a_scoring_of_some_rollouts_is_complete_with_them(theatre: Theatre) -> None:
-    job = await theatre.submit(theatre.task(), theatre.task("other"))
+async def test_a_scoring_of_some_rollouts_is_complete_with_them(worker: InProcessWorker) -> None:
+    job = await worker.submit(worker.task(), worker.task("other"))
     await job.wait()
     scoring: list[Job] = []
     found = await rescore(job.directory.root, RescoringRequest(name="anew", include=["other"]), on_start=scoring.append)
@@ -114,10 +114,10 @@ def roll_back(place: Path) -> None:
 
 
 async def test_a_rollout_that_is_rolled_back_while_it_is_scored_has_no_score(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
-    place, rubrics = Path(str(result.directory)), theatre.root / "rubrics"
+    (result,) = await worker.results(job := await worker.submit(worker.task()))
+    place, rubrics = Path(str(result.directory)), worker.root / "rubrics"
     rubrics.mkdir()
     (rubrics / "rolls_back.py").write_text(ROLLS_BACK.format(place=str(place)))
     monkeypatch.chdir(rubrics)
@@ -132,8 +132,8 @@ async def test_a_rollout_that_is_rolled_back_while_it_is_scored_has_no_score(
     assert (record.before, record.rewards) == ({"reward": 0.125}, {"reward": 0.25})
 
 
-async def test_a_score_of_a_result_from_before_a_rollback_does_not_count(theatre: Theatre) -> None:
-    (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
+async def test_a_score_of_a_result_from_before_a_rollback_does_not_count(worker: InProcessWorker) -> None:
+    (result,) = await worker.results(job := await worker.submit(worker.task()))
     (first,) = (await rescore(job.directory.root, RescoringRequest(name="anew"))).rollouts
     assert first.before == result.rewards
     place = Path(str(result.directory))
@@ -166,10 +166,10 @@ let_go = asyncio.Event()
 
 
 @pytest.fixture
-def waiting(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> RescoringRequest:
+def waiting(worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch) -> RescoringRequest:
     """Return a request whose rubric waits until `let_go` is set."""
     monkeypatch.setattr(sys.modules[__name__], "let_go", asyncio.Event())
-    rubrics = theatre.root / "rubrics"
+    rubrics = worker.root / "rubrics"
     rubrics.mkdir()
     (rubrics / "waits.py").write_text(WAITS)
     monkeypatch.chdir(rubrics)
@@ -179,9 +179,9 @@ def waiting(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> RescoringReque
 Scorings = tuple[Awaitable[list[Rescoring]], list[Job]]
 
 
-async def attached(theatre: Theatre, waiting: RescoringRequest) -> Scorings:
+async def attached(worker: InProcessWorker, waiting: RescoringRequest) -> Scorings:
     """Start a scoring of one of two rollouts, and one of both while it runs. Return them, and the latter's jobs."""
-    job = await theatre.submit(theatre.task("first"), theatre.task("second"))
+    job = await worker.submit(worker.task("first"), worker.task("second"))
     await job.wait()
     root, first = job.directory.root, replace(waiting, include=["first"])
     others: list[Job] = []
@@ -195,9 +195,9 @@ async def attached(theatre: Theatre, waiting: RescoringRequest) -> Scorings:
 
 
 async def test_a_scoring_that_attaches_to_one_of_fewer_rollouts_scores_the_others_too(
-    theatre: Theatre, waiting: RescoringRequest
+    worker: InProcessWorker, waiting: RescoringRequest
 ) -> None:
-    scorings, jobs = await attached(theatre, waiting)
+    scorings, jobs = await attached(worker, waiting)
     let_go.set()
     _, found = await scorings
     assert [(one.outcome, one.rewards) for one in found.rollouts] == [("changed", {"reward": 0.25})] * 2
@@ -205,9 +205,9 @@ async def test_a_scoring_that_attaches_to_one_of_fewer_rollouts_scores_the_other
 
 
 async def test_a_scoring_that_attaches_to_one_that_is_cancelled_starts_nothing(
-    theatre: Theatre, waiting: RescoringRequest
+    worker: InProcessWorker, waiting: RescoringRequest
 ) -> None:
-    scorings, jobs = await attached(theatre, waiting)
+    scorings, jobs = await attached(worker, waiting)
     await jobs[0].cancel()
     _, found = await scorings
     assert [one.outcome for one in found.rollouts] == ["failed"] * 2
@@ -235,20 +235,22 @@ quality = Fails()
     ids=["error", "exit"],
 )
 async def test_a_scorer_that_fails_leaves_no_sandbox_and_no_slot(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, error: str, message: str
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch, error: str, message: str
 ) -> None:
-    (result,) = await theatre.results(job := await theatre.submit(theatre.task()))
+    (result,) = await worker.results(job := await worker.submit(worker.task()))
     write_workspace(RolloutPaths(Path(str(result.directory))).workspace(None), {})
-    (theatre.root / "fails.py").write_text(FAILS.format(error=error))
-    monkeypatch.chdir(theatre.root)
+    (worker.root / "fails.py").write_text(FAILS.format(error=error))
+    monkeypatch.chdir(worker.root)
     (record,) = (await rescore(job.directory.root, RescoringRequest(name="anew", rubric="fails:quality"))).rollouts
     assert record.error is not None and record.error.message == message
-    assert (theatre.hall.open, theatre.context.slots.taken()) == (set(), [])
+    assert (worker.provider.open, worker.context.slots.taken()) == (set(), [])
 
 
-async def test_a_scoring_has_time_for_a_whole_tree_whatever_the_deadline_of_its_agents_was(theatre: Theatre) -> None:
+async def test_a_scoring_has_time_for_a_whole_tree_whatever_the_deadline_of_its_agents_was(
+    worker: InProcessWorker,
+) -> None:
     mode = {"kind": "grpo", "n": 2, "at": 1}
-    job = await theatre.submit(theatre.stepped(2, final=True), mode=mode, deadline_sec=600.0)
+    job = await worker.submit(worker.stepped(2, final=True), mode=mode, deadline_sec=600.0)
     await job.wait()
     scoring: list[Job] = []
     await rescore(job.directory.root, RescoringRequest(name="anew"), on_start=scoring.append)
@@ -275,19 +277,19 @@ quality = FailsOnce()
 
 
 async def test_an_error_after_which_a_scoring_is_tried_again_has_no_secrets(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, waiting: RescoringRequest
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch, waiting: RescoringRequest
 ) -> None:
     monkeypatch.setenv("TAKEN_HERE", "streng-geheim")
-    task = theatre.task(config="[verifier]\nenv = { A = '${TAKEN_HERE}' }")
-    job = await theatre.submit(task)
+    task = worker.task(config="[verifier]\nenv = { A = '${TAKEN_HERE}' }")
+    job = await worker.submit(task)
     await job.wait()
     Path("fails_once.py").write_text(FAILS_ONCE)
-    theatre.options(retry_initial_sec=0.01)
+    worker.options(retry_initial_sec=0.01)
     scoring: list[Job] = []
     request = replace(waiting, rubric="fails_once:quality")
     (record,) = (await rescore(job.directory.root, request, on_start=scoring.append)).rollouts
     assert record.rewards == {"reward": 0.25}
-    handle = theatre.context.client.get_workflow_handle(scoring[0].spec.rollout_id(scoring[0].id, 0))
+    handle = worker.context.client.get_workflow_handle(scoring[0].spec.rollout_id(scoring[0].id, 0))
     failures = [
         event.activity_task_started_event_attributes.last_failure.message
         async for event in handle.fetch_history_events()
@@ -307,22 +309,22 @@ quality = RunsFirst()
 
 
 async def test_a_scorer_that_runs_a_command_before_a_changed_verifier_needs_no_second_slot(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    worker: InProcessWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = theatre.task()
-    (result,) = await theatre.results(job := await theatre.submit(task))
+    task = worker.task()
+    (result,) = await worker.results(job := await worker.submit(task))
     place = RolloutPaths(Path(str(result.directory)))
     write_workspace(place.workspace(None), {})
-    theatre.hall.draws = False
+    worker.provider.draws = False
     (place.verifier / "reward.txt").write_text("1.0\n")
-    changed = Path(shutil.copytree(task.parent, theatre.root / "changed"))
+    changed = Path(shutil.copytree(task.parent, worker.root / "changed"))
     (changed / task.name / "tests" / "test.sh").write_text("#!/bin/sh\n# changed\n")
-    (theatre.root / "runs_first.py").write_text(RUNS_FIRST)
-    monkeypatch.chdir(theatre.root)
-    theatre.options(retry_initial_sec=0.01)
-    monkeypatch.setattr(theatre.context.slots, "limit", 1)
-    monkeypatch.setattr(theatre.context.slots, "wait_sec", 0.1)
+    (worker.root / "runs_first.py").write_text(RUNS_FIRST)
+    monkeypatch.chdir(worker.root)
+    worker.options(retry_initial_sec=0.01)
+    monkeypatch.setattr(worker.context.slots, "limit", 1)
+    monkeypatch.setattr(worker.context.slots, "wait_sec", 0.1)
     request = RescoringRequest(name="anew", rubric="runs_first:quality", tasks=changed)
     (record,) = (await rescore(job.directory.root, request)).rollouts
     assert (record.error, record.rewards) == (None, {"reward": 1.0})
-    assert theatre.context.slots.taken() == []
+    assert worker.context.slots.taken() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.contracts.rollout_records import Option, Question, TurnResult
 from benchflow.hosting.hosted_turn import HostedTurn
@@ -17,7 +17,7 @@ def question(name: str, *options: str) -> Question:
     return Question(id=name, kind="permission", text=f"{name}?", options=shown)
 
 
-def ask(theatre: Theatre, questions: Sequence[Question], *, step: int | None = None) -> None:
+def ask(worker: InProcessWorker, questions: Sequence[Question], *, step: int | None = None) -> None:
     """Have the agent of every rollout ask these, one after another, at the beginning of a step, or of each."""
     act = HostedTurn._act
 
@@ -28,4 +28,4 @@ def ask(theatre: Theatre, questions: Sequence[Question], *, step: int | None = N
             return TurnResult(stop_reason="paused", question=questions[answered])
         return await act(turn, writer)
 
-    theatre.patch.setattr(HostedTurn, "_act", asking)
+    worker.patch.setattr(HostedTurn, "_act", asking)

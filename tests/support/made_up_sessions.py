@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.theatre import Theatre
+from support.in_process_worker import InProcessWorker
 
 from benchflow.contracts.activities import StepInput
 from benchflow.contracts.agent import AskUser, RolloutAgent, Session, StopReason, TurnRequest
@@ -62,7 +62,7 @@ class TurnsOfTheEngine(HostedAgent):
         return None
 
 
-def hold_sessions(theatre: Theatre, rung: Rung) -> None:
+def hold_sessions(worker: InProcessWorker, rung: Rung) -> None:
     """Have agents act in sessions, with which a child goes on in this way, or has to be driven there.
 
     The turns of a child's parent lead elsewhere when the child with the number 1 takes them again.
@@ -95,4 +95,4 @@ def hold_sessions(theatre: Theatre, rung: Rung) -> None:
         "turn.compared": compared,
         "checkpoints.world_digests": digests,
     }.items():
-        theatre.patch.setattr(f"benchflow.hosting.{name}", made_up)
+        worker.patch.setattr(f"benchflow.hosting.{name}", made_up)

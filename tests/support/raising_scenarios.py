@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from support.asked import ask, question
+from support.in_process_worker import InProcessWorker
 from support.made_up_sessions import hold_sessions
 from support.raising import PASSED, RAISED
-from support.theatre import Theatre
 from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.service import RPCError
@@ -33,7 +33,7 @@ from benchflow.temporal import connect
 from benchflow.worker import make_workers
 
 Handle = WorkflowHandle[Any, Any]
-Act = Callable[[Theatre, list[Handle]], Awaitable[None]]
+Act = Callable[[InProcessWorker, list[Handle]], Awaitable[None]]
 NOBODY = "benchflow-host-nobody"
 OTHER = "benchflow-host-other"
 
@@ -49,7 +49,7 @@ class Scenario:
     """Of its task, where that has no steps."""
     options: dict[str, Any] = field(default_factory=dict)
     """More of the job's configuration."""
-    prepare: Callable[[Theatre, list[str]], None] = lambda theatre, rollouts: None
+    prepare: Callable[[InProcessWorker, list[str]], None] = lambda worker, rollouts: None
     """Called with the ids of the rollouts before they start."""
     act: Act | None = None
     """What somebody does to the rollouts while they run."""
@@ -61,7 +61,7 @@ class Scenario:
     """Steps of which the reward is made; 0 where it is made of children's, or where there is none."""
     has_lost_host: bool = False
     """Whether sandboxes are on a host that is gone, where they stay."""
-    again: Callable[[Theatre, Job], Awaitable[Job]] | None = None
+    again: Callable[[InProcessWorker, Job], Awaitable[Job]] | None = None
     """Starts, once the rollouts have ended, the job in which an await raises."""
     place: tuple[str, ...] = ()
     """Directory of that job, in the directory of the first one; empty where it is the same."""
@@ -70,28 +70,28 @@ class Scenario:
     def keeps_checkpoints(self) -> bool:
         return self.options.get("keep") == "checkpoints"
 
-    def task(self, theatre: Theatre) -> Path:
+    def task(self, worker: InProcessWorker) -> Path:
         if not self.n_steps:
-            return theatre.task("play-ready" if self.config else "play", self.config)
-        path = theatre.root / "tasks" / f"play-{self.n_steps}"
-        return path if path.exists() else theatre.stepped(self.n_steps, name=path.name)
+            return worker.task("play-ready" if self.config else "play", self.config)
+        path = worker.root / "tasks" / f"play-{self.n_steps}"
+        return path if path.exists() else worker.stepped(self.n_steps, name=path.name)
 
 
 # --- what rollouts meet --------------------------------------------------------------------------------------
 
 
-def fill(theatre: Theatre, rollouts: list[str]) -> None:
-    theatre.context.slots.limit = 0
+def fill(worker: InProcessWorker, rollouts: list[str]) -> None:
+    worker.context.slots.limit = 0
 
 
 IGNORED: set[str] = set()
 """Rollouts that have their wait for a slot go on although it was cancelled."""
 
 
-def fill_for_the_deaf(theatre: Theatre, rollouts: list[str]) -> None:
-    fill(theatre, rollouts)
+def fill_for_the_deaf(worker: InProcessWorker, rollouts: list[str]) -> None:
+    fill(worker, rollouts)
     IGNORED.clear()
-    wait = theatre.context.slots.wait
+    wait = worker.context.slots.wait
 
     async def ignoring(*args: Any, **options: Any) -> None:
         while True:
@@ -100,43 +100,43 @@ def fill_for_the_deaf(theatre: Theatre, rollouts: list[str]) -> None:
             except asyncio.CancelledError:
                 IGNORED.add(activity.info().workflow_id or "")
 
-    theatre.patch.setattr(theatre.context.slots, "wait", ignoring)
+    worker.patch.setattr(worker.context.slots, "wait", ignoring)
 
 
-def lose_first(theatre: Theatre, rollouts: list[str]) -> None:
-    theatre.hall.elsewhere = {rollout: [NOBODY] for rollout in rollouts}
+def lose_first(worker: InProcessWorker, rollouts: list[str]) -> None:
+    worker.provider.elsewhere = {rollout: [NOBODY] for rollout in rollouts}
 
 
-def lose_later(theatre: Theatre, rollouts: list[str]) -> None:
-    theatre.hall.elsewhere = {rollout: [OTHER] for rollout in rollouts}
-    ask_later(theatre, rollouts)
+def lose_later(worker: InProcessWorker, rollouts: list[str]) -> None:
+    worker.provider.elsewhere = {rollout: [OTHER] for rollout in rollouts}
+    ask_later(worker, rollouts)
 
 
-def refuse(theatre: Theatre, rollouts: list[str]) -> None:
+def refuse(worker: InProcessWorker, rollouts: list[str]) -> None:
     async def start(*given: Any, **options: Any) -> NoReturn:
         raise UnsupportedFeatureError("there are no sandboxes", key="sandbox", remedy="none")
 
-    theatre.patch.setattr(theatre.hall, "start", start)
+    worker.patch.setattr(worker.provider, "start", start)
 
 
-def hold(theatre: Theatre, rollouts: list[str]) -> None:
-    theatre.hall.held = True
+def hold(worker: InProcessWorker, rollouts: list[str]) -> None:
+    worker.provider.held = True
 
 
-def ask_once(theatre: Theatre, rollouts: list[str]) -> None:
-    ask(theatre, [question("q", "yes")])
+def ask_once(worker: InProcessWorker, rollouts: list[str]) -> None:
+    ask(worker, [question("q", "yes")])
 
 
-def ask_later(theatre: Theatre, rollouts: list[str]) -> None:
-    ask(theatre, [question("q", "yes", "no")], step=1)
+def ask_later(worker: InProcessWorker, rollouts: list[str]) -> None:
+    ask(worker, [question("q", "yes", "no")], step=1)
 
 
-def drive_sessions(theatre: Theatre, rollouts: list[str]) -> None:
-    hold_sessions(theatre, "replay")
+def drive_sessions(worker: InProcessWorker, rollouts: list[str]) -> None:
+    hold_sessions(worker, "replay")
 
 
-def load_sessions(theatre: Theatre, rollouts: list[str]) -> None:
-    hold_sessions(theatre, "load")
+def load_sessions(worker: InProcessWorker, rollouts: list[str]) -> None:
+    hold_sessions(worker, "load")
 
 
 # --- what somebody does to them ------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def load_sessions(theatre: Theatre, rollouts: list[str]) -> None:
 def each(act: Callable[[Handle], Awaitable[None]]) -> Act:
     """Return what does something to each rollout."""
 
-    async def acts(theatre: Theatre, rollouts: list[Handle]) -> None:
+    async def acts(worker: InProcessWorker, rollouts: list[Handle]) -> None:
         await asyncio.gather(*map(act, rollouts))
 
     return acts
@@ -157,26 +157,26 @@ async def all_at(site: str, rollouts: list[Handle]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def free_slots(theatre: Theatre, rollouts: list[Handle]) -> None:
+async def free_slots(worker: InProcessWorker, rollouts: list[Handle]) -> None:
     """Free the slots of the host once all rollouts wait for one."""
     await all_at("hosts:wait_for_slot:0", rollouts)
-    theatre.context.slots.limit = 1000
+    worker.context.slots.limit = 1000
 
 
-async def cancel_as_slots_are_freed(theatre: Theatre, rollouts: list[Handle]) -> None:
+async def cancel_as_slots_are_freed(worker: InProcessWorker, rollouts: list[Handle]) -> None:
     await all_at("hosts:wait_for_slot:0", rollouts)
     await asyncio.gather(*(rollout.cancel() for rollout in rollouts if rollout.id not in RAISED))
     while not all(one.id in RAISED or one.id in IGNORED for one in rollouts):
         await asyncio.sleep(0.05)
-    theatre.context.slots.limit = 1000
+    worker.context.slots.limit = 1000
 
 
-async def lose_host(theatre: Theatre, rollouts: list[Handle]) -> None:
+async def lose_host(worker: InProcessWorker, rollouts: list[Handle]) -> None:
     """Have a host on which all rollouts begin, and lose it while their agents ask."""
-    client = await connect(theatre.target)
-    paths = StatePaths(theatre.root / "other")
-    context = replace(theatre.context, queue=OTHER, host_id="other", paths=paths, client=client)
-    async with make_workers(context, theatre.records, theatre.ongoing_work())[1]:
+    client = await connect(worker.target)
+    paths = StatePaths(worker.root / "other")
+    context = replace(worker.context, queue=OTHER, host_id="other", paths=paths, client=client)
+    async with make_workers(context, worker.records, worker.ongoing_work())[1]:
         await all_at("turns:_answer_of_user:0", rollouts)
     await asyncio.gather(*map(answer, rollouts))
 
@@ -239,9 +239,9 @@ async def cancel_with_children(rollout: Handle) -> None:
     await rollout.cancel()
 
 
-async def roll_back(theatre: Theatre, job: Job) -> Job:
+async def roll_back(worker: InProcessWorker, job: Job) -> Job:
     """Roll all rollouts back that have ended."""
-    restarts = {index: Restart(node="n1", queue=theatre.context.queue) for index in job.spec.indices}
+    restarts = {index: Restart(node="n1", queue=worker.context.queue) for index in job.spec.indices}
     spec = job.spec.model_copy(update={"restarts": restarts})
     only = set(job.spec.indices)
     wanted = JobStart(
@@ -250,7 +250,7 @@ async def roll_back(theatre: Theatre, job: Job) -> Job:
     return await start(wanted, Store.open())
 
 
-async def score_again(theatre: Theatre, job: Job) -> Job:
+async def score_again(worker: InProcessWorker, job: Job) -> Job:
     """Score all rollouts again that have ended."""
     started: list[Job] = []
     await rescore(job.directory.root, RescoringRequest(name="again", concurrency=32), on_start=started.append)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.office_house import PACKAGES, Running, run, serving, write_worlds
+from support.office_services import PACKAGES, Running, run, serving, write_worlds
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +36,9 @@ def start(seeded: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture(scope="module")
-def house(seeded: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Running]]:
+def office(seeded: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Running]]:
     """Starts services that the tests of a module share, for what changes nothing."""
-    directory, running = tmp_path_factory.mktemp("house"), dict[str, Running]()
+    directory, running = tmp_path_factory.mktemp("office"), dict[str, Running]()
     with ExitStack() as stack:
 
         def shared(name: str) -> Running:

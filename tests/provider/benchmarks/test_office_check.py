@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.office_house import SERVICES, Running, run, serving
+from support.office_services import SERVICES, Running, run, serving
 
 from benchflow.contracts.environment import StateFile, StateSnapshot
 from benchflow.planes.environment.rows import read_state

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.office_house import SERVICES, Answer, Running, problem_with
+from support.office_services import SERVICES, Answer, Running, problem_with
 
 Start = Callable[..., Running]
 
@@ -26,8 +26,8 @@ def ask(running: Running, method: str, **params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("asked", "spoken"), [("2025-03-26", "2025-03-26"), ("1999-01-01", "2025-06-18")])
-def test_the_handshake_agrees_on_a_version(house: Start, asked: str, spoken: str) -> None:
-    running = house("mail")
+def test_the_handshake_agrees_on_a_version(office: Start, asked: str, spoken: str) -> None:
+    running = office("mail")
     about = {"name": "test", "version": "1"}
     result = ask(running, "initialize", protocolVersion=asked, capabilities={}, clientInfo=about)["result"]
     assert result["protocolVersion"] == spoken
@@ -38,8 +38,8 @@ def test_the_handshake_agrees_on_a_version(house: Start, asked: str, spoken: str
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_operation_is_a_tool_with_the_arguments_of_its_route(house: Start, name: str) -> None:
-    running = house(name)
+def test_every_operation_is_a_tool_with_the_arguments_of_its_route(office: Start, name: str) -> None:
+    running = office(name)
     tools = {tool["name"]: tool for tool in ask(running, "tools/list")["result"]["tools"]}
     document = running.get("/openapi.json")
     operations = {one["operationId"]: one for path in document["paths"].values() for one in path.values()}
@@ -63,24 +63,24 @@ def test_a_tool_does_what_its_route_does(start: Start) -> None:
     ]
 
 
-def test_results_have_the_shape_that_the_tool_promises(house: Start) -> None:
-    running = house("calendar")
+def test_results_have_the_shape_that_the_tool_promises(office: Start) -> None:
+    running = office("calendar")
     tools = {tool["name"]: tool for tool in ask(running, "tools/list")["result"]["tools"]}
     for name, arguments in (("list_events", {}), ("list_calendars", {}), ("read_event", {"id": "e-0001"})):
         result = ask(running, "tools/call", name=name, arguments=arguments)["result"]
         assert problem_with(result["structuredContent"], tools[name]["outputSchema"], {}) is None
 
 
-def test_what_is_refused_is_a_result_that_the_model_can_read(house: Start) -> None:
-    running = house("mail")
+def test_what_is_refused_is_a_result_that_the_model_can_read(office: Start) -> None:
+    running = office("mail")
     result = ask(running, "tools/call", name="move_mail", arguments={"id": "m-0045", "folder": "attic"})["result"]
     assert result["isError"] is True and "structuredContent" not in result
     assert result["content"][0]["text"] == "invalid_argument: folder: must be one of inbox, archive, trash, not 'attic'"
 
 
-def test_arguments_without_a_value_are_as_if_they_were_not_there(house: Start) -> None:
+def test_arguments_without_a_value_are_as_if_they_were_not_there(office: Start) -> None:
     arguments = {"folder": "inbox", "label": None, "unread": None}
-    result = ask(house("mail"), "tools/call", name="list_mail", arguments=arguments)["result"]
+    result = ask(office("mail"), "tools/call", name="list_mail", arguments=arguments)["result"]
     assert result["structuredContent"]["total"] > 10
 
 
@@ -96,27 +96,27 @@ def test_arguments_without_a_value_are_as_if_they_were_not_there(house: Start) -
         ("hello", -32600),
     ],
 )
-def test_faults_of_the_protocol_are_json_rpc_errors(house: Start, message: Any, code: int | None) -> None:
-    answer = post(house("mail"), message)
+def test_faults_of_the_protocol_are_json_rpc_errors(office: Start, message: Any, code: int | None) -> None:
+    answer = post(office("mail"), message)
     assert answer.status == 200
     assert answer.body["error"]["code"] == (code or -32602)
 
 
-def test_what_is_not_json_is_a_parse_error(house: Start) -> None:
-    answer = house("mail").request("POST", "/mcp", "{")
+def test_what_is_not_json_is_a_parse_error(office: Start) -> None:
+    answer = office("mail").request("POST", "/mcp", "{")
     assert (answer.status, answer.body["error"]["code"]) == (400, -32700)
 
 
-def test_several_messages_may_come_together(house: Start) -> None:
-    running = house("mail")
+def test_several_messages_may_come_together(office: Start) -> None:
+    running = office("mail")
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     note = {"jsonrpc": "2.0", "method": "notifications/cancelled"}
     assert [one["id"] for one in post(running, [ping, note, {**ping, "id": 2}]).body] == [1, 2]
     assert post(running, [note]).status == 202
 
 
-def test_there_are_no_streams_and_no_foreign_pages(house: Start) -> None:
-    running = house("mail")
+def test_there_are_no_streams_and_no_foreign_pages(office: Start) -> None:
+    running = office("mail")
     assert running.request("GET", "/mcp").status == 405
     assert running.request("DELETE", "/mcp").status == 405
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

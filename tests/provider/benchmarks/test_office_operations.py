@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.office_house import Answer, Running, problem_with
+from support.office_services import Answer, Running, problem_with
 
 DIRK, ANNA, MAYA = (
     "dirk.pauwels@deltawaters.example",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.office_house import SERVICES, WORLDS, run, write_worlds
+from support.office_services import SERVICES, WORLDS, run, write_worlds
 
 
 def test_an_unknown_task_is_named_with_those_that_there_are(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.office_house import ENVIRONMENT, PACKAGE, SERVICES, Running, cpu_of_children, run, serving, write_worlds
+from support.office_services import ENVIRONMENT, PACKAGE, SERVICES, Running, cpu_of_children, run, serving, write_worlds
 
 from benchflow.testing.waiting import until
 
@@ -165,9 +165,9 @@ def _sockets() -> list[list[str]]:
     ],
 )
 def test_what_cannot_be_done_is_refused_with_a_reason(
-    house: Start, method: str, path: str, body: str | None, status: int, code: str, message: str
+    office: Start, method: str, path: str, body: str | None, status: int, code: str, message: str
 ) -> None:
-    running = house("mail")
+    running = office("mail")
     before = _without_log(running.tables())
     answer = running.request(method, path, body)
     assert (answer.status, answer.code) == (status, code)
@@ -216,8 +216,8 @@ def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(start: Start) -> 
         (b"HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n", b"200"),
     ],
 )
-def test_odd_requests_get_a_status_and_the_connection_ends(house: Start, sent: bytes, status: bytes) -> None:
-    running = house("mail")
+def test_odd_requests_get_a_status_and_the_connection_ends(office: Start, sent: bytes, status: bytes) -> None:
+    running = office("mail")
     with socket.create_connection(("127.0.0.1", running.port), timeout=600) as connection:
         connection.sendall(sent)
         assert connection.makefile("rb").read().split(b" ")[1] == status
@@ -240,8 +240,8 @@ def test_twenty_clients_at_once_are_all_served(start: Start) -> None:
     assert {entry["status"] for entry in log} == {200, 201}
 
 
-def test_idle_connections_keep_nobody_out(house: Start) -> None:
-    running = house("files")
+def test_idle_connections_keep_nobody_out(office: Start) -> None:
+    running = office("files")
     idle = [socket.create_connection(("127.0.0.1", running.port), timeout=600) for _ in range(60)]
     assert running.get("/folders")["path"] == "/"
     for connection in idle:
@@ -252,8 +252,8 @@ def test_idle_connections_keep_nobody_out(house: Start) -> None:
 
 
 @every_service
-def test_openapi_describes_every_operation_and_refers_to_what_is_there(house: Start, name: str) -> None:
-    document = house(name).get("/openapi.json")
+def test_openapi_describes_every_operation_and_refers_to_what_is_there(office: Start, name: str) -> None:
+    document = office(name).get("/openapi.json")
     assert document["openapi"] == "3.1.0"
     operations = [one for path in document["paths"].values() for one in path.values()]
     assert len({one["operationId"] for one in operations}) == len(operations)
@@ -271,8 +271,8 @@ def test_openapi_describes_every_operation_and_refers_to_what_is_there(house: St
 
 
 @every_service
-def test_the_reference_page_has_the_operations_that_there_are(house: Start, name: str) -> None:
-    document = house(name).get("/openapi.json")
+def test_the_reference_page_has_the_operations_that_there_are(office: Start, name: str) -> None:
+    document = office(name).get("/openapi.json")
     reference = (PACKAGE / "API.md").read_text()
     common, own = (
         reference.split("Common operations")[1].split("\n## 2.")[0],
@@ -298,8 +298,8 @@ def test_the_reference_page_has_the_operations_that_there_are(house: Start, name
 
 
 @every_service
-def test_the_front_page_lists_all_routes(house: Start, name: str) -> None:
-    running = house(name)
+def test_the_front_page_lists_all_routes(office: Start, name: str) -> None:
+    running = office(name)
     page = running.get("/")
     for path in running.get("/openapi.json")["paths"]:
         assert re.search(rf"^[A-Z]+ {re.escape(path)} ", page, re.MULTILINE), path
@@ -376,8 +376,8 @@ def test_a_world_that_is_put_back_below_a_running_service_is_seen_at_once(start:
 
 
 @every_service
-def test_admin_pages_do_not_exist_without_the_token(house: Start, name: str) -> None:
-    running = house(name)
+def test_admin_pages_do_not_exist_without_the_token(office: Start, name: str) -> None:
+    running = office(name)
     before = running.actions()
     for page in ("state", "actions"):
         for headers in (
@@ -404,8 +404,8 @@ def test_the_token_is_for_root_alone_and_stays_when_the_service_starts_again(sta
 
 
 @every_service
-def test_the_state_is_all_tables_with_the_columns_of_the_reference_page(house: Start, name: str) -> None:
-    tables = house(name).tables()
+def test_the_state_is_all_tables_with_the_columns_of_the_reference_page(office: Start, name: str) -> None:
+    tables = office(name).tables()
     section = (PACKAGE / "API.md").read_text().split("\n## 7.")[1].split("\n## 8.")[0]
     for database, table, columns in re.findall(r"^\| (\w+) \| `(\w+)` \| ([^|]*) \|$", section, re.MULTILINE):
         if database == name and tables[table]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
-from support.gateway_house import House, house_in
+from support.gateway_fixture import GatewayFixture, gateway_in
 
 from benchflow.gateway.gateway_process import is_running
 from benchflow.paths import StatePaths
@@ -28,13 +28,13 @@ def shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatePa
 
 
 @pytest_asyncio.fixture
-async def house(shared_gateway: StatePaths, tmp_path: Path) -> AsyncIterator[House]:
+async def gateway(shared_gateway: StatePaths, tmp_path: Path) -> AsyncIterator[GatewayFixture]:
     """The shared gateway, which knows of no rollout but the test's own."""
-    async with house_in(tmp_path, shared_gateway) as made:
+    async with gateway_in(tmp_path, shared_gateway) as made:
         yield made
 
 
 @pytest_asyncio.fixture
-async def own_house(tmp_path: Path) -> AsyncIterator[House]:
-    async with house_in(tmp_path) as made:
+async def own_gateway(tmp_path: Path) -> AsyncIterator[GatewayFixture]:
+    async with gateway_in(tmp_path) as made:
         yield made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.gateway_house import House
+from support.gateway_fixture import GatewayFixture
 from support.gateway_model import model_of
 from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
@@ -17,7 +17,7 @@ from benchflow.testing.waiting import until
 
 
 async def test_a_call_that_is_under_way_for_long_delays_a_checkpoint_and_does_not_fail_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = asyncio.Event()
 
@@ -28,8 +28,8 @@ async def test_a_call_that_is_under_way_for_long_delays_a_checkpoint_and_does_no
     monkeypatch.setattr(models, "QUIET_SEC", 0.1)
     async with raw_upstream(recover) as upstream:
         retries = RetryPolicy(max_retries=10_000, first_wait_sec=0.05, max_wait_sec=0.05)
-        agent = await house.agent("openai-chat", upstream.base_url, retries=retries)
-        model = model_of(house.paths, house.directory / "notes", agent.id)
+        agent = await gateway.agent("openai-chat", upstream.base_url, retries=retries)
+        model = model_of(gateway.paths, gateway.directory / "notes", agent.id)
         call = asyncio.create_task(agent.call(stream=False))
         await until(lambda: upstream.visits)
         with pytest.raises(BenchFlowError, match="still under way") as caught:

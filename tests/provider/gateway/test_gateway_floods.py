@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
-from support.gateway_house import House, ask, house_in, key_header
+from support.gateway_fixture import GatewayFixture, ask, gateway_in, key_header
 from support.raw_upstream import DONE, Visit, answer, raw_upstream
 
 from benchflow.gateway import connections, request_body
@@ -35,7 +35,7 @@ async def answer_done(visit: Visit) -> None:
 
 
 @pytest_asyncio.fixture
-async def small_house(tmp_path: Path) -> AsyncIterator[House]:
+async def small_gateway(tmp_path: Path) -> AsyncIterator[GatewayFixture]:
     """A gateway that may open few files, as on a host whose limits nobody has raised."""
     paths = StatePaths(tmp_path / "state")
 
@@ -47,32 +47,32 @@ async def small_house(tmp_path: Path) -> AsyncIterator[House]:
     process = await asyncio.to_thread(lambda: subprocess.Popen(command, preexec_fn=limit))
     try:
         await GatewayClient(paths, patience=300).ping()
-        async with house_in(tmp_path) as house:
-            yield house
+        async with gateway_in(tmp_path) as gateway:
+            yield gateway
     finally:
         process.kill()
         process.wait()
 
 
-def connect(house: House) -> socket.socket:
+def connect(gateway: GatewayFixture) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
-    client.connect(house.socket)
+    client.connect(gateway.socket)
     return client
 
 
-async def test_connections_of_one_peer_do_not_keep_others_from_their_model(small_house: House) -> None:
-    house = small_house
+async def test_connections_of_one_peer_do_not_keep_others_from_their_model(small_gateway: GatewayFixture) -> None:
+    gateway = small_gateway
     async with raw_upstream(answer_done) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+        agent = await gateway.agent("openai-chat", upstream.base_url)
         with ExitStack() as opened:
             for number in range(HARD_FILES):
-                client = opened.enter_context(connect(house))
+                client = opened.enter_context(connect(gateway))
                 if number % 2:
                     client.send(b"POST /v1/chat/completions HTTP/1.1\r\nX-Half: ")
             assert (await agent.call(stream=False)).status == 200
             # Half of all files are for endpoints, and of the other half no peer may have all.
-            assert len(list(Path(f"/proc/{house.pid}/fd").iterdir())) < HARD_FILES / 2
-    log = (house.paths.logs / "gateway.log").read_text()
+            assert len(list(Path(f"/proc/{gateway.pid}/fd").iterdir())) < HARD_FILES / 2
+    log = (gateway.paths.logs / "gateway.log").read_text()
     assert log.count("requests were refused") == 1, log
 
 
@@ -88,13 +88,13 @@ async def test_a_slow_head_or_body_ends_a_connection(tmp_path: Path) -> None:
     gateway = Gateway(paths, grace=0.1)
     await gateway.start()
     try:
-        async with raw_upstream(answer_done) as upstream, house_in(tmp_path) as house:
-            agent = await house.agent("openai-chat", upstream.base_url)
-            silent, writer = await asyncio.open_unix_connection(house.socket)
-            half, half_writer = await asyncio.open_unix_connection(house.socket)
+        async with raw_upstream(answer_done) as upstream, gateway_in(tmp_path) as fixture:
+            agent = await fixture.agent("openai-chat", upstream.base_url)
+            silent, writer = await asyncio.open_unix_connection(fixture.socket)
+            half, half_writer = await asyncio.open_unix_connection(fixture.socket)
             half_writer.write(b"POST / HTTP/1.1\r\nX-Half")
             [(name, value)] = key_header("openai-chat", agent.registration.token).items()
-            slow, slow_writer = await asyncio.open_unix_connection(house.socket)
+            slow, slow_writer = await asyncio.open_unix_connection(fixture.socket)
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\nContent-Length: 100\r\n\r\n{{"
             slow_writer.write(head.encode())
             for reader in (silent, half):
@@ -112,33 +112,33 @@ async def test_a_slow_head_or_body_ends_a_connection(tmp_path: Path) -> None:
         await gateway.stop()
 
 
-async def test_the_body_of_a_call_that_waits_is_not_read(house: House) -> None:
+async def test_the_body_of_a_call_that_waits_is_not_read(gateway: GatewayFixture) -> None:
     async with raw_upstream(answer_done) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
-        await house.client.hold(agent.id)
+        agent = await gateway.agent("openai-chat", upstream.base_url)
+        await gateway.client.hold(agent.id)
         body = json.dumps(ask("openai-chat", "x" * 20_000_000, stream=False)[1]).encode()
         [(name, value)] = key_header("openai-chat", agent.registration.token).items()
-        reader, writer = await asyncio.open_unix_connection(house.socket)
+        reader, writer = await asyncio.open_unix_connection(gateway.socket)
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         writer.write(head.encode() + body)
 
         async def is_held() -> bool:
-            return (await house.client.status(agent.id)).waiting == 1
+            return (await gateway.client.status(agent.id)).waiting == 1
 
         await until(is_held)
         assert writer.transport.get_write_buffer_size() > 15_000_000
-        await house.client.release(agent.id)
+        await gateway.client.release(agent.id)
         assert (await asyncio.wait_for(reader.readline(), 300)).startswith(b"HTTP/1.1 200 ")
         writer.close()
 
 
-async def test_malformed_requests_and_those_of_nobody_do_not_fill_the_log(house: House) -> None:
-    log = house.paths.logs / "gateway.log"
+async def test_malformed_requests_and_those_of_nobody_do_not_fill_the_log(gateway: GatewayFixture) -> None:
+    log = gateway.paths.logs / "gateway.log"
     size = log.stat().st_size
     for _ in range(100):
-        with connect(house) as client:
+        with connect(gateway) as client:
             client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 0\r\n\r\n" + b"\x00\x01 \r\n\r\n")
             while client.recv(65536):
                 pass
@@ -156,9 +156,9 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("what", AMBIGUOUS)
-async def test_a_body_that_could_be_read_in_another_way_reaches_no_endpoint(house: House, what: str) -> None:
+async def test_a_body_that_could_be_read_in_another_way_reaches_no_endpoint(gateway: GatewayFixture, what: str) -> None:
     async with raw_upstream(answer_done) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, limits={"calls": 1})
+        agent = await gateway.agent("openai-chat", upstream.base_url, limits={"calls": 1})
         got = await agent.post("/chat/completions", AMBIGUOUS[what])
         assert (got.status, got.json["error"]["type"]) == (400, "invalid_request_error")
         assert not upstream.visits
@@ -167,9 +167,9 @@ async def test_a_body_that_could_be_read_in_another_way_reaches_no_endpoint(hous
     assert (await agent.answered(2))[0][1]["error"]["kind"] == "unreadable"
 
 
-async def test_a_response_in_the_background_is_refused(house: House) -> None:
+async def test_a_response_in_the_background_is_refused(gateway: GatewayFixture) -> None:
     async with raw_upstream(answer_done) as upstream:
-        agent = await house.agent("openai-responses", upstream.base_url)
+        agent = await gateway.agent("openai-responses", upstream.base_url)
         got = await agent.call(stream=False, background=True)
         assert (got.status, "background" in got.json["error"]["message"]) == (400, True)
         assert not upstream.visits
@@ -177,23 +177,25 @@ async def test_a_response_in_the_background_is_refused(house: House) -> None:
     assert (await agent.answered(2))[0][1]["error"]["kind"] == "not_allowed"
 
 
-async def test_tokens_that_an_endpoint_does_not_tell_are_estimated(house: House) -> None:
+async def test_tokens_that_an_endpoint_does_not_tell_are_estimated(gateway: GatewayFixture) -> None:
     said = {"choices": [{"index": 0, "message": {"content": "word " * 400}, "finish_reason": "stop"}]}
 
     async def tell_nothing(visit: Visit) -> None:
         await visit.send(answer(json.dumps(said).encode()))
 
     async with raw_upstream(tell_nothing) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, limits={"output_tokens": 900})
+        agent = await gateway.agent("openai-chat", upstream.base_url, limits={"output_tokens": 900})
         statuses = [(await agent.call(stream=False)).status for _ in range(3)]
     assert statuses == [200, 200, 402]
-    usage = (await house.client.status(agent.id)).usage
+    usage = (await gateway.client.status(agent.id)).usage
     assert (usage.output_tokens, usage.unmetered) == (1000, 2)
     assert (await agent.answered(3))[0][1]["usage"]["is_estimated"] is True
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
-async def test_an_answer_of_too_many_values_is_a_failure_and_is_paid(house: House, content_type: str) -> None:
+async def test_an_answer_of_too_many_values_is_a_failure_and_is_paid(
+    gateway: GatewayFixture, content_type: str
+) -> None:
     bomb = b'data: {"a":[' + b"[]," * MAX_VALUES + b"[]]}\n\n"
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(bomb)}\r\n\r\n"
 
@@ -202,44 +204,44 @@ async def test_an_answer_of_too_many_values_is_a_failure_and_is_paid(house: Hous
             await visit.send(head.encode() + bomb)
 
     async with raw_upstream(explode) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+        agent = await gateway.agent("openai-chat", upstream.base_url)
         with pytest.raises(aiohttp.ClientPayloadError):
             await agent.call("Hello. " * 100)
     [(_, response)] = await agent.answered()
     assert (response["error"]["kind"], response["usage"]["is_estimated"]) == ("too_many_values", True)
-    usage = (await house.client.status(agent.id)).usage
+    usage = (await gateway.client.status(agent.id)).usage
     assert usage.input_tokens > 150
     assert usage.output_tokens > 1_000_000
 
 
-async def test_after_many_bodies_that_cannot_be_read_none_is_received(house: House) -> None:
+async def test_after_many_bodies_that_cannot_be_read_none_is_received(gateway: GatewayFixture) -> None:
     async with raw_upstream(answer_done) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+        agent = await gateway.agent("openai-chat", upstream.base_url)
         statuses = {(await agent.post("/chat/completions", b"{")).status for _ in range(MAX_REFUSED_BODIES)}
         assert statuses == {400}
         [(name, value)] = key_header("openai-chat", agent.registration.token).items()
-        reader, writer = await asyncio.open_unix_connection(house.socket)
+        reader, writer = await asyncio.open_unix_connection(gateway.socket)
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\nContent-Length: 9999999\r\n\r\n"
         writer.write(head.encode())
         got = await asyncio.wait_for(reader.read(), 300)
         assert got.startswith(b"HTTP/1.1 400 ") and b"too many requests" in got
         writer.close()
         assert not upstream.visits
-    status = await house.client.status(agent.id)
+    status = await gateway.client.status(agent.id)
     assert [(one.path, one.count) for one in status.refused] == [("/v1/chat/completions", 1)]
     assert len(agent.calls()) == MAX_REFUSED_BODIES
 
 
-async def test_a_large_request_and_its_large_answer_are_metered_and_recorded(house: House) -> None:
+async def test_a_large_request_and_its_large_answer_are_metered_and_recorded(gateway: GatewayFixture) -> None:
     said = json.dumps({"choices": [{"message": {"content": "x" * 3_000_000}, "finish_reason": "stop"}]}).encode()
 
     async def say_much(visit: Visit) -> None:
         await visit.send(answer(said))
 
     async with raw_upstream(say_much) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+        agent = await gateway.agent("openai-chat", upstream.base_url)
         got = await agent.call("y" * 3_000_000, stream=False)
     assert got.body == said
     [(request, response)] = await agent.answered()
     assert (len(request["request"]["messages"][0]["content"]), response["response"]) == (3_000_000, said.decode())
-    assert (await house.client.status(agent.id)).usage.output_tokens == 750_000
+    assert (await gateway.client.status(agent.id)).usage.output_tokens == 750_000

@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
-from support.gateway_house import House
+from support.gateway_fixture import GatewayFixture
 from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 STREAMS = 200
 ROLLOUTS = 10
 
 
-async def test_200_streams_at_once_are_each_their_own(house: House) -> None:
+async def test_200_streams_at_once_are_each_their_own(gateway: GatewayFixture) -> None:
     here, go_on = asyncio.Event(), asyncio.Event()
 
     async def echo(visit: Visit) -> None:
@@ -30,11 +30,11 @@ async def test_200_streams_at_once_are_each_their_own(house: House) -> None:
         await visit.send(chunk(b""))
 
     async with raw_upstream(echo) as upstream:
-        agents = [await house.agent("openai-chat", upstream.base_url, id=f"r{number}") for number in range(ROLLOUTS)]
+        agents = [await gateway.agent("openai-chat", upstream.base_url, id=f"r{number}") for number in range(ROLLOUTS)]
         names = [f"{number % ROLLOUTS}-{number}" for number in range(STREAMS)]
         calls = [asyncio.create_task(agents[number % ROLLOUTS].call(name)) for number, name in enumerate(names)]
         await asyncio.wait_for(here.wait(), 300)
-        counted = [status.in_flight for status in await house.client.statuses()]
+        counted = [status.in_flight for status in await gateway.client.statuses()]
         go_on.set()
         got = await asyncio.gather(*calls)
     assert counted == [STREAMS // ROLLOUTS] * ROLLOUTS
@@ -51,7 +51,7 @@ async def test_200_streams_at_once_are_each_their_own(house: House) -> None:
             for request, response in calls_of_it
         )
         # A call is over a moment after its record has its end.
-        assert await house.client.until_quiet(agent.id)
+        assert await gateway.client.until_quiet(agent.id)
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ async def test_200_streams_at_once_are_each_their_own(house: House) -> None:
         pytest.param(20_000, 8000, id="large-and-many", marks=pytest.mark.long),
     ],
 )
-async def test_memory_does_not_grow_with_what_went_through(own_house: House, size: int, count: int) -> None:
+async def test_memory_does_not_grow_with_what_went_through(own_gateway: GatewayFixture, size: int, count: int) -> None:
     async def say(visit: Visit) -> None:
         await visit.send(SSE_HEAD + event("x" * size) + chunk(b""))
 
     async with raw_upstream(say) as upstream:
-        agent = await own_house.agent("openai-chat", upstream.base_url)
+        agent = await own_gateway.agent("openai-chat", upstream.base_url)
 
         async def some(calls: int) -> float:
             for _ in range(calls // 20):
                 await asyncio.gather(*(agent.call("y" * size) for _ in range(20)))
-            return _resident_mb(own_house.pid)
+            return _resident_mb(own_gateway.pid)
 
         warm = await some(count // 4)
         assert await some(count - count // 4) - warm < 8
-    assert (await own_house.client.status(agent.id)).usage.calls == count
+    assert (await own_gateway.client.status(agent.id)).usage.calls == count
 
 
 def _resident_mb(pid: int) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.gateway_house import Agent, House, end_gateway, house_in
+from support.gateway_fixture import Agent, GatewayFixture, end_gateway, gateway_in
 from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import Attribution
@@ -28,31 +28,31 @@ HI = Reply(text="Hi", usage=TokenCounts(input=100, output=20), times="always")
 
 
 @asynccontextmanager
-async def house_of(grace: float, directory: Path) -> AsyncIterator[tuple[House, subprocess.Popen[bytes]]]:
-    """A house, and its gateway's process, which gives calls under way so many seconds when it is to end."""
+async def gateway_of(grace: float, directory: Path) -> AsyncIterator[tuple[GatewayFixture, subprocess.Popen[bytes]]]:
+    """A state directory, and its gateway's process, which gives calls under way so many seconds when it is to end."""
     paths = StatePaths(directory / "state")
     command = [sys.executable, "-m", "benchflow.gateway", "--state", str(paths.root), "--grace", str(grace)]
     process = await asyncio.to_thread(subprocess.Popen, command)
     try:
         assert (await GatewayClient(paths, patience=300).ping()).pid == process.pid
-        async with house_in(directory) as house:
-            yield house, process
+        async with gateway_in(directory) as gateway:
+            yield gateway, process
     finally:
         process.kill()
         process.wait()
 
 
-async def waits(house: House, agent: Agent) -> None:
+async def waits(gateway: GatewayFixture, agent: Agent) -> None:
     """Return when a call of the agent's is held back."""
 
     async def is_held_back() -> bool:
-        return (await house.client.status(agent.id)).waiting > 0
+        return (await gateway.client.status(agent.id)).waiting > 0
 
     await until(is_held_back)
 
 
-async def stopping(house: House) -> bool:
-    return (await house.client.ping()).stopping
+async def stopping(gateway: GatewayFixture) -> bool:
+    return (await gateway.client.ping()).stopping
 
 
 OLDER = (
@@ -68,9 +68,9 @@ async def test_a_gateway_of_an_older_version_is_replaced_when_no_call_is_under_w
         client = GatewayClient(paths, patience=300)
         assert (await client.ping()).pid == process.pid
         (tmp_path / "s").symlink_to(paths.gateway.public)
-        house = House(paths, tmp_path, client, process.pid, tmp_path / "s")
+        gateway = GatewayFixture(paths, tmp_path, client, process.pid, tmp_path / "s")
         with ScriptedModel([Reply(text="Hi", hold="slow"), HI]) as model:
-            agent = await house.agent("openai-chat", model.openai_base_url, credentials=())
+            agent = await gateway.agent("openai-chat", model.openai_base_url, credentials=())
             call = asyncio.create_task(agent.call())
             await model.arrived(1)
             with pytest.raises(GatewayUnavailableError, match="older version"):
@@ -81,24 +81,24 @@ async def test_a_gateway_of_an_older_version_is_replaced_when_no_call_is_under_w
             assert (await ensure_gateway(paths)).pid != process.pid
             # It knows what the older one knew.
             assert (await agent.call()).status == 200
-        await house.sessions[0].close()
+        await gateway.sessions[0].close()
     finally:
         process.kill()
         process.wait()
         await end_gateway(paths)
 
 
-async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(house: House) -> None:
+async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(gateway: GatewayFixture) -> None:
     with ScriptedModel([Reply(text="Hi", hold="slow"), HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url, limits={"calls": 3})
-        await house.client.attribute(agent.id, node="n7", role="agent", turn=3)
+        agent = await gateway.agent("openai-chat", model.openai_base_url, limits={"calls": 3})
+        await gateway.client.attribute(agent.id, node="n7", role="agent", turn=3)
         call = asyncio.create_task(agent.call("slow"))
         await model.arrived(1)
-        await house.kill()
+        await gateway.kill()
         with pytest.raises(aiohttp.ClientError):
             await call
-        await house.start()
-        status = await house.client.status(agent.id)
+        await gateway.start()
+        status = await gateway.client.status(agent.id)
         assert (status.in_flight, status.usage.calls) == (0, 1)
         assert status.attribution == Attribution(node="n7", role="agent", turn=3)
         # The agent does not notice more than a lost connection.
@@ -109,47 +109,49 @@ async def test_a_killed_gateways_calls_are_ended_in_the_record_by_the_next(house
         assert (await agent.call()).status == 200
         # What was used before counts.
         assert (await agent.call()).status == 402
-    usage = (await house.client.status(agent.id)).usage
+    usage = (await gateway.client.status(agent.id)).usage
     assert (usage.calls, usage.input_tokens) == (3, 200)
 
 
-async def test_what_a_killed_gateway_left_half_written_or_spoilt_is_no_trouble(house: House) -> None:
+async def test_what_a_killed_gateway_left_half_written_or_spoilt_is_no_trouble(gateway: GatewayFixture) -> None:
     with ScriptedModel([HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url)
+        agent = await gateway.agent("openai-chat", model.openai_base_url)
         await agent.call()
         before = agent.record.read_bytes()
-        await house.kill()
+        await gateway.kill()
         with agent.record.open("ab") as file:
             file.write(b'{"type": "request", "id": "half')
-        spoilt = house.paths.gateway.rollouts / "spoilt.json"
+        spoilt = gateway.paths.gateway.rollouts / "spoilt.json"
         spoilt.write_text("{")
-        await house.start()
+        await gateway.start()
         spoilt.unlink()
         assert agent.record.read_bytes() == before
         assert (await agent.call()).status == 200
     assert [request["seq"] for request, _ in await agent.answered(2)] == [0, 1]
-    assert [status.id for status in await house.client.statuses()] == [agent.id]
+    assert [status.id for status in await gateway.client.statuses()] == [agent.id]
 
 
-async def test_a_client_waits_for_the_next_gateway_in_which_is_held_and_exhausted_what_was(house: House) -> None:
+async def test_a_client_waits_for_the_next_gateway_in_which_is_held_and_exhausted_what_was(
+    gateway: GatewayFixture,
+) -> None:
     with ScriptedModel([HI]) as model:
-        poor = await house.agent("openai-chat", model.openai_base_url, id="poor", limits={"total_tokens": 120})
+        poor = await gateway.agent("openai-chat", model.openai_base_url, id="poor", limits={"total_tokens": 120})
         assert [(await poor.call()).status for _ in range(2)] == [200, 402]
-        agent = await house.agent("openai-chat", model.openai_base_url)
-        await house.client.hold(agent.id)
-        await house.kill()
-        asked = asyncio.create_task(house.client.status(poor.id))
+        agent = await gateway.agent("openai-chat", model.openai_base_url)
+        await gateway.client.hold(agent.id)
+        await gateway.kill()
+        asked = asyncio.create_task(gateway.client.status(poor.id))
         await asyncio.sleep(0)
         assert not asked.done()
-        await house.start()
+        await gateway.start()
         assert (await asked).budget_exhausted == "total_tokens"
         call = asyncio.create_task(agent.call())
-        await waits(house, agent)
-        await house.client.release(agent.id)
+        await waits(gateway, agent)
+        await gateway.client.release(agent.id)
         assert (await call).status == 200
 
 
-async def test_a_call_under_way_ends_before_the_process_does(house: House) -> None:
+async def test_a_call_under_way_ends_before_the_process_does(gateway: GatewayFixture) -> None:
     end = asyncio.Event()
 
     async def wait_for_it(visit: Visit) -> None:
@@ -158,15 +160,15 @@ async def test_a_call_under_way_ends_before_the_process_does(house: House) -> No
         await visit.send(event("two") + chunk(b""))
 
     async with raw_upstream(wait_for_it) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+        agent = await gateway.agent("openai-chat", upstream.base_url)
         async with agent.open_call() as response:
             await response.content.readany()
-            os.kill(house.pid, signal.SIGTERM)
+            os.kill(gateway.pid, signal.SIGTERM)
             # It takes no more calls, and says so.
-            await until(lambda: stopping(house))
+            await until(lambda: stopping(gateway))
             end.set()
             assert b"two" in await response.read()
-        await until(lambda: not is_running(house.paths))
+        await until(lambda: not is_running(gateway.paths))
     [(_, response)] = agent.calls()
     assert response is not None and "two" in response["response"]
 
@@ -176,8 +178,8 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_recorded(tmp_path
         await visit.send(SSE_HEAD + event("one"))
         await visit.gone.wait()
 
-    async with house_of(0.2, tmp_path) as (house, process), raw_upstream(go_on) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url)
+    async with gateway_of(0.2, tmp_path) as (gateway, process), raw_upstream(go_on) as upstream:
+        agent = await gateway.agent("openai-chat", upstream.base_url)
         async with agent.open_call() as response:
             await response.content.readany()
             process.terminate()
@@ -190,16 +192,16 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_recorded(tmp_path
 
 async def test_neither_a_call_that_is_held_back_nor_an_idle_connection_holds_up_the_end(tmp_path: Path) -> None:
     with ScriptedModel([HI]) as model:
-        async with house_of(600, tmp_path) as (house, _):
-            idle = await house.agent("openai-chat", model.openai_base_url, id="idle")
+        async with gateway_of(600, tmp_path) as (gateway, _):
+            idle = await gateway.agent("openai-chat", model.openai_base_url, id="idle")
             await idle.call()
-            agent = await house.agent("openai-chat", model.openai_base_url)
-            await house.client.hold(agent.id)
+            agent = await gateway.agent("openai-chat", model.openai_base_url)
+            await gateway.client.hold(agent.id)
             call = asyncio.create_task(agent.call())
-            await waits(house, agent)
+            await waits(gateway, agent)
             # Sooner than a call under way might end: else this is an error.
-            assert await stop_gateway(house.paths)
-            assert not await stop_gateway(house.paths)
+            assert await stop_gateway(gateway.paths)
+            assert not await stop_gateway(gateway.paths)
             with pytest.raises(aiohttp.ClientError):
                 await call
     # It was never made, and the agent will make it again.
@@ -221,10 +223,10 @@ async def test_there_is_one_however_many_start_it(tmp_path: Path) -> None:
 async def test_it_is_found_below_a_directory_with_a_long_name(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 100) / ("e" * 100)
     directory.mkdir(parents=True)
-    async with house_in(directory) as house:
+    async with gateway_in(directory) as gateway:
         with ScriptedModel([HI]) as model:
-            agent = await house.agent("openai-chat", model.openai_base_url)
-            moved = Path(os.path.relpath(house.paths.gateway.public))
+            agent = await gateway.agent("openai-chat", model.openai_base_url)
+            moved = Path(os.path.relpath(gateway.paths.gateway.public))
             fd = os.open(moved, os.O_PATH)
             agent.session._connector = aiohttp.UnixConnector(path=f"/proc/self/fd/{fd}/gateway.sock")
             assert (await agent.call()).status == 200
@@ -237,14 +239,16 @@ async def test_no_gateway_is_an_error_that_may_pass(tmp_path: Path) -> None:
     assert caught.value.retryable
 
 
-async def test_registering_again_changes_nothing_and_a_new_token_makes_the_old_one_nobodys(house: House) -> None:
+async def test_registering_again_changes_nothing_and_a_new_token_makes_the_old_one_nobodys(
+    gateway: GatewayFixture,
+) -> None:
     with ScriptedModel([HI]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url)
+        agent = await gateway.agent("openai-chat", model.openai_base_url)
         await agent.call()
-        assert (await house.client.register(agent.registration)).usage.calls == 1
-        again = await house.agent("openai-chat", model.openai_base_url)
+        assert (await gateway.client.register(agent.registration)).usage.calls == 1
+        again = await gateway.agent("openai-chat", model.openai_base_url)
         assert (await agent.call()).status == 401
         assert (await again.call()).status == 200
     # The same record goes on.
     assert [request["seq"] for request, _ in await again.answered(2)] == [0, 1]
-    assert (await house.client.status(agent.id)).usage.calls == 2
+    assert (await gateway.client.status(agent.id)).usage.calls == 2

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.gateway_house import APIS, Agent, Got, House
+from support.gateway_fixture import APIS, Agent, GatewayFixture, Got
 
 from benchflow.contracts.gateway import Api
 from benchflow.errors import ConfigError
@@ -21,33 +21,35 @@ def base_url(model: ScriptedModel, api: Api) -> str:
 
 
 @asynccontextmanager
-async def recorded(house: House, api: Api = "openai-chat") -> AsyncIterator[tuple[Agent, list[Got], ScriptedModel]]:
+async def recorded(
+    gateway: GatewayFixture, api: Api = "openai-chat"
+) -> AsyncIterator[tuple[Agent, list[Got], ScriptedModel]]:
     """A rollout of two calls, what it got, and its model, which goes on."""
     with ScriptedModel(REPLIES) as model:
-        agent = await house.agent(api, base_url(model, api), id="first")
-        await house.client.attribute(agent.id, node="n1")
+        agent = await gateway.agent(api, base_url(model, api), id="first")
+        await gateway.client.attribute(agent.id, node="n1")
         got = [await agent.call(text) for text in TEXTS]
         await agent.answered(2)
         yield agent, got, model
 
 
-async def again(house: House, first: Agent, **options: object) -> Agent:
+async def again(gateway: GatewayFixture, first: Agent, **options: object) -> Agent:
     """The same rollout, answered from its record."""
     replay = {"record": str(first.record)} | options
     asked = first.registration
-    return await house.agent(asked.api, asked.base_url, id="second", replay=replay, limits={"calls": 1})
+    return await gateway.agent(asked.api, asked.base_url, id="second", replay=replay, limits={"calls": 1})
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_answers_are_the_recorded_ones_byte_for_byte_without_a_model(house: House, api: Api) -> None:
-    async with recorded(house, api) as (first, got, model):
+async def test_answers_are_the_recorded_ones_byte_for_byte_without_a_model(gateway: GatewayFixture, api: Api) -> None:
+    async with recorded(gateway, api) as (first, got, model):
         calls = len(model.calls)
-    second = await again(house, first)
+    second = await again(gateway, first)
     replayed = [await second.call(text) for text in TEXTS]
     assert [one.body for one in replayed] == [one.body for one in got]
     assert [one.headers["content-type"] for one in replayed] == [one.headers["content-type"] for one in got]
     assert len(model.calls) == calls
-    status = await house.client.status(second.id)
+    status = await gateway.client.status(second.id)
     # What was answered from a record uses nothing up.
     assert (status.usage.replayed, status.usage.calls, status.budget_exhausted) == (2, 0, None)
     assert status.replay is not None and (status.replay.answered, status.replay.left) == (2, 0)
@@ -55,58 +57,58 @@ async def test_answers_are_the_recorded_ones_byte_for_byte_without_a_model(house
     assert [response["response"] for _, response in second.calls() if response] == [one.body.decode() for one in got]
 
 
-async def test_a_call_that_is_another_one_goes_live_and_the_difference_is_told(house: House) -> None:
-    async with recorded(house) as (first, _, model):
-        second = await again(house, first)
+async def test_a_call_that_is_another_one_goes_live_and_the_difference_is_told(gateway: GatewayFixture) -> None:
+    async with recorded(gateway) as (first, _, model):
+        second = await again(gateway, first)
         before = len(model.calls)
         assert (await second.call("one")).status == 200
         assert b"live" in (await second.call("something else")).body
         assert len(model.calls) == before + 1
-    replay = (await house.client.status(second.id)).replay
+    replay = (await gateway.client.status(second.id)).replay
     assert replay is not None and replay.divergence is not None
     assert (replay.state, replay.divergence.seq) == ("diverged", 1)
     assert "something else" in replay.divergence.diff
     assert [request["source"] for request, _ in await second.answered(2)] == ["replay", "live"]
 
 
-async def test_a_strict_replay_refuses_what_is_not_recorded(house: House) -> None:
-    async with recorded(house) as (first, _, model):
-        second = await again(house, first, strict=True)
+async def test_a_strict_replay_refuses_what_is_not_recorded(gateway: GatewayFixture) -> None:
+    async with recorded(gateway) as (first, _, model):
+        second = await again(gateway, first, strict=True)
         before = len(model.calls)
         assert (await second.call("one")).status == 200
         refused = await second.call("something else")
         assert (await second.call("two")).status == 402
         assert len(model.calls) == before
     assert (refused.status, refused.headers["x-should-retry"]) == (402, "false")
-    replay = (await house.client.status(second.id)).replay
+    replay = (await gateway.client.status(second.id)).replay
     assert replay is not None and replay.state == "diverged"
     kinds = [response["error"] and response["error"]["kind"] for _, response in await second.answered(3)]
     assert kinds == [None, "replay_diverged", "replay_diverged"]
 
 
-async def test_after_the_record_calls_go_live_and_count(house: House) -> None:
-    async with recorded(house) as (first, _, _model):
-        second = await again(house, first, until="n1")
+async def test_after_the_record_calls_go_live_and_count(gateway: GatewayFixture) -> None:
+    async with recorded(gateway) as (first, _, _model):
+        second = await again(gateway, first, until="n1")
         assert [(await second.call(text)).status for text in (*TEXTS, "three", "four")] == [200, 200, 200, 402]
-    usage = (await house.client.status(second.id)).usage
+    usage = (await gateway.client.status(second.id)).usage
     assert (usage.replayed, usage.calls) == (2, 1)
 
 
-async def test_a_replay_goes_on_where_it_was_when_the_gateway_was_restarted(house: House) -> None:
-    async with recorded(house) as (first, got, model):
-        second = await again(house, first, strict=True)
+async def test_a_replay_goes_on_where_it_was_when_the_gateway_was_restarted(gateway: GatewayFixture) -> None:
+    async with recorded(gateway) as (first, got, model):
+        second = await again(gateway, first, strict=True)
         await second.call("one")
         before = len(model.calls)
-        await house.kill()
-        await house.start()
+        await gateway.kill()
+        await gateway.start()
         assert (await second.call("two")).body == got[1].body
         assert len(model.calls) == before
-    status = await house.client.status(second.id)
+    status = await gateway.client.status(second.id)
     assert status.usage.replayed == 2
 
 
-async def test_a_record_that_is_not_there_is_refused(house: House) -> None:
-    async with recorded(house) as (first, _, _model):
+async def test_a_record_that_is_not_there_is_refused(gateway: GatewayFixture) -> None:
+    async with recorded(gateway) as (first, _, _model):
         with pytest.raises(ConfigError, match="nowhere"):
-            await again(house, first, record="/nowhere/llm_trajectory.jsonl")
-    assert [status.id for status in await house.client.statuses()] == ["first"]
+            await again(gateway, first, record="/nowhere/llm_trajectory.jsonl")
+    assert [status.id for status in await gateway.client.statuses()] == ["first"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
-from support.gateway_house import House
+from support.gateway_fixture import GatewayFixture
 from support.raw_upstream import DONE, SSE_HEAD, Visit, answer, event, raw_upstream
 
 from benchflow.contracts.gateway import EndpointPolicy, RetryPolicy
@@ -24,22 +24,22 @@ def failing(status: int, times: int | str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
-async def test_a_call_waits_while_the_upstream_is_overloaded(house: House, status: int) -> None:
+async def test_a_call_waits_while_the_upstream_is_overloaded(gateway: GatewayFixture, status: int) -> None:
     with ScriptedModel([failing(status, 2), "Hi"]) as model:
-        agent = await house.agent("anthropic-messages", model.base_url, retries=QUICK)
+        agent = await gateway.agent("anthropic-messages", model.base_url, retries=QUICK)
         got = await agent.call()
     assert got.status == 200
     assert len(model.calls) == 3
     [(_, response)] = await agent.answered()
     assert [retry["status"] for retry in response["retries"]] == [status, status]
     assert [retry["waited_sec"] for retry in response["retries"]] == [0.02, 0.04]
-    usage = (await house.client.status(agent.id)).usage
+    usage = (await gateway.client.status(agent.id)).usage
     assert (usage.calls, usage.output_tokens) == (1, 20)
 
 
-async def test_the_upstream_says_how_long_to_wait(house: House) -> None:
+async def test_the_upstream_says_how_long_to_wait(gateway: GatewayFixture) -> None:
     with ScriptedModel([failing(429, 1, retry_after=0.3), "Hi"]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url, retries=QUICK)
+        agent = await gateway.agent("openai-chat", model.openai_base_url, retries=QUICK)
         began = time.monotonic()
         assert (await agent.call()).status == 200
         assert time.monotonic() - began >= 0.3
@@ -50,9 +50,9 @@ async def test_the_upstream_says_how_long_to_wait(house: House) -> None:
     assert response["timing"]["first_byte_ms"] - response["timing"]["upstream_first_byte_ms"] >= 299
 
 
-async def test_in_the_end_the_agent_gets_the_upstreams_own_answer(house: House) -> None:
+async def test_in_the_end_the_agent_gets_the_upstreams_own_answer(gateway: GatewayFixture) -> None:
     with ScriptedModel([failing(529, "always", message="full today")]) as model:
-        agent = await house.agent("anthropic-messages", model.base_url, retries=QUICK)
+        agent = await gateway.agent("anthropic-messages", model.base_url, retries=QUICK)
         got = await agent.call()
     assert (got.status, got.json["error"]) == (529, {"type": "overloaded_error", "message": "full today"})
     assert len(model.calls) == 4
@@ -62,29 +62,29 @@ async def test_in_the_end_the_agent_gets_the_upstreams_own_answer(house: House) 
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_what_would_be_refused_again_is_not_asked_again(house: House, status: int) -> None:
+async def test_what_would_be_refused_again_is_not_asked_again(gateway: GatewayFixture, status: int) -> None:
     with ScriptedModel([failing(status, "always")]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url, retries=QUICK)
+        agent = await gateway.agent("openai-chat", model.openai_base_url, retries=QUICK)
         assert (await agent.call()).status == status
     assert len(model.calls) == 1
 
 
-async def test_an_upstream_that_says_not_to_ask_again_is_not(house: House) -> None:
+async def test_an_upstream_that_says_not_to_ask_again_is_not(gateway: GatewayFixture) -> None:
     async def refuse(visit: Visit) -> None:
         await visit.send(answer(b"{}", "500 No", "x-should-retry: false\r\n"))
 
     async with raw_upstream(refuse) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, retries=QUICK)
+        agent = await gateway.agent("openai-chat", upstream.base_url, retries=QUICK)
         assert (await agent.call()).status == 500
     assert len(upstream.visits) == 1
 
 
-async def test_no_connection_is_asked_for_again_and_then_said_in_the_dialects_shape(house: House) -> None:
+async def test_no_connection_is_asked_for_again_and_then_said_in_the_dialects_shape(gateway: GatewayFixture) -> None:
     with socket.socket() as taken:
         # Where nobody listens, nor can meanwhile.
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        agent = await house.agent("anthropic-messages", f"http://127.0.0.1:{port}", retries=QUICK)
+        agent = await gateway.agent("anthropic-messages", f"http://127.0.0.1:{port}", retries=QUICK)
         got = await agent.call()
     assert (got.status, got.json["error"]["type"]) == (502, "api_error")
     assert f"127.0.0.1:{port}" in got.json["error"]["message"]
@@ -93,13 +93,13 @@ async def test_no_connection_is_asked_for_again_and_then_said_in_the_dialects_sh
     assert [retry["status"] for retry in response["retries"]] == [None, None, None]
 
 
-async def test_a_connection_that_is_lost_before_the_answer_is_made_again_at_once(house: House) -> None:
+async def test_a_connection_that_is_lost_before_the_answer_is_made_again_at_once(gateway: GatewayFixture) -> None:
     async def lose_the_first(visit: Visit) -> None:
         if len(upstream.visits) > 1:
             await visit.send(answer(DONE))
 
     async with raw_upstream(lose_the_first) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, retries={"first_wait_sec": 30})
+        agent = await gateway.agent("openai-chat", upstream.base_url, retries={"first_wait_sec": 30})
         began = time.monotonic()
         assert (await agent.call(stream=False)).body == DONE
         assert time.monotonic() - began < 25
@@ -108,12 +108,12 @@ async def test_a_connection_that_is_lost_before_the_answer_is_made_again_at_once
     ]
 
 
-async def test_nothing_is_asked_again_after_the_first_byte(house: House) -> None:
+async def test_nothing_is_asked_again_after_the_first_byte(gateway: GatewayFixture) -> None:
     async def break_off(visit: Visit) -> None:
         await visit.send(SSE_HEAD + event("one"))
 
     async with raw_upstream(break_off) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, retries=QUICK)
+        agent = await gateway.agent("openai-chat", upstream.base_url, retries=QUICK)
         async with agent.open_call() as response:
             with pytest.raises(Exception, match="payload"):
                 await response.read()
@@ -121,13 +121,13 @@ async def test_nothing_is_asked_again_after_the_first_byte(house: House) -> None
     assert (await agent.answered())[0][1]["retries"] == []
 
 
-async def test_an_agent_that_leaves_while_it_waits_ends_the_asking(house: House) -> None:
+async def test_an_agent_that_leaves_while_it_waits_ends_the_asking(gateway: GatewayFixture) -> None:
     async def refuse(visit: Visit) -> None:
         await visit.send(answer(b"{}", "429 Later", "Retry-After: 300\r\nConnection: close\r\n"))
         await visit.gone.wait()
 
     async with raw_upstream(refuse) as upstream:
-        agent = await house.agent("openai-chat", upstream.base_url, retries={"max_wait_sec": 300, "total_sec": 600})
+        agent = await gateway.agent("openai-chat", upstream.base_url, retries={"max_wait_sec": 300, "total_sec": 600})
         call = asyncio.create_task(agent.call())
         # It has the answer, and waits.
         await until(lambda: upstream.visits and upstream.visits[0].gone.is_set())
@@ -142,9 +142,9 @@ WAIT = RetryPolicy.of("wait(20s)").model_dump() | {"first_wait_sec": 0.3}
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 503])
-async def test_an_endpoint_that_somebody_mends_is_waited_for(house: House, status: int) -> None:
+async def test_an_endpoint_that_somebody_mends_is_waited_for(gateway: GatewayFixture, status: int) -> None:
     with ScriptedModel([failing(status, 3, message="not now"), "Hi"]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url, retries=WAIT)
+        agent = await gateway.agent("openai-chat", model.openai_base_url, retries=WAIT)
         began = time.monotonic()
         got = await agent.call()
         waited = time.monotonic() - began
@@ -154,14 +154,14 @@ async def test_an_endpoint_that_somebody_mends_is_waited_for(house: House, statu
         (status, "not now")
     ] * 3
     # The agent's turn is not charged for it.
-    [(blocked, until_)] = (await house.client.status(agent.id)).blocked
+    [(blocked, until_)] = (await gateway.client.status(agent.id)).blocked
     assert waited * 0.8 <= until_ - blocked <= waited
 
 
-async def test_all_calls_of_a_rollout_wait_for_its_endpoint_together(house: House) -> None:
+async def test_all_calls_of_a_rollout_wait_for_its_endpoint_together(gateway: GatewayFixture) -> None:
     policy = WAIT | {"total_sec": 1.0}
     with ScriptedModel([failing(401, "always")]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url, retries=policy)
+        agent = await gateway.agent("openai-chat", model.openai_base_url, retries=policy)
         began = time.monotonic()
         assert (await agent.call()).status == 401
         assert time.monotonic() - began < 3
@@ -171,9 +171,9 @@ async def test_all_calls_of_a_rollout_wait_for_its_endpoint_together(house: Hous
         assert time.monotonic() - began < 0.5
 
 
-async def test_a_question_that_is_wrong_is_not_waited_for(house: House) -> None:
+async def test_a_question_that_is_wrong_is_not_waited_for(gateway: GatewayFixture) -> None:
     with ScriptedModel([failing(400, "always")]) as model:
-        agent = await house.agent("openai-chat", model.openai_base_url, retries=WAIT)
+        agent = await gateway.agent("openai-chat", model.openai_base_url, retries=WAIT)
         assert (await agent.call()).status == 400
     assert len(model.calls) == 1
 

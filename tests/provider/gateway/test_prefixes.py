@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gateway_house import APIS, Agent, House, ask
+from support.gateway_fixture import APIS, Agent, GatewayFixture, ask
 
 from benchflow.contracts.gateway import Api, GatewayStatus
 from benchflow.errors import ConfigError
@@ -65,18 +65,18 @@ def later(api: Api, *items: Json, stream: bool = True, **more: Any) -> tuple[str
     return path, json.dumps(body).encode()
 
 
-async def child_of(parent: Agent, house: House, **options: Any) -> Agent:
-    requests = (await house.client.status(parent.id)).requests
+async def child_of(parent: Agent, gateway: GatewayFixture, **options: Any) -> Agent:
+    requests = (await gateway.client.status(parent.id)).requests
     given: Json = {"prefix": str(parent.record), "prefix_requests": requests} | options
     api, id = given.pop("api", parent.registration.api), given.pop("id", f"{parent.id}/b/1")
-    return await house.agent(api, parent.registration.base_url, id, **given)
+    return await gateway.agent(api, parent.registration.base_url, id, **given)
 
 
-async def compared(house: House, child: Agent, call: tuple[str, bytes]) -> GatewayStatus:
+async def compared(gateway: GatewayFixture, child: Agent, call: tuple[str, bytes]) -> GatewayStatus:
     """How it stands after a call, which must have gone through."""
     assert (await child.post(*call)).status == 200
     await child.answered()
-    return await house.client.status(child.id)
+    return await gateway.client.status(child.id)
 
 
 def base(model: ScriptedModel, api: Api) -> str:
@@ -86,17 +86,17 @@ def base(model: ScriptedModel, api: Api) -> str:
 @each_api
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_session_that_goes_on_begins_with_its_parents_last_call_and_its_answer(
-    api: Api, stream: bool, house: House
+    api: Api, stream: bool, gateway: GatewayFixture
 ) -> None:
     async with ScriptedModel(OTHERS) as model:
-        parent = await house.agent(api, base(model, api))
+        parent = await gateway.agent(api, base(model, api))
         await parent.call(stream=stream)
         await parent.answered()
-        child = await child_of(parent, house)
-        assert (await house.client.status(child.id)).prefix == "unchecked"
-        status = await compared(house, child, later(api, *repeated(api), stream=stream))
+        child = await child_of(parent, gateway)
+        assert (await gateway.client.status(child.id)).prefix == "unchecked"
+        status = await compared(gateway, child, later(api, *repeated(api), stream=stream))
         assert (status.prefix, status.prefix_divergence) == ("equal", None)
-        assert (await house.client.status(parent.id)).prefix is None
+        assert (await gateway.client.status(parent.id)).prefix is None
 
 
 WRONG: dict[str, tuple[Callable[[Api], list[Json]], str]] = {
@@ -109,15 +109,15 @@ WRONG: dict[str, tuple[Callable[[Api], list[Json]], str]] = {
 @each_api
 @pytest.mark.parametrize("how", WRONG)
 async def test_a_session_that_has_another_answer_is_different_and_its_call_is_made(
-    api: Api, how: str, house: House
+    api: Api, how: str, gateway: GatewayFixture
 ) -> None:
     items, says = WRONG[how]
     async with ScriptedModel(OTHERS) as model:
-        parent = await house.agent(api, base(model, api))
+        parent = await gateway.agent(api, base(model, api))
         await parent.call()
         await parent.answered()
-        child = await child_of(parent, house)
-        status = await compared(house, child, later(api, *items(api)))
+        child = await child_of(parent, gateway)
+        status = await compared(gateway, child, later(api, *items(api)))
         assert status.prefix == "different"
         assert status.prefix_divergence is not None
         assert (status.prefix_divergence.seq, status.prefix_divergence.recorded) == (0, 0)
@@ -127,113 +127,113 @@ async def test_a_session_that_has_another_answer_is_different_and_its_call_is_ma
 
 
 @each_api
-async def test_a_session_that_begins_otherwise_is_different(api: Api, house: House) -> None:
+async def test_a_session_that_begins_otherwise_is_different(api: Api, gateway: GatewayFixture) -> None:
     async with ScriptedModel(OTHERS) as model:
-        parent = await house.agent(api, base(model, api))
+        parent = await gateway.agent(api, base(model, api))
         await parent.call("Say hello.")
         await parent.answered()
-        child = await child_of(parent, house)
+        child = await child_of(parent, gateway)
         path, body = later(api, *repeated(api))
-        status = await compared(house, child, (path, body.replace(b"Say hello.", b"Say bye.")))
+        status = await compared(gateway, child, (path, body.replace(b"Say hello.", b"Say bye.")))
         assert status.prefix == "different"
         assert status.prefix_divergence is not None
         assert "0 of 1 messages" in status.prefix_divergence.message
         assert "Say bye." in status.prefix_divergence.diff
 
 
-async def test_only_the_first_call_of_the_task_is_looked_at(house: House) -> None:
+async def test_only_the_first_call_of_the_task_is_looked_at(gateway: GatewayFixture) -> None:
     async with ScriptedModel([REPLY, "Yes.", "Yes."]) as model:
-        parent = await house.agent("openai-chat", model.openai_base_url)
+        parent = await gateway.agent("openai-chat", model.openai_base_url)
         await parent.call()
         await parent.answered()
-        child = await child_of(parent, house, agent="opencode")
+        child = await child_of(parent, gateway, agent="opencode")
         title: Json = {"model": "scripted", "messages": [{"role": "user", "content": "Generate a title"}]}
         system = [{"role": "system", "content": "You are a title generator. You output ONLY a thread title."}]
         await child.post("/chat/completions", json.dumps(title | {"messages": system + title["messages"]}).encode())
         await child.answered()
         assert [request["side"] for request, _ in child.calls()] == [True]
-        assert (await house.client.status(child.id)).prefix == "unchecked"
+        assert (await gateway.client.status(child.id)).prefix == "unchecked"
         await child.post(*later("openai-chat", *repeated("openai-chat")))
         await child.call("Something else.")
         await child.answered(3)
-        assert (await house.client.status(child.id)).prefix == "equal"
+        assert (await gateway.client.status(child.id)).prefix == "equal"
 
 
-async def test_what_the_parent_did_afterwards_does_not_count(house: House) -> None:
+async def test_what_the_parent_did_afterwards_does_not_count(gateway: GatewayFixture) -> None:
     async with ScriptedModel([REPLY, "Later.", "Yes."]) as model:
-        parent = await house.agent("openai-chat", model.openai_base_url)
+        parent = await gateway.agent("openai-chat", model.openai_base_url)
         await parent.call()
         await parent.answered()
         await parent.call("Another thing.")
         await parent.answered(2)
-        child = await child_of(parent, house, prefix_requests=1)
-        status = await compared(house, child, later("openai-chat", *repeated("openai-chat")))
+        child = await child_of(parent, gateway, prefix_requests=1)
+        status = await compared(gateway, child, later("openai-chat", *repeated("openai-chat")))
         assert status.prefix == "equal"
 
 
-async def test_a_call_without_an_answer_does_not_count(house: House) -> None:
+async def test_a_call_without_an_answer_does_not_count(gateway: GatewayFixture) -> None:
     failed = {"error": {"status": 400, "message": "no"}}
     async with ScriptedModel([REPLY, failed, "Yes."]) as model:
-        parent = await house.agent("openai-chat", model.openai_base_url)
+        parent = await gateway.agent("openai-chat", model.openai_base_url)
         await parent.call()
         assert (await parent.call("What it was asked, and has forgotten.")).status == 400
         await parent.answered(2)
-        child = await child_of(parent, house)
-        status = await compared(house, child, later("openai-chat", *repeated("openai-chat")))
+        child = await child_of(parent, gateway)
+        status = await compared(gateway, child, later("openai-chat", *repeated("openai-chat")))
         assert status.prefix == "equal"
 
 
-async def test_a_parent_without_an_answer_gives_nothing_to_compare(house: House) -> None:
+async def test_a_parent_without_an_answer_gives_nothing_to_compare(gateway: GatewayFixture) -> None:
     async with ScriptedModel(["Yes."]) as model:
-        parent = await house.agent("openai-chat", model.openai_base_url)
-        child = await child_of(parent, house)
-        assert (await compared(house, child, later("openai-chat"))).prefix is None
+        parent = await gateway.agent("openai-chat", model.openai_base_url)
+        child = await child_of(parent, gateway)
+        assert (await compared(gateway, child, later("openai-chat"))).prefix is None
 
 
-async def test_another_wire_format_is_different(house: House) -> None:
+async def test_another_wire_format_is_different(gateway: GatewayFixture) -> None:
     async with ScriptedModel([REPLY, "Yes."]) as model:
-        parent = await house.agent("anthropic-messages", model.base_url)
+        parent = await gateway.agent("anthropic-messages", model.base_url)
         await parent.call()
         await parent.answered()
-        child = await child_of(parent, house, api="gemini")
-        status = await compared(house, child, later("gemini", *repeated("gemini")))
+        child = await child_of(parent, gateway, api="gemini")
+        status = await compared(gateway, child, later("gemini", *repeated("gemini")))
         assert status.prefix_divergence is not None
         assert "anthropic-messages" in status.prefix_divergence.message
 
 
-async def test_the_outcome_outlives_the_gateway(house: House) -> None:
+async def test_the_outcome_outlives_the_gateway(gateway: GatewayFixture) -> None:
     async with ScriptedModel([REPLY, "Yes.", "Yes."]) as model:
-        parent = await house.agent("openai-chat", model.openai_base_url)
+        parent = await gateway.agent("openai-chat", model.openai_base_url)
         await parent.call()
         await parent.answered()
-        child, other = [await child_of(parent, house, id=f"{parent.id}/b/{n}") for n in (1, 2)]
-        before = await compared(house, child, later("openai-chat"))
-        await house.kill()
-        await house.start()
-        after = await house.client.status(child.id)
+        child, other = [await child_of(parent, gateway, id=f"{parent.id}/b/{n}") for n in (1, 2)]
+        before = await compared(gateway, child, later("openai-chat"))
+        await gateway.kill()
+        await gateway.start()
+        after = await gateway.client.status(child.id)
         assert (after.prefix, after.prefix_divergence) == ("different", before.prefix_divergence)
-        assert (await house.client.status(other.id)).prefix == "unchecked"
-        status = await compared(house, other, later("openai-chat", *repeated("openai-chat")))
+        assert (await gateway.client.status(other.id)).prefix == "unchecked"
+        status = await compared(gateway, other, later("openai-chat", *repeated("openai-chat")))
         assert status.prefix == "equal"
 
 
-async def test_the_parents_token_in_a_conversation_is_not_in_the_childs_record(house: House) -> None:
+async def test_the_parents_token_in_a_conversation_is_not_in_the_childs_record(gateway: GatewayFixture) -> None:
     async with ScriptedModel([REPLY, "Yes."]) as model:
-        parent = await house.agent("openai-chat", model.openai_base_url)
+        parent = await gateway.agent("openai-chat", model.openai_base_url)
         token = parent.registration.token
         await parent.call(f"My key is {token}.")
         await parent.answered()
-        child = await child_of(parent, house)
+        child = await child_of(parent, gateway)
         path, body = later("openai-chat", *repeated("openai-chat"))
-        status = await compared(house, child, (path, body.replace(b"Say hello.", f"My key is {token}.".encode())))
+        status = await compared(gateway, child, (path, body.replace(b"Say hello.", f"My key is {token}.".encode())))
         assert status.prefix == "equal"
         assert token not in child.record.read_text()
         assert "My key is [GATEWAY_TOKEN]." in child.record.read_text()
 
 
-async def test_a_record_that_cannot_be_held_against_is_refused_by_name(house: House, tmp_path: Path) -> None:
+async def test_a_record_that_cannot_be_held_against_is_refused_by_name(gateway: GatewayFixture, tmp_path: Path) -> None:
     async with ScriptedModel([REPLY]) as model:
-        parent = await house.agent("openai-chat", model.openai_base_url)
+        parent = await gateway.agent("openai-chat", model.openai_base_url)
         await parent.call()
         await parent.answered()
         broken = tmp_path / "broken.jsonl"
@@ -244,6 +244,6 @@ async def test_a_record_that_cannot_be_held_against_is_refused_by_name(house: Ho
             ({"prefix": str(broken)}, "is no record"),
         ):
             with pytest.raises(ConfigError, match=says) as caught:
-                await child_of(parent, house, **options)
+                await child_of(parent, gateway, **options)
             assert caught.value.key == "prefix"
             assert caught.value.file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.failing_endpoints import NOBODY
-from support.gateway_house import APIS
+from support.gateway_fixture import APIS
 from support.raw_upstream import Visit, answer, raw_upstream
 
 from benchflow.contracts.gateway import Api

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from support.gateway_house import Agent, House
+from support.gateway_fixture import Agent, GatewayFixture
 from support.raw_upstream import SSE_HEAD, Visit, chunk, event, raw_upstream
 
 from benchflow.contracts.gateway import RELAY_MOUNT, RELAY_PORT, SOCKET_NAME, agent_base_url
@@ -81,10 +81,12 @@ async def relay_to(
 
 
 @pytest_asyncio.fixture
-async def relayed(house: House, runtime: Toolbox) -> AsyncIterator[tuple[House, int, asyncio.subprocess.Process]]:
-    """The house, with a relay on a port of this host."""
-    async with relay_to(house.public / SOCKET_NAME, runtime) as (port, process):
-        yield house, port, process
+async def relayed(
+    gateway: GatewayFixture, runtime: Toolbox
+) -> AsyncIterator[tuple[GatewayFixture, int, asyncio.subprocess.Process]]:
+    """The gateway, with a relay on a port of this host."""
+    async with relay_to(gateway.public / SOCKET_NAME, runtime) as (port, process):
+        yield gateway, port, process
 
 
 @pytest_asyncio.fixture
@@ -122,17 +124,17 @@ def through(agent: Agent, port: int) -> Agent:
 
 
 @asynccontextmanager
-async def agent_at(house: House, port: int, base_url: str, **options: Any) -> AsyncIterator[Agent]:
-    agent = through(await house.agent("openai-chat", base_url, **options), port)
+async def agent_at(gateway: GatewayFixture, port: int, base_url: str, **options: Any) -> AsyncIterator[Agent]:
+    agent = through(await gateway.agent("openai-chat", base_url, **options), port)
     async with agent.session:
         yield agent
 
 
-Relayed = tuple[House, int, asyncio.subprocess.Process]
+Relayed = tuple[GatewayFixture, int, asyncio.subprocess.Process]
 
 
 async def test_bytes_go_through_the_relay_as_they_are_and_when_they_are_there(relayed: Relayed) -> None:
-    house, port, _ = relayed
+    gateway, port, _ = relayed
     seen = asyncio.Event()
 
     async def one_by_one(visit: Visit) -> None:
@@ -142,7 +144,7 @@ async def test_bytes_go_through_the_relay_as_they_are_and_when_they_are_there(re
 
     async with (
         raw_upstream(one_by_one) as upstream,
-        agent_at(house, port, upstream.base_url) as agent,
+        agent_at(gateway, port, upstream.base_url) as agent,
         agent.open_call() as response,
     ):
         assert b"one" in await asyncio.wait_for(response.content.readany(), 300)
@@ -152,34 +154,34 @@ async def test_bytes_go_through_the_relay_as_they_are_and_when_they_are_there(re
 
 @pytest.mark.long
 async def test_50_mb_go_through_the_relay(relayed: Relayed) -> None:
-    house, port, _ = relayed
+    gateway, port, _ = relayed
     text = "0123456789abcdef" * (50 * 2**16)
     with ScriptedModel([HI]) as model:
-        async with agent_at(house, port, model.openai_base_url) as agent:
+        async with agent_at(gateway, port, model.openai_base_url) as agent:
             assert (await agent.call(text)).status == 200
     assert model.calls[0].body["messages"][0]["content"] == text
 
 
 async def test_an_agent_that_leaves_is_noticed_through_the_relay(relayed: Relayed) -> None:
-    house, port, _ = relayed
+    gateway, port, _ = relayed
 
     async def go_on(visit: Visit) -> None:
         await visit.send(SSE_HEAD + event("one"))
         await visit.gone.wait()
 
-    async with raw_upstream(go_on) as upstream, agent_at(house, port, upstream.base_url) as agent:
+    async with raw_upstream(go_on) as upstream, agent_at(gateway, port, upstream.base_url) as agent:
         call = asyncio.create_task(agent.call())
         await until(lambda: upstream.visits)
         call.cancel()
-        assert await house.client.until_quiet(agent.id, timeout=300)
-        await house.client.forget(agent.id)
+        assert await gateway.client.until_quiet(agent.id, timeout=300)
+        await gateway.client.forget(agent.id)
         await asyncio.wait_for(upstream.visits[0].gone.wait(), 300)
         [(_, response)] = await agent.answered()
     assert response["error"]["kind"] == "client_closed"
 
 
 async def test_a_gateway_that_dies_breaks_off_its_calls_and_the_next_ones_wait_for_another(relayed: Relayed) -> None:
-    house, port, _ = relayed
+    gateway, port, _ = relayed
 
     async def go_on(visit: Visit) -> None:
         await visit.send(SSE_HEAD + event("one"))
@@ -187,10 +189,10 @@ async def test_a_gateway_that_dies_breaks_off_its_calls_and_the_next_ones_wait_f
             await visit.gone.wait()
         await visit.send(chunk(b""))
 
-    async with raw_upstream(go_on) as upstream, agent_at(house, port, upstream.base_url) as agent:
+    async with raw_upstream(go_on) as upstream, agent_at(gateway, port, upstream.base_url) as agent:
         async with agent.open_call() as response:
             await response.content.readany()
-            await house.kill()
+            await gateway.kill()
             with pytest.raises(aiohttp.ClientPayloadError):
                 await asyncio.wait_for(response.read(), 300)
         async with aiohttp.ClientSession() as session:
@@ -198,7 +200,7 @@ async def test_a_gateway_that_dies_breaks_off_its_calls_and_the_next_ones_wait_f
             # So long that it would have been refused by now.
             await asyncio.sleep(0.3)
             assert not waiting.done()
-            await house.start()
+            await gateway.start()
             assert (await waiting).status == 200
 
 
@@ -235,12 +237,12 @@ async def test_clients_that_have_ended_their_side_are_not_held_for_a_gateway_tha
 
 
 async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
-    house, port, process = relayed
+    gateway, port, process = relayed
     # In the gateway's place somebody who answers when all is said.
-    await house.kill()
+    await gateway.kill()
 
-    (house.public / SOCKET_NAME).unlink()
-    async with await asyncio.start_unix_server(count_bytes, house.public / SOCKET_NAME):
+    (gateway.public / SOCKET_NAME).unlink()
+    async with await asyncio.start_unix_server(count_bytes, gateway.public / SOCKET_NAME):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 3_000_000)
         writer.write_eof()
@@ -250,9 +252,9 @@ async def test_one_side_may_be_done_and_still_listen(relayed: Relayed) -> None:
 
 
 async def test_100_calls_at_once_go_through_the_relay(relayed: Relayed) -> None:
-    house, port, _ = relayed
+    gateway, port, _ = relayed
     with ScriptedModel([HI]) as model:
-        async with agent_at(house, port, model.openai_base_url) as agent:
+        async with agent_at(gateway, port, model.openai_base_url) as agent:
             got = await asyncio.gather(*(agent.call() for _ in range(100)))
     assert [one.status for one in got] == [200] * 100
 
@@ -261,11 +263,11 @@ async def test_100_calls_at_once_go_through_the_relay(relayed: Relayed) -> None:
 
 
 @asynccontextmanager
-async def sandbox_at(kind: str, house: House, runtime: Toolbox, image: str) -> AsyncIterator[Sandbox]:
+async def sandbox_at(kind: str, gateway: GatewayFixture, runtime: Toolbox, image: str) -> AsyncIterator[Sandbox]:
     """A sandbox without a network, with the gateway's directory and a relay."""
     provider = make_provider(PROVIDERS[kind])
     stack = uuid.uuid4().hex
-    public = Mount(source=str(house.paths.gateway.public), target=RELAY_MOUNT, read_only=True)
+    public = Mount(source=str(gateway.paths.gateway.public), target=RELAY_MOUNT, read_only=True)
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
         image=ImageRef(reference="host" if kind == "local" else image),
@@ -297,19 +299,19 @@ async def in_sandbox(sandbox: Sandbox, runtime: Toolbox, *argv: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_sandbox_without_a_network_reaches_its_model_and_nothing_else(
-    kind: str, house: House, runtime: Toolbox, base_image: str
+    kind: str, gateway: GatewayFixture, runtime: Toolbox, base_image: str
 ) -> None:
     with ScriptedModel([HI], host="0.0.0.0") as model:
-        agent = await house.agent("openai-chat", model.openai_base_url)
+        agent = await gateway.agent("openai-chat", model.openai_base_url)
         body = json.dumps({"model": "scripted", "messages": [], "tools": [{"function": {"name": "x"}}]})
         arguments = (f"{agent_base_url('openai-chat')}/chat/completions", agent.registration.token, body)
-        async with sandbox_at(kind, house, runtime, base_image) as sandbox:
+        async with sandbox_at(kind, gateway, runtime, base_image) as sandbox:
             await _relay_listens(sandbox)
             said = await in_sandbox(sandbox, runtime, "/opt/call.mjs", *arguments)
             assert said.startswith("200 ") and '"Hi"' in said
             # The gateway comes back under the same name in the same directory.
-            await house.kill()
-            await house.start()
+            await gateway.kill()
+            await gateway.start()
             said = await in_sandbox(sandbox, runtime, "/opt/call.mjs", *arguments)
             assert said.startswith("200 ") and '"Hi"' in said
             wrong = (arguments[0], "bfg-" + "0" * 48, body)

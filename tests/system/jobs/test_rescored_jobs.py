@@ -50,7 +50,7 @@ model = "openai/gpt-judge"
 """
 
 
-class Court:
+class ScriptedJudge:
     """Judges each report by its own number. asked: how often, for each criterion."""
 
     def __init__(self) -> None:
@@ -85,8 +85,8 @@ def now(found: Rescoring) -> dict[str, dict[str, float] | None]:
 
 
 def test_scored_again_every_rollout_has_exactly_its_score(module_jobs: Path, tmp_path: Path) -> None:
-    court, repeats = Court(), REPEATS
-    with pytest.MonkeyPatch.context() as patch, ScriptedModel(court) as model:
+    judge, repeats = ScriptedJudge(), REPEATS
+    with pytest.MonkeyPatch.context() as patch, ScriptedModel(judge) as model:
         patch.setenv("OPENAI_API_KEY", "a-key-of-nobodys")
         options = {"judge": {"base_url": model.openai_base_url}, "sandbox": "local", "keep": "workspace"}
         run_tasks(tasks(tmp_path), tmp_path / "jobs", job_name="again", repeats=repeats, concurrency=4, **options)
@@ -97,13 +97,13 @@ def test_scored_again_every_rollout_has_exactly_its_score(module_jobs: Path, tmp
         # A verifier that finds nothing to read is an error, now as then.
         assert len(measured) == 3 * repeats
         assert len({str(result.rewards) for result in measured}) > len(measured) // 2
-        asked = dict(court.asked)
+        asked = dict(judge.asked)
         assert asked == {"clear": repeats, "short": repeats}
 
         same = asyncio.run(rescore(job))
         assert now(same) == rewards(live)
         assert (same.counts.unchanged, same.counts.changed) == (3 * repeats, 0)
-        assert dict(court.asked) == asked, "what was answered is not asked again"
+        assert dict(judge.asked) == asked, "what was answered is not asked again"
 
         other = tmp_path / "tasks"
         other.mkdir()
@@ -111,7 +111,7 @@ def test_scored_again_every_rollout_has_exactly_its_score(module_jobs: Path, tmp
         rubric = changed[2] / "verifier" / "rubric.toml"
         rubric.write_text(RUBRIC.replace("The report is short.", "The report is brief."))
         found = asyncio.run(rescore(job, RescoringRequest(tasks=other, include=["plain", "judged"])))
-        assert dict(court.asked) == asked | {"brief": repeats}
+        assert dict(judge.asked) == asked | {"brief": repeats}
         before, after = rewards(live), now(found)
         assert {name: after[name] for name in after if name.startswith("plain")} == {
             name: before[name] for name in before if name.startswith("plain")

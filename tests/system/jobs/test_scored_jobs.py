@@ -98,7 +98,7 @@ def judged(root: Path, name: str) -> Path:
     )
 
 
-class Court:
+class ScriptedJudge:
     """A scripted judge. asked: how often it was shown each report, for each criterion."""
 
     def __init__(self) -> None:
@@ -191,20 +191,20 @@ def scored(root: Path) -> Scored:
             files={"test.sh": "#!/bin/sh\n[ $(cat /tmp/lines) = 2 ] && echo 1 > /logs/verifier/reward.txt\n"},
         ),
     ]
-    court, job, copy = Court(), root / "jobs" / "scored", root / "jobs" / "copy"
-    with pytest.MonkeyPatch.context() as patch, ScriptedModel(court) as model:
+    judge, job, copy = ScriptedJudge(), root / "jobs" / "scored", root / "jobs" / "copy"
+    with pytest.MonkeyPatch.context() as patch, ScriptedModel(judge) as model:
         patch.setenv("OPENAI_API_KEY", KEY)
-        judge = {"base_url": model.openai_base_url, "retries": 1}
-        options = {"sandbox": "local", "concurrency": 6, "keep": "workspace", "judge": judge}
+        settings = {"base_url": model.openai_base_url, "retries": 1}
+        options = {"sandbox": "local", "concurrency": 6, "keep": "workspace", "judge": settings}
         results = run_tasks(tasks, root / "jobs", job_name=job.name, **options)
-        asked = Counter(court.asked)
+        asked = Counter(judge.asked)
         shutil.copytree(job, copy)
         same = asyncio.run(rescore(copy, RescoringRequest(include=WAYS)))
-        again = court.asked - asked
+        again = judge.asked - asked
         rubric = judged(root / "changed", "judged-badly") / "verifier" / "rubrics" / "verifier.toml"
         rubric.write_text(RUBRIC.replace("that it was not granted", "that it was not given"))
         other = asyncio.run(rescore(copy, RescoringRequest(tasks=root / "changed", include=["judged-badly"])))
-        return Scored(job, results, asked, same, again, other, court.asked - asked - again)
+        return Scored(job, results, asked, same, again, other, judge.asked - asked - again)
 
 
 def _as_split(task: Path) -> Path:

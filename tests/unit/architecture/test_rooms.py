@@ -1,4 +1,4 @@
-"""The shape of the house: which way the arrows point, and that every public name has somebody who needs it."""
+"""The shape of the package: which way the arrows point, and that every public name has somebody who needs it."""
 
 from __future__ import annotations
 

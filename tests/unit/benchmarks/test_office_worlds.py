@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.office_house import PACKAGE, PACKAGES, WORLDS, write_worlds
+from support.office_services import PACKAGE, PACKAGES, WORLDS, write_worlds
 
 from benchflow.contracts.environment import Manifest
 from benchflow.planes.environment.environment_manifest import read_manifest

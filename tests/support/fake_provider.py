@@ -23,7 +23,7 @@ from benchflow.errors import SandboxError
 from benchflow.planes.reward.evidence import LEFT
 
 
-class Hall(IdleProvider):
+class FakeProvider(IdleProvider):
     """held: turns wait until they are released; holds_verifiers: verifiers do, too.
 
     faults: per task, what its turns raise, one after another.
@@ -125,7 +125,7 @@ class Hall(IdleProvider):
         return await self.attach(started.ref)
 
     async def attach(self, ref: SandboxRef) -> IdleSandbox:
-        return _Seat(ref, self, self._rollouts[ref.name])
+        return _FakeSandbox(ref, self, self._rollouts[ref.name])
 
     async def remove(self, name: str) -> None:
         self.open.discard(name)
@@ -176,12 +176,12 @@ async def _despite_cancellation(event: asyncio.Event) -> None:
             await event.wait()
 
 
-class _Seat(IdleSandbox):
-    def __init__(self, ref: SandboxRef, hall: Hall, spec: SandboxSpec) -> None:
+class _FakeSandbox(IdleSandbox):
+    def __init__(self, ref: SandboxRef, provider: FakeProvider, spec: SandboxSpec) -> None:
         super().__init__(ref)
-        self._hall = hall
+        self._provider = provider
         self._labels = spec.labels
-        self._fence = hall.images.get(spec.image.reference, "")
+        self._fence = provider.images.get(spec.image.reference, "")
 
     async def control(
         self, script: str, *args: str, sink: Callable[[bytes], None] | None = None, timeout: float | None = 60.0
@@ -191,42 +191,42 @@ class _Seat(IdleSandbox):
         return await super().control(script, *args, sink=sink, timeout=timeout)
 
     async def snapshot(self, name: str) -> ImageRef:
-        self._hall.images[name] = self._fence
-        self._hall._drawn_in[name] = self._hall.drawn[self.ref.name]
+        self._provider.images[name] = self._fence
+        self._provider._drawn_in[name] = self._provider.drawn[self.ref.name]
         return ImageRef(reference=name, workdir="/app")
 
     async def freeze(self) -> None:
-        self._hall.frozen.add(self.ref.name)
+        self._provider.frozen.add(self.ref.name)
 
     async def thaw(self) -> None:
-        self._hall.frozen.discard(self.ref.name)
-        self._hall.note_running()
+        self._provider.frozen.discard(self.ref.name)
+        self._provider.note_running()
 
     async def is_frozen(self) -> bool:
-        return self.ref.name in self._hall.frozen
+        return self.ref.name in self._provider.frozen
 
     async def exec_once(self, key: str, cmd: Sequence[str], **options: Any) -> SandboxExecResult:
-        assert self.ref.name not in self._hall.frozen
+        assert self.ref.name not in self._provider.frozen
         if key.startswith("turn-"):
-            await self._hall.turn(self._labels)
-            self._hall.drawn[self.ref.name] += (random.randrange(1, 2**16) / 2**16,)
+            await self._provider.turn(self._labels)
+            self._provider.drawn[self.ref.name] += (random.randrange(1, 2**16) / 2**16,)
         if key.startswith("verify-"):
-            await self._hall.verify(self._labels["benchflow.workflow"])
+            await self._provider.verify(self._labels["benchflow.workflow"])
         return await super().exec_once(key, cmd, **options)
 
     async def read_bytes(self, path: str) -> bytes:
         if path == FENCE:
             return self._fence.encode()
-        return self._hall.reward_in(self.ref.name) if path == REWARD_FILE else await super().read_bytes(path)
+        return self._provider.reward_in(self.ref.name) if path == REWARD_FILE else await super().read_bytes(path)
 
     async def download(self, source: str, target: Any, *, exclude: Sequence[str] = ()) -> bool:
-        if self._hall.holds_artifacts and source == LEFT:
-            self._hall.collecting += 1
+        if self._provider.holds_artifacts and source == LEFT:
+            self._provider.collecting += 1
             await asyncio.Event().wait()
         found = await super().download(source, target, exclude=exclude)
         for file in target.glob("reward.txt") if found and target.is_dir() else ():
-            file.write_bytes(self._hall.reward_in(self.ref.name))
+            file.write_bytes(self._provider.reward_in(self.ref.name))
         return found
 
     async def stop(self) -> None:
-        await self._hall.remove(self.ref.name)
+        await self._provider.remove(self.ref.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from support.hall import Hall
+from support.fake_provider import FakeProvider
 from temporalio.api.enums.v1 import EventType
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 @dataclass
-class Theatre:
+class InProcessWorker:
     """A worker in this process, and what it takes to run jobs on it. jobs: that were submitted."""
 
-    hall: Hall
+    provider: FakeProvider
     root: Path
     target: Target
     context: WorkerContext
@@ -73,7 +73,7 @@ class Theatre:
         """Until so many turns have begun, of all rollouts."""
 
         async def are_begun() -> bool:
-            return sum(self.hall.turns.values()) >= count
+            return sum(self.provider.turns.values()) >= count
 
         await until(are_begun)
 
@@ -98,7 +98,7 @@ class Theatre:
         """The rollouts whose agent works, once there are so many."""
 
         async def found() -> list[str]:
-            return self.hall.in_turn if len(self.hall.in_turn) == count else []
+            return self.provider.in_turn if len(self.provider.in_turn) == count else []
 
         return await until(found)
 

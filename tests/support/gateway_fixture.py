@@ -124,7 +124,7 @@ class Agent:
 
 
 @dataclass
-class House:
+class GatewayFixture:
     """A state directory with a gateway. public: a shorter name of the directory that sandboxes mount."""
 
     paths: StatePaths
@@ -175,26 +175,26 @@ class House:
 
 
 @asynccontextmanager
-async def house_in(directory: Path, shared: StatePaths | None = None) -> AsyncIterator[House]:
-    """shared: where a gateway is that goes on; without it the house has its own, and ends it."""
+async def gateway_in(directory: Path, shared: StatePaths | None = None) -> AsyncIterator[GatewayFixture]:
+    """shared: where a gateway is that goes on; without it the fixture has its own, and ends it."""
     paths = shared or StatePaths(directory / "state")
     secrets.leave(paths, JOB, set(), {KEY_NAME: KEY})
     info = await ensure_gateway(paths)
     public = directory / "s"
     public.symlink_to(paths.gateway.public)
-    house = House(paths, directory, GatewayClient(paths, patience=300), info.pid, public)
+    gateway = GatewayFixture(paths, directory, GatewayClient(paths, patience=300), info.pid, public)
     try:
-        yield house
+        yield gateway
     finally:
-        for session in house.sessions:
+        for session in gateway.sessions:
             await session.close()
         if shared is None:
             await end_gateway(paths)
         else:
             # The test may have ended it.
             await ensure_gateway(paths)
-            for status in await house.client.statuses():
-                await house.client.forget(status.id)
+            for status in await gateway.client.statuses():
+                await gateway.client.forget(status.id)
 
 
 async def end_gateway(paths: StatePaths) -> None:
