@@ -14,7 +14,7 @@ from typing import Any
 from benchflow.contracts.reward import JudgeRubric, RewardFunc, RolloutNode, VerifyResult
 from benchflow.errors import ConfigError, VerifierError
 from benchflow.planes.reward import output
-from benchflow.planes.reward.score import Scored, mean_of, run_function
+from benchflow.planes.reward.score import Scored, compute_mean, run_function
 from benchflow.rescoring.process_workbench import stored_workbench
 from benchflow.tasks.rubric_file import load_rubric
 from benchflow.trajectories.nodes import last_of, load_rollout
@@ -131,7 +131,7 @@ def _summed(scored: Sequence[Scored]) -> VerifyResult:
     """Return the results of all functions as one."""
     done = [(one, one.result) for one in scored if one.result is not None]
     errors = {one.name: one.error for one in scored if one.result is None}
-    reward = mean_of(scored)
+    reward = compute_mean(scored)
     items: list[tuple[str, float]] = []
     for one, result in done:
         items += [(one.name, value) for value in (result.reward,) if value is not None]

@@ -58,11 +58,11 @@ def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
 
 def _of_task(task: Task, manifest: Manifest | None) -> Iterator[HostVariable]:
     """Yield the variables that a task, its world and its judges take."""
-    from benchflow.planes.reward.needs import own_judges
+    from benchflow.planes.reward.needs import list_own_judges
     from benchflow.secrets import HostVariable, host_variables
 
     yield from host_variables(task, manifest)
-    for name, address in own_judges(task):
+    for name, address in list_own_judges(task):
         yield HostVariable(name, f"a judge, sent to {address}")
 
 

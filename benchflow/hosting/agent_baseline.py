@@ -9,7 +9,7 @@ from pathlib import Path
 from benchflow.errors import MissingArtifactError, VerifierError
 from benchflow.host_files import storage_errors
 from benchflow.hosting.hosted import Hosted
-from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
+from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline, store_baseline
 
 _MARK = "baseline-kept"
 """Mark that a baseline was stored; the step's name follows. It lies outside of the results, which may be removed."""
@@ -51,7 +51,7 @@ def keep_agent_baseline(rollout: Hosted, step: str | None, baseline: HardeningBa
     """
     # Marked first: a crash in between is followed by another attempt, before which no agent acts.
     rollout.mark(_mark(rollout, step))
-    keep_baseline(baseline, rollout.paths.evidence(step))
+    store_baseline(baseline, rollout.paths.evidence(step))
 
 
 async def inherit_baseline(rollout: Hosted, step: str | None) -> None:

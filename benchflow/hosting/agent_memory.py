@@ -8,7 +8,7 @@ from typing import Literal
 from benchflow.contracts.rollout_records import AgentSession, Step
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.reward.memory import capture_memory, directories_of, keep_memory
+from benchflow.planes.reward.memory import capture_memory, list_directories, store_memory
 
 
 async def keep_step_memory(
@@ -25,9 +25,9 @@ async def keep_step_memory(
         when: Whether the agent has acted.
     """
     task, sandbox = rollout.task, rollout.sandbox
-    directories = directories_of(task, rollout.record.skills, rollout.spec.run.allow_code)
+    directories = list_directories(task, rollout.record.skills, rollout.spec.run.allow_code)
     if not directories:
         return
     home = session.home if session is not None else (await find_account(sandbox, task.agent.user or "root")).home
     capture = await capture_memory(sandbox, directories, home=home, clean=rollout.redact)
-    await asyncio.to_thread(keep_memory, capture, rollout.paths.evidence(step.name), when)
+    await asyncio.to_thread(store_memory, capture, rollout.paths.evidence(step.name), when)

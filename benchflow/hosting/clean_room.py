@@ -39,8 +39,8 @@ from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.paths import WORKSPACE
-from benchflow.planes.reward.evidence import keep_artifacts, keep_workspace, kept_workspace
-from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline, read_baseline
+from benchflow.planes.reward.evidence import require_workspace, store_artifacts, store_workspace
+from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline, store_baseline
 from benchflow.planes.reward.placement import PUT_SEC, put_work, put_workspace
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.cancellation import run_to_completion
@@ -88,8 +88,8 @@ async def keep_for_room(
     place = _place(evidence)
     try:
         async with awake_timeout(PUT_SEC):
-            notes = await keep_workspace(sandbox, place, limit_bytes=limit_bytes)
-            return notes + await keep_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes)
+            notes = await store_workspace(sandbox, place, limit_bytes=limit_bytes)
+            return notes + await store_artifacts(sandbox, artifacts, place, limit_bytes=limit_bytes)
     except TimeoutError as error:
         raise VerifierTimeoutError(
             f"the workspace could not be packed for the verifier's own sandbox in {PUT_SEC:g} s",
@@ -108,7 +108,7 @@ async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
     Raises:
         VerifierError: The workspace was not packed, an archive can't be read, or the sandbox can't take it.
     """
-    workspace = kept_workspace(_place(evidence))
+    workspace = require_workspace(_place(evidence))
     await put_work(sandbox, workspace, workspace.parent)
 
 
@@ -227,10 +227,10 @@ class CleanRoom:
         if not self._has_arrived(sandbox):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets, is_set_up=self.base is not None)
             if self.is_clean:
-                keep_baseline(self.known or await self.blueprint.room_baseline(sandbox, self.user), self.notes)
+                store_baseline(self.known or await self.blueprint.room_baseline(sandbox, self.user), self.notes)
                 await put_for_room(sandbox, self.work)
             else:
-                await put_workspace(sandbox, kept_workspace(self.work))
+                await put_workspace(sandbox, require_workspace(self.work))
             # Marked last: a retry after a crash must not revert changes that the verifier has made there.
             write_atomic(self.notes / _ARRIVED, sandbox.ref.handle.encode(), durable=False)
         return sandbox

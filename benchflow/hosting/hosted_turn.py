@@ -34,7 +34,7 @@ from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
 from benchflow.planes.agent.bounds import outgrown
 from benchflow.planes.reward.hardening import read_baseline, take_baseline
-from benchflow.planes.reward.verify import config_of
+from benchflow.planes.reward.inputs import find_config
 from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import NodeWriter
@@ -195,7 +195,7 @@ class HostedTurn:
         # oracle's work is verified as an agent's would be.
         own = AGENT_USER if task.agent.user in (None, "root", 0, "0") else task.agent.user
         agent = work.session.user if work.session is not None else own
-        config, default = config_of(task, step), task.verifies_as(rollout.sandbox.ref.image_user)
+        config, default = find_config(task, step), task.verifies_as(rollout.sandbox.ref.image_user)
         baseline = await take_baseline(
             rollout.sandbox,
             agent=agent,

@@ -14,7 +14,7 @@ from benchflow.hosting.clean_room import clean_room_sec
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.sandbox_readiness import health_limit
 from benchflow.planes.environment.exports import check_environment
-from benchflow.planes.reward.needs import check_scoring, scoring_sec
+from benchflow.planes.reward.needs import check_scoring, compute_scoring_timeout
 from benchflow.tasks import require_supported, turn_prompt
 
 INSTALL_SEC = 1800.0
@@ -79,7 +79,8 @@ def lower(rollout: Hosted) -> list[Step]:
             "timeout_sec": _turn_timeout(rollout, timeout),
             "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
             # An oracle's work may be scored a second time, in a clean room.
-            "verify_timeout_sec": scoring_sec(task, verifier) * (1 if rollout.has_agent or not room_sec else 2)
+            "verify_timeout_sec": compute_scoring_timeout(task, verifier)
+            * (1 if rollout.has_agent or not room_sec else 2)
             + room_sec,
         }
 

@@ -31,12 +31,12 @@ from benchflow.hosting.stored_step import StoredStep, labels_of
 from benchflow.hosting.stored_workbench import workbench_of
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.aggregate import require_scalar
-from benchflow.planes.reward.judge.by_key import JudgeByKey
-from benchflow.planes.reward.needs import table_of
+from benchflow.planes.reward.inputs import find_config
+from benchflow.planes.reward.judge.model_judge import JudgeByKey
+from benchflow.planes.reward.needs import make_reward_table
 from benchflow.planes.reward.on_tampering import apply_rule
 from benchflow.planes.reward.score import score
 from benchflow.planes.reward.strategy import verify
-from benchflow.planes.reward.verify import config_of
 from benchflow.results.hardening_findings import hardening_metadata
 from benchflow.results.rescored import changes
 from benchflow.results.stored_rollouts import StoredRollout
@@ -192,7 +192,7 @@ class RescoredRolloutWork:
                 require_scalar(result, "min_reward", of_only_key=False)
             report = await asyncio.to_thread(step.hardening, rollout)
             if result.is_scored:
-                allowed = config_of(rollout.task, outcome.step.name).reward_range
+                allowed = find_config(rollout.task, outcome.step.name).reward_range
                 rule, now = basis.spec.run.on_tampering, datetime.now(UTC)
                 result = apply_rule(result, report, rule, reward_range=allowed, now=now)
         except Exception as error:
@@ -214,7 +214,7 @@ class RescoredRolloutWork:
         return _StepNote(score=score_, warnings=warnings, is_next_scored=counts)
 
     def _judge_of(self, outcome: StepOutcome, rollout: Hosted) -> Judge:
-        given = rollout.secrets.resolve(config_of(rollout.task, outcome.step.name).env)
+        given = rollout.secrets.resolve(find_config(rollout.task, outcome.step.name).env)
         self._judge.inner = JudgeByKey(
             self._settings,
             lambda name: given.get(name) or rollout.secrets.value(name),
@@ -236,7 +236,7 @@ class RescoredRolloutWork:
                     raise
                 # SystemExit, and what pytest raises to fail a test, would end the worker, and again the next one.
                 raise VerifierError(f"the rubric raised {type(error).__name__}: {error}") from error
-        given, config = self._basis.scoring.rubric, config_of(task, name)
+        given, config = self._basis.scoring.rubric, find_config(task, name)
 
         async def output() -> VerifyResult:
             if given is not None and given.judge is not None:
@@ -244,7 +244,7 @@ class RescoredRolloutWork:
             return await verify(node, task, config, step=name, now=now)
 
         file, allowed = f"{task.name}/{task.config_file}", self._basis.scoring.allow_code
-        reward_range, table = config.reward_range, table_of(task, name)
+        reward_range, table = config.reward_range, make_reward_table(task, name)
         return await score(node, output, table, now=now, reward_range=reward_range, file=file, allowed=allowed)
 
     def _counts_on(self, outcome: StepOutcome, task: Task, result: VerifyResult, warnings: list[str]) -> bool:

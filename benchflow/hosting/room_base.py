@@ -21,7 +21,7 @@ from benchflow.host_files import write_atomic
 from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.kept import CheckpointRecord, remove_kept, write_kept
-from benchflow.planes.reward.verify import config_of
+from benchflow.planes.reward.inputs import find_config
 from benchflow.stored_files import read_stored
 
 _FILE = "room-base.json"
@@ -86,7 +86,7 @@ def begins_alike(task: Task, step: str | None, config: VerifierConfig) -> bool:
 
 def _may_have_room(rollout: Hosted, step: str | None) -> bool:
     """Return whether the verifier of a step may run in a clean room with the base of the agent's sandbox."""
-    config = config_of(rollout.task, step)
+    config = find_config(rollout.task, step)
     if not begins_alike(rollout.task, step, config):
         return False
     known = read_fidelity(rollout.spec.task.digest, rollout.ref.provider, step)

@@ -45,16 +45,17 @@ from benchflow.hosting.step_report import StepReport
 from benchflow.hosting.verifier_files import SETTLED
 from benchflow.hosting.verifier_place import VerifierPlace, choose_place, note_outside
 from benchflow.paths import state_label
-from benchflow.planes.reward.evidence import inputs_of, keep_inputs, keep_workspace
+from benchflow.planes.reward.evidence import list_inputs, store_inputs, store_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, harden
 from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM
 from benchflow.planes.reward.hardening.hardening_record import HardeningRecord
-from benchflow.planes.reward.hardening.strangers import explaining_survivors, unaltered_strangers
-from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.hardening.strangers import list_unaltered_strangers, translate_kill_errors
+from benchflow.planes.reward.inputs import find_config
+from benchflow.planes.reward.judge.model_judge import JudgeByKey
 from benchflow.planes.reward.needs import HARDEN_SEC
 from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.planes.reward.strategy import verify as output_of
-from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
+from benchflow.planes.reward.verify import ScriptVerifier, make_verifier
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 Open = Callable[[], Awaitable[Sandbox]]
@@ -85,7 +86,7 @@ class ScoredStep:
     @property
     def config(self) -> VerifierConfig:
         """Configuration of the step's verifier."""
-        return config_of(self.rollout.task, self.step.name)
+        return find_config(self.rollout.task, self.step.name)
 
     @property
     def is_trusted(self) -> bool:
@@ -117,7 +118,7 @@ class ScoredStep:
         """Paths in the sandbox that the step's scorers read."""
         rollout = self.rollout
         workspace, allowed = rollout.ref.workdir, rollout.spec.run.allow_code
-        return inputs_of(rollout.task, self.config, self.step.name, workspace=workspace, allowed=allowed)
+        return list_inputs(rollout.task, self.config, self.step.name, workspace=workspace, allowed=allowed)
 
     @property
     def provider(self) -> SandboxProvider:
@@ -167,9 +168,9 @@ class ScoredStep:
             # First of all: where it was the sandbox's own process, all else would fail for want of it.
             await world.check()
         # What has lost its parent is no part of the agent any more, whose end is no finding.
-        left = [process.command for process in await unaltered_strangers(sandbox) if process.parent == 1]
+        left = [process.command for process in await list_unaltered_strangers(sandbox) if process.parent == 1]
         if work.session is not None:
-            with explaining_survivors():
+            with translate_kill_errors():
                 await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
         record = await self._harden(left)
         evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
@@ -234,7 +235,7 @@ class ScoredStep:
         except BenchFlowError:
             self.report.add(record.findings)
             raise
-        own = sorted(verifier.pinned(sandbox).keys() & verifier.env.keys())
+        own = sorted(verifier.pin_env(sandbox).keys() & verifier.env.keys())
         self.report.write(report.model_copy(update={"own_env": own}))
         return record
 
@@ -256,7 +257,7 @@ class ScoredStep:
         notes = await self.keep_inputs(self.evidence)
         await keep_step_memory(self.rollout, self.step, work.session, "after")
         if run.keep in ("workspace", "checkpoints"):
-            notes += await keep_workspace(sandbox, self.evidence, limit_bytes=run.keep_max_mb * 1024 * 1024)
+            notes += await store_workspace(sandbox, self.evidence, limit_bytes=run.keep_max_mb * 1024 * 1024)
         if place.is_separate:
             notes += await self.keep_for_room(self.evidence)
         elif (trial := self.trial) is not None:
@@ -266,7 +267,7 @@ class ScoredStep:
     async def keep_inputs(self, evidence: Path) -> list[str]:
         """Keep what scorers read, without secrets. Returns warnings."""
         limit_bytes = self.rollout.spec.run.keep_max_mb * 1024 * 1024
-        notes = await keep_inputs(self.rollout.sandbox, self.inputs, evidence, limit_bytes=limit_bytes)
+        notes = await store_inputs(self.rollout.sandbox, self.inputs, evidence, limit_bytes=limit_bytes)
         self.rollout.redact.clean_below(evidence / "inputs")
         return notes
 
@@ -291,7 +292,7 @@ class ScoredStep:
     def verifier(self, evidence: Path | None) -> ScriptVerifier:
         """Return the task's own verifier, as it runs in the sandbox. evidence: the world's state that it is shown."""
         rollout = self.rollout
-        return verifier_of(
+        return make_verifier(
             rollout.task,
             rollout.directory,
             self.step.name,
@@ -343,7 +344,7 @@ class ScoredStep:
 
     def alone(self, verifier: ScriptVerifier, room: CleanRoom) -> ScriptVerifier:
         """Return a verifier as it runs in a clean room."""
-        return verifier.alone(self.rollout.env(self.config.env, task=room.blueprint.task), room.baseline)
+        return verifier.isolate(self.rollout.env(self.config.env, task=room.blueprint.task), room.baseline)
 
     def room(self, key: str, run_id: str, evidence: Path) -> CleanRoom:
         """Return the clean room of a verifier. key: the verifier's; evidence: where the work that travels is kept."""

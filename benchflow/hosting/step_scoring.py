@@ -20,7 +20,7 @@ from benchflow.hosting.out_of_memory import explaining_losses
 from benchflow.hosting.scored_step import Open, ScoredStep
 from benchflow.hosting.verifier_place import VerifierPlace
 from benchflow.planes.reward.aggregate import require_scalar
-from benchflow.planes.reward.needs import table_of
+from benchflow.planes.reward.needs import make_reward_table
 from benchflow.planes.reward.on_tampering import apply_rule
 from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.planes.reward.score import score
@@ -62,7 +62,7 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         return await score(
             node,
             output,
-            table_of(task, step.name),
+            make_reward_table(task, step.name),
             now=now,
             reward_range=config.reward_range,
             file=f"{task.name}/{task.config_file}",

@@ -17,8 +17,8 @@ from benchflow.confined import ConfinedDirectory, ConfinedPath
 from benchflow.contracts.rescoring import JudgeUse
 from benchflow.contracts.reward import Judge, JudgeAnswer, JudgeQuestion, JudgeRubric, RolloutNode, VerifyResult
 from benchflow.errors import JudgeError, UnsafePathError, VerifierError
-from benchflow.planes.reward.evidence import limits_of
-from benchflow.planes.reward.judge import JudgedDocument, Material, documents_below, judge_rubric
+from benchflow.planes.reward.evidence import get_archive_limits
+from benchflow.planes.reward.judge import JudgedDocument, Material, judge_rubric, list_documents
 
 MOST_UNPACKED = 64 * 1024 * 1024
 """Maximum size in bytes of a retained workspace's files that are unpacked for a judge, all together."""
@@ -104,14 +104,14 @@ async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path |
 
 def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list[JudgedDocument]:
     kept, results = node.rollout.evidence, node.rollout.directory
-    documents = documents_below(ConfinedPath(kept / "inputs")) if kept is not None else []
+    documents = list_documents(ConfinedPath(kept / "inputs")) if kept is not None else []
     if not documents and workspace is not None:
         left_out = _lay_out(workspace, scratch)
-        documents = documents_below(ConfinedPath(scratch), prefix=node.rollout.workspace.strip("/") + "/")
+        documents = list_documents(ConfinedPath(scratch), prefix=node.rollout.workspace.strip("/") + "/")
         if left_out:
             documents.append(JudgedDocument("(larger files)", f"[{left_out} larger files are not shown]"))
     if results is not None:
-        documents += documents_below(ConfinedPath(results / "artifacts"), prefix="artifacts/")
+        documents += list_documents(ConfinedPath(results / "artifacts"), prefix="artifacts/")
     lines = "\n".join(json.dumps(event, ensure_ascii=False) for event in node.trajectory)
     return [*documents, JudgedDocument(_TRAJECTORY, lines)]
 
@@ -121,7 +121,7 @@ def _lay_out(workspace: Path, target: Path) -> int:
     left, left_out = MOST_UNPACKED, 0
     try:
         with workspace.open("rb") as file, ConfinedDirectory(target) as directory:
-            for member in read_archive(file, limits_of(file)):
+            for member in read_archive(file, get_archive_limits(file)):
                 if member.content is None or member.leads_out:
                     continue
                 if member.info.size > left:

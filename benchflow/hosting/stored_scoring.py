@@ -27,9 +27,9 @@ from benchflow.errors import (
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.rescored_rollout import UNFINISHED, RescoredRolloutWork, aggregate_of, with_score
 from benchflow.hosting.scoring_basis import ScoringBasis
-from benchflow.planes.reward.needs import scoring_sec
+from benchflow.planes.reward.inputs import find_config
+from benchflow.planes.reward.needs import compute_scoring_timeout
 from benchflow.planes.reward.placement import PUT_SEC
-from benchflow.planes.reward.verify import config_of
 from benchflow.results.rescored import DELIVERED, check_place, deliver, place_of, read_record, write_record
 from benchflow.results.stored_rollouts import StoredRollout, as_its_job_says, read_children, read_rollout
 from benchflow.results.write import set_aside
@@ -73,9 +73,11 @@ class StoredScoring:
         step_sec = 0.0
         names: list[str | None] = [step.name for step in task.steps]
         for name in names or [None]:
-            config = config_of(task, name)
+            config = find_config(task, name)
             ready_sec = rollout.blueprint.of_verifier(name, config, None).ready_sec(start_sec)
-            step_sec = max(step_sec, scoring_sec(task, config) + ready_sec + 4 * PUT_SEC + rollout.host.slots.wait_sec)
+            step_sec = max(
+                step_sec, compute_scoring_timeout(task, config) + ready_sec + 4 * PUT_SEC + rollout.host.slots.wait_sec
+            )
         # Twice: the verifier of the first scoring is run, too, if the task has changed.
         limit_sec = 2 * n_steps * step_sec
         return RolloutPlan(steps=[], strategy=task.multi_step_reward_strategy, scoring_timeout_sec=limit_sec)

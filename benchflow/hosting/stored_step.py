@@ -24,8 +24,9 @@ from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.hosting.step_report import cleaned
 from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
 from benchflow.planes.reward.hardening.hardening_record import extend_report
+from benchflow.planes.reward.inputs import find_config
 from benchflow.planes.reward.verifier_end import read_result
-from benchflow.planes.reward.verify import ScriptVerifier, config_of, verifier_of
+from benchflow.planes.reward.verify import ScriptVerifier, make_verifier
 from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.tasks import require_supported
 from benchflow.trajectories.nodes import hardening_after
@@ -100,7 +101,7 @@ class StoredStep:
 
     def config(self, rollout: Hosted) -> VerifierConfig:
         """Return the configuration of the step's verifier."""
-        return config_of(rollout.task, self.step)
+        return find_config(rollout.task, self.step)
 
     def has_clean_room(self, rollout: Hosted) -> bool:
         """Return whether the verifier is configured to run in a clean room, not where the agent worked."""
@@ -178,7 +179,7 @@ class StoredStep:
             room: Room in which it will run.
         """
         config = self.config(rollout)
-        verifier = verifier_of(
+        verifier = make_verifier(
             rollout.task,
             rollout.directory,
             self.step,
@@ -194,7 +195,7 @@ class StoredStep:
         )
         if not room.is_clean:
             return verifier
-        return verifier.alone(rollout.env(config.env, task=room.blueprint.task), room.baseline)
+        return verifier.isolate(rollout.env(config.env, task=room.blueprint.task), room.baseline)
 
     def hardening(self, rollout: Hosted) -> HardeningReport | None:
         """Return the stored report of the step's hardening, extended by the findings of now; None without either."""

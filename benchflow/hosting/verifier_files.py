@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchflow.host_files import write_atomic
 from benchflow.hosting.hosted import Hosted
-from benchflow.planes.reward.verify import config_of, verifier_of
+from benchflow.planes.reward.inputs import find_config
+from benchflow.planes.reward.verify import make_verifier
 
 SETTLED = "settled.json"
 """File that marks a step's evidence as complete, with its warnings. Later changes to the sandbox do not count."""
@@ -27,7 +28,7 @@ async def remove_verifiers(rollout: Hosted) -> None:
         evidence = rollout.paths.evidence(step.name)
         if not (evidence / SETTLED).is_file() or (evidence / _REMOVED).is_file():
             continue
-        if config_of(task, step.name).sandbox_mode != "separate":
-            verifier = verifier_of(task, rollout.directory, step.name, key=f"verify-{index}", env={}, trusted=True)
-            await verifier.leave(rollout.sandbox)
+        if find_config(task, step.name).sandbox_mode != "separate":
+            verifier = make_verifier(task, rollout.directory, step.name, key=f"verify-{index}", env={}, trusted=True)
+            await verifier.remove_files(rollout.sandbox)
         write_atomic(evidence / _REMOVED, b"", durable=False)

@@ -16,10 +16,10 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import SandboxError, UnsafePathError
 from benchflow.hosting.fidelity import Fidelity
-from benchflow.planes.reward.hardening import HardeningBaseline, skipped
+from benchflow.planes.reward.hardening import HardeningBaseline, list_skipped
 from benchflow.planes.reward.hardening.foundation import ITEM as VERIFY_TOOLS
 from benchflow.planes.reward.hardening.hardening_record import note_paths
-from benchflow.planes.reward.hardening.strangers import unaltered_strangers
+from benchflow.planes.reward.hardening.strangers import list_unaltered_strangers
 from benchflow.planes.reward.hardening.survey import is_below
 
 _NOT_WORK = ("/root", "/home", "/var/cache", "/tmp", "/var/tmp", "/run", "/var/run", "/logs", "/var/lib/benchflow")
@@ -83,7 +83,7 @@ async def choose_place(
     if baseline is None or baseline.changes is None:
         return shared("the files were not listed before the agent acted")
     # Processes of the world into which the agent injected code are left out: they can't be the work that is scored.
-    if running := await unaltered_strangers(sandbox):
+    if running := await list_unaltered_strangers(sandbox):
         return shared(f"a process of the agent's runs: {running[0].command}")
     try:
         after = await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
@@ -144,4 +144,4 @@ def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[st
 
 def _skipped(sandbox: Sandbox, baseline: HardeningBaseline) -> list[str]:
     """Return the directories that are not listed, since their changes do not count: a home may have very many files."""
-    return [*skipped(sandbox, baseline.tools), baseline.home, *_NOT_WORK]
+    return [*list_skipped(sandbox, baseline.tools), baseline.home, *_NOT_WORK]

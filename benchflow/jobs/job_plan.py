@@ -28,7 +28,7 @@ from benchflow.jobs.branches import check_branch, unproven_worlds
 from benchflow.jobs.job_worlds import TaskWorld, TaskWorlds, given_world
 from benchflow.jobs.mode_lowering import lowered
 from benchflow.paths import JobPaths
-from benchflow.planes.reward.needs import check_scoring, own_judges
+from benchflow.planes.reward.needs import check_scoring, list_own_judges
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.sandbox_choice import AUTO, SandboxChoice, choose_sandbox
 from benchflow.provenance import is_own
@@ -104,7 +104,7 @@ def plan_job(config: JobConfig) -> JobPlan:
         for agent in agents:
             require_reachable(task, agent, mounted=provider.capabilities().mounts)
         variables |= {*secrets.references(task), *check_scoring(task, config.judge, config.allow_code)}
-        variables |= {name for name, _ in own_judges(task)}
+        variables |= {name for name, _ in list_own_judges(task)}
         tasks.append((path, task))
     for agent in agents:
         variables |= secrets.agent_references(agent)

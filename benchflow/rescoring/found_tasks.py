@@ -20,7 +20,7 @@ from benchflow.host_files import storage_errors
 from benchflow.jobs.job_plan import pack_directory
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.functions import check_declared
-from benchflow.planes.reward.needs import own_judges
+from benchflow.planes.reward.needs import list_own_judges
 from benchflow.secrets import references
 from benchflow.store import Store
 from benchflow.tasks import digest_tree, find_tasks, ignored_files, load_task, unpack
@@ -166,7 +166,7 @@ class Tasks:
                         key=key,
                         remedy=allowing(target),
                     )
-        named = {*references(task), *(name for name, _ in own_judges(task))}
+        named = {*references(task), *(name for name, _ in list_own_judges(task))}
         taken = [name for name in named if name in os.environ]
         if taken and not self._take_variables:
             raise TaskError(

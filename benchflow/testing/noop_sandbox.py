@@ -24,7 +24,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.contracts.sandbox_provider import OwnedSandbox
-from benchflow.planes.reward.hardening.survey import ARCHIVE, empty_archive
+from benchflow.planes.reward.hardening.survey import ARCHIVE, make_empty_archive
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 REWARD = b"1.0"
@@ -131,7 +131,7 @@ class NoopDriver(SandboxDriver):
         if path == REWARD_FILE:
             return REWARD
         if path == ARCHIVE:
-            return empty_archive()
+            return make_empty_archive()
         raise FileNotFoundError(f"{path}: the no-op sandbox holds no files")
 
     async def write(self, handle: str, path: str, content: bytes, mode: int, user: str) -> None:

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 from benchflow.contracts.reward import Evidence, RewardEvent, RewardFunc, RolloutNode, VerifyResult
-from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
+from benchflow.planes.reward.action.tool_calls import ToolCall, list_calls
 
 Line = dict[str, Any]
 
@@ -26,7 +26,7 @@ def node_of(*steps: list[Line], workspace: str = "/app") -> RolloutNode:
 
 
 def calls(*lines: Line, workspace: str = "/app") -> list[ToolCall]:
-    return calls_of(node_of(list(lines), workspace=workspace))
+    return list_calls(node_of(list(lines), workspace=workspace))
 
 
 def scored(function: RewardFunc, *steps: list[Line], workspace: str = "/app") -> VerifyResult:

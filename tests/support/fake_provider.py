@@ -20,7 +20,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Capabilities, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import SandboxError
-from benchflow.planes.reward.evidence import LEFT
+from benchflow.planes.reward.evidence import ARTIFACTS_DIRECTORY
 
 
 class FakeProvider(IdleProvider):
@@ -220,7 +220,7 @@ class _FakeSandbox(IdleSandbox):
         return self._provider.reward_in(self.ref.name) if path == REWARD_FILE else await super().read_bytes(path)
 
     async def download(self, source: str, target: Any, *, exclude: Sequence[str] = ()) -> bool:
-        if self._provider.holds_artifacts and source == LEFT:
+        if self._provider.holds_artifacts and source == ARTIFACTS_DIRECTORY:
             self._provider.collecting += 1
             await asyncio.Event().wait()
         found = await super().download(source, target, exclude=exclude)

@@ -27,7 +27,7 @@ from benchflow.planes.agent.agent_record_files import parse_record
 from benchflow.planes.environment.environment_manifest import read_manifest
 from benchflow.planes.reward.action.tool_calls import read_calls
 from benchflow.planes.reward.judge.verdicts import NotAVerdictError, read_verdicts
-from benchflow.planes.reward.memory.skills import _declared_name
+from benchflow.planes.reward.memory.skills import _read_declared_name
 from benchflow.planes.reward.ors import read_episode
 from benchflow.planes.reward.script_reward import parse_rewards
 from benchflow.planes.sandbox.build_context import read_context
@@ -417,7 +417,9 @@ PARSERS = [
     Parser("shell script", _script, (SCRIPT,)),
     Parser("Python program", _program, (PROGRAM,)),
     Parser(
-        "name of a skill", lambda data, _: _declared_name(data.decode("utf-8", "replace")), (b"---\nname: a\n---\nx\n",)
+        "name of a skill",
+        lambda data, _: _read_declared_name(data.decode("utf-8", "replace")),
+        (b"---\nname: a\n---\nx\n",),
     ),
     Parser("list of processes", lambda data, _: parse_processes(data), (PROCESSES * 2,)),
     Parser(

@@ -14,7 +14,7 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState, OwnedSandbox
 from benchflow.errors import UnsupportedFeatureError
-from benchflow.planes.reward.hardening.survey import ARCHIVE, empty_archive
+from benchflow.planes.reward.hardening.survey import ARCHIVE, make_empty_archive
 from benchflow.testing.noop_sandbox import NoopDriver
 
 REWARD_FILE = "/logs/verifier/reward.txt"
@@ -82,7 +82,7 @@ class IdleSandbox:
         if path == REWARD_FILE:
             return REWARD
         if path == ARCHIVE:
-            return empty_archive()
+            return make_empty_archive()
         raise FileNotFoundError(f"{path}: the idle sandbox holds no files")
 
     async def write_file(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.contracts.reward import Evidence, RolloutNode
-from benchflow.planes.reward.memory import MemoryCapture, MemoryFile, keep_memory
+from benchflow.planes.reward.memory import MemoryCapture, MemoryFile, store_memory
 
 HOME = "/home/agent"
 SKILLS = f"{HOME}/.claude/skills"
@@ -32,8 +32,8 @@ def node(
     directory: Path, before: MemoryCapture, after: MemoryCapture, events: Sequence[dict[str, Any]] = ()
 ) -> RolloutNode:
     """A rollout of one step whose evidence holds the captures."""
-    keep_memory(before, directory, "before")
-    keep_memory(after, directory, "after")
+    store_memory(before, directory, "before")
+    store_memory(after, directory, "after")
     rollout = Evidence(evidence=directory, workspace="/app")
     lines = tuple({"seq": seq, "node": "n1", "role": "agent"} | event for seq, event in enumerate(events))
     return RolloutNode(id="n1", parent=RolloutNode(id="n0", rollout=rollout), step=0, events=lines, rollout=rollout)

@@ -38,9 +38,9 @@ def aggregate_metrics(metrics: Mapping[str, float], policy: AggregatePolicy) -> 
         case "weighted_sum":
             return sum(weights[name] * value for name, value in counted.items())
         case "weighted_mean":
-            return weighted_mean((weights[name], value) for name, value in counted.items())
+            return compute_weighted_mean((weights[name], value) for name, value in counted.items())
         case "threshold":
-            mean = weighted_mean((weights[name], value) for name, value in counted.items())
+            mean = compute_weighted_mean((weights[name], value) for name, value in counted.items())
             return float(mean >= policy.threshold)
 
 
@@ -62,7 +62,7 @@ def require_scalar(result: VerifyResult, who: str, *, of_only_key: bool = True) 
     )
 
 
-def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float:
+def compute_weighted_mean(pairs: Iterable[tuple[float, float]]) -> float:
     """Return the mean of (weight, value) pairs. It is rounded once, so that the mean of ones is 1 for any weights.
 
     Raises:

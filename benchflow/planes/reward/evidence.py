@@ -26,22 +26,22 @@ from benchflow.errors import SandboxError, SandboxLostError, VerifierError
 from benchflow.host_files import atomic_file, storage_errors, write_atomic
 from benchflow.paths import WORKSPACE
 from benchflow.planes.reward.functions import make_function
-from benchflow.planes.reward.inputs import judged_directory, strategy_of
+from benchflow.planes.reward.inputs import get_judged_directory, resolve_strategy
 from benchflow.stored_files import read_stored
 
 INPUTS = "inputs"
 ARTIFACTS = "artifacts.tar"
-LEFT = "/logs/artifacts"
+ARTIFACTS_DIRECTORY = "/logs/artifacts"
 """Directory of every sandbox whose content is an artifact, even if the task does not declare it."""
 
 _DECLARED = "declared.json"
 _END = bytes(1024)
 """End of a complete tar archive: two empty blocks."""
 
-_MOST_HOLES = 1024 * 1024 * 1024
+_MAX_HOLES = 1024 * 1024 * 1024
 """Maximum bytes of holes in sparse files of an archive. The `tar` of a usual image stores none unless it is told to."""
 
-_NOT_THERE = 44
+_MISSING = 44
 # $1: a path. Prints its size in bytes; not every `du` knows -b, so that it may be rounded to KiB.
 _MEASURE = r"""
 [ -e "$1" ] || exit 44
@@ -74,7 +74,7 @@ class _TooLargeError(Exception):
 # --- inputs of scorers -----------------------------------------------------------------------------------
 
 
-def inputs_of(
+def list_inputs(
     task: Task, config: VerifierConfig, step: str | None, *, workspace: str = "/", allowed: Collection[str] = ()
 ) -> list[str]:
     """Return the absolute paths in the sandbox that the scorers of a step read, each once.
@@ -88,8 +88,8 @@ def inputs_of(
         workspace: Directory to which relative paths of reward functions refer.
         allowed: Modules that the user allows tasks to name.
     """
-    strategy = strategy_of(task, config)
-    found = [judged_directory(strategy)] if strategy.type == "llm-judge" else []
+    strategy = resolve_strategy(task, config)
+    found = [get_judged_directory(strategy)] if strategy.type == "llm-judge" else []
     found += strategy.inputs
     for index, spec in enumerate(task.reward.funcs if task.reward else []):
         function = make_function(spec, file=f"{task.name}/{task.config_file}", index=index, allowed=allowed)
@@ -98,7 +98,7 @@ def inputs_of(
     return list(dict.fromkeys(path for path in found if path.startswith("/")))
 
 
-async def keep_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *, limit_bytes: int) -> list[str]:
+async def store_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *, limit_bytes: int) -> list[str]:
     """Download files and directories to `evidence/inputs/<path>`; return a warning for each missing or too large one.
 
     Each path is downloaded once, also if this is called again.
@@ -120,20 +120,20 @@ async def keep_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *,
             there = ConfinedPath(evidence / INPUTS, name).status() is not None
             told[path] = None if there else f"{path} is not there: it cannot be scored by"
         else:
-            left = limit_bytes - _size(ConfinedPath(evidence / INPUTS))
-            told[path] = await _bring(sandbox, path, ConfinedPath(evidence / INPUTS, name), left)
-        _write(record, told)
+            left = limit_bytes - _measure_size(ConfinedPath(evidence / INPUTS))
+            told[path] = await _download(sandbox, path, ConfinedPath(evidence / INPUTS, name), left)
+        _write_record(record, told)
     return [note for path in paths if (note := told[posixpath.normpath(path)])]
 
 
-async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -> str | None:
+async def _download(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -> str | None:
     """Download one path; return why it was not, or None."""
     if path == "/":
         return "/ is the whole file system: it is not kept"
     too_large = f"{path} is larger than the {limit} bytes that may still be kept: it is not"
     try:
         measured = await sandbox.control(_MEASURE, path)
-        if measured.return_code == _NOT_THERE:
+        if measured.return_code == _MISSING:
             return f"{path} is not there: it cannot be scored by"
         if measured.return_code == 0 and int(measured.stdout) > limit:
             return too_large
@@ -145,7 +145,7 @@ async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -
             await sandbox.download(path, part / "part")
             if ConfinedPath(part, "part").status() is None:
                 return f"{path} is neither a file nor a directory: it is not kept"
-            if _size(ConfinedPath(part, "part")) > limit:
+            if _measure_size(ConfinedPath(part, "part")) > limit:
                 return too_large
             name = f"{place.root.name}/{place.name}"
             evidence.make_directories(posixpath.dirname(name))
@@ -161,7 +161,7 @@ async def _bring(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -
     return None
 
 
-def _size(place: ConfinedPath) -> int:
+def _measure_size(place: ConfinedPath) -> int:
     """Return the total size of a file, or of a directory's files. Raise `UnsafePathError` for an unsafe path."""
     status = place.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
@@ -170,15 +170,15 @@ def _size(place: ConfinedPath) -> int:
         return sum(entry.status.st_size for entry in directory.entries(place.name) if entry.is_file)
 
 
-def limits_of(packed: IO[bytes]) -> ArchiveLimits:
-    """Return the limits for reading an archive that a sandbox has made: its own length, plus `_MOST_HOLES`."""
-    return ArchiveLimits(size=os.fstat(packed.fileno()).st_size + _MOST_HOLES)
+def get_archive_limits(packed: IO[bytes]) -> ArchiveLimits:
+    """Return the limits for reading an archive that a sandbox has made: its own length, plus `_MAX_HOLES`."""
+    return ArchiveLimits(size=os.fstat(packed.fileno()).st_size + _MAX_HOLES)
 
 
 # --- the workspace ---------------------------------------------------------------------------------------
 
 
-async def keep_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) -> list[str]:
+async def store_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) -> list[str]:
     """Store the workspace as `evidence/workspace.tar`, with owners, modes, times and links; return warnings.
 
     Sockets are left out. Nothing is written in the sandbox. A workspace that was stored before is not packed again.
@@ -188,10 +188,10 @@ async def keep_workspace(sandbox: Sandbox, evidence: Path, *, limit_bytes: int) 
         evidence: Evidence directory of the rollout.
         limit_bytes: Limit of the archive. Packing a larger one is aborted, and nothing is stored.
     """
-    return await _keep(sandbox, evidence / WORKSPACE, "the workspace", sandbox.ref.workdir, ["."], limit_bytes)
+    return await _store(sandbox, evidence / WORKSPACE, "the workspace", sandbox.ref.workdir, ["."], limit_bytes)
 
 
-async def _keep(sandbox: Sandbox, target: Path, what: str, base: str, members: Sequence[str], limit: int) -> list[str]:
+async def _store(sandbox: Sandbox, target: Path, what: str, base: str, members: Sequence[str], limit: int) -> list[str]:
     """Pack members of the directory `base` into `target`, unless that was done before; return the warnings.
 
     `what` names them in the warnings.
@@ -206,7 +206,7 @@ async def _keep(sandbox: Sandbox, target: Path, what: str, base: str, members: S
             if not kept:
                 packed.close()
         told = {"kept": kept, "warnings": notes}
-        _write(record, told)
+        _write_record(record, told)
     return list(told["warnings"])
 
 
@@ -238,8 +238,8 @@ async def _pack(
     return True, [f"{what} changed while it was packed: {said}"] if code else []
 
 
-def kept_workspace(evidence: Path) -> Path:
-    """Return the archive that `keep_workspace` stored. Raise `VerifierError`, with its warnings, if there is none."""
+def require_workspace(evidence: Path) -> Path:
+    """Return the archive that `store_workspace` stored. Raise `VerifierError`, with its warnings, if there is none."""
     kept = evidence / WORKSPACE
     if not kept.is_file():
         notes = (read_record(kept.with_suffix(".json")) or {}).get("warnings", [])
@@ -254,7 +254,7 @@ def kept_workspace(evidence: Path) -> Path:
 # --- artifacts -------------------------------------------------------------------------------------------
 
 
-async def keep_artifacts(
+async def store_artifacts(
     sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int
 ) -> list[str]:
     """Store declared artifacts outside of the workspace as `evidence/artifacts.tar`; return warnings.
@@ -263,27 +263,27 @@ async def keep_artifacts(
 
     Args:
         sandbox: The sandbox.
-        artifacts: Artifacts that the task declares, besides `LEFT`.
+        artifacts: Artifacts that the task declares, besides `ARTIFACTS_DIRECTORY`.
         evidence: Evidence directory of the rollout.
-        limit_bytes: Limit of the archive, as in `keep_workspace`.
+        limit_bytes: Limit of the archive, as in `store_workspace`.
     """
     workspace = posixpath.normpath(sandbox.ref.workdir)
     declared: dict[str, list[str]] = {}
-    for artifact in [ArtifactSpec(source=LEFT), *artifacts]:
+    for artifact in [ArtifactSpec(source=ARTIFACTS_DIRECTORY), *artifacts]:
         path = posixpath.normpath(posixpath.join(workspace, artifact.source)).lstrip("/")
         if path and not f"/{path}/".startswith(f"{workspace}/"):
             declared.setdefault(path, artifact.exclude)
-    _write(evidence / _DECLARED, declared)
-    there = await sandbox.control(_WHICH, LEFT, *(f"/{path}" for path in declared))
+    _write_record(evidence / _DECLARED, declared)
+    there = await sandbox.control(_WHICH, ARTIFACTS_DIRECTORY, *(f"/{path}" for path in declared))
     names = [list(declared)[int(number)] for number in there.stdout.split()]
-    return await _keep(sandbox, evidence / ARTIFACTS, "the artifacts", "/", names, limit_bytes) if names else []
+    return await _store(sandbox, evidence / ARTIFACTS, "the artifacts", "/", names, limit_bytes) if names else []
 
 
 # --- records ---------------------------------------------------------------------------------------------
 
 
 def read_declared(evidence: Path) -> dict[str, list[str]]:
-    """Return the artifacts that `keep_artifacts` looked for: paths relative to `/`, with the exclusions of each."""
+    """Return the artifacts that `store_artifacts` looked for: paths relative to `/`, with the exclusions of each."""
     return read_record(evidence / _DECLARED) or {}
 
 
@@ -296,7 +296,7 @@ def read_record(file: Path) -> dict[str, Any] | None:
     return told
 
 
-def _write(file: Path, told: dict[str, Any]) -> None:
+def _write_record(file: Path, told: dict[str, Any]) -> None:
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps(told, indent=2).encode() + b"\n", durable=False)

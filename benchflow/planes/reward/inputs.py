@@ -1,4 +1,4 @@
-"""Input files of a verifier's strategy, and their locations in a rollout's evidence and results."""
+"""A task's verifier and its strategy, with the locations of their input files in a rollout's evidence and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,22 @@ from benchflow.errors import VerifierError
 _ARTIFACTS = "/logs/artifacts"
 
 
-def strategy_of(task: Task, config: VerifierConfig) -> VerifierStrategy:
+def find_config(task: Task, step: str | None) -> VerifierConfig:
+    """Return a step's verifier configuration (None: the only step). Raise `VerifierError` for an unknown step."""
+    if step is None:
+        return task.verifier
+    for one in task.steps:
+        if one.name == step:
+            return one.verifier
+    raise VerifierError(
+        f"the task has no step {step!r}",
+        file=task.config_file,
+        key="steps",
+        remedy="score by a task with the steps that were run",
+    )
+
+
+def resolve_strategy(task: Task, config: VerifierConfig) -> VerifierStrategy:
     """Return the strategy of a verifier: of its table if that is an LLM judge, else of its document, else `test.sh`."""
     if config.type == "llm-judge":
         judge = config.judge or JudgeConfig()
@@ -30,7 +45,7 @@ def strategy_of(task: Task, config: VerifierConfig) -> VerifierStrategy:
     return task.verifier_document.strategy if task.verifier_document else VerifierStrategy(type="script")
 
 
-def judged_directory(strategy: VerifierStrategy) -> str:
+def get_judged_directory(strategy: VerifierStrategy) -> str:
     """Return the directory in the sandbox whose files a rubric's judge reads."""
     return strategy.input_dir or JudgeConfig().input_dir
 
@@ -48,7 +63,7 @@ def find_inputs(paths: Sequence[str], evidence: Evidence, step: str | None) -> d
     Raises:
         VerifierError: Some do not exist (all of them are named), or a path has a `..`.
     """
-    found = {path: place for path in paths if (place := _find(path, evidence, step)) is not None}
+    found = {path: place for path in paths if (place := _find_input(path, evidence, step)) is not None}
     if missing := [path for path in paths if path not in found]:
         raise VerifierError(
             f"there is no {', no '.join(missing)} of this rollout",
@@ -59,8 +74,8 @@ def find_inputs(paths: Sequence[str], evidence: Evidence, step: str | None) -> d
     return found
 
 
-def _find(path: str, evidence: Evidence, step: str | None) -> ConfinedPath | None:
-    for root, relative in _candidates(path, evidence, step):
+def _find_input(path: str, evidence: Evidence, step: str | None) -> ConfinedPath | None:
+    for root, relative in _list_candidates(path, evidence, step):
         parts = [part for part in PurePosixPath(relative).parts if part != "/"]
         if ".." in parts:
             raise VerifierError(
@@ -73,7 +88,7 @@ def _find(path: str, evidence: Evidence, step: str | None) -> ConfinedPath | Non
     return None
 
 
-def _candidates(path: str, evidence: Evidence, step: str | None) -> Iterator[tuple[Path, str]]:
+def _list_candidates(path: str, evidence: Evidence, step: str | None) -> Iterator[tuple[Path, str]]:
     """Yield the places where a declared path may be, the preferred one first: a directory, and the path below it."""
     directory = evidence.directory
     if not path.startswith("/"):

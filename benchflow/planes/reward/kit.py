@@ -22,14 +22,14 @@ DETAILS = "/logs/verifier/reward-details.json"
 """Default path for the details that a kit may write, if the verifier's document declares none."""
 
 
-def kit_command(program: str) -> str:
+def format_command(program: str) -> str:
     """Return the shell command that runs a kit's program."""
     quoted = shlex.quote(program)
     # An image may have Python under either name.
     return f"if command -v python3 >/dev/null 2>&1; then python3 {quoted}; else python {quoted}; fi"
 
 
-def kit_env(target: str, root: str, criteria: str | None, document: VerifierDocument) -> dict[str, str]:
+def make_env(target: str, root: str, criteria: str | None, document: VerifierDocument) -> dict[str, str]:
     """Return a kit's environment variables.
 
     Args:
@@ -50,15 +50,15 @@ def kit_env(target: str, root: str, criteria: str | None, document: VerifierDocu
     return env if criteria is None else env | {"BENCHFLOW_REWARD_KIT_CRITERIA": criteria}
 
 
-def kit_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics: Mapping[str, JudgeRubric]) -> str:
+def format_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics: Mapping[str, JudgeRubric]) -> str:
     """Return a kit's manifest as JSON: verifier, paths, and the policy that makes the reward of its criteria.
 
     Args:
         document: The verifier's document.
-        env: Variables that `kit_env` returned.
+        env: Variables that `make_env` returned.
         rubrics: Rubrics of the task, by path.
     """
-    rubric = criteria_of(document.strategy, rubrics)
+    rubric = find_criteria(document.strategy, rubrics)
     told: dict[str, Any] = {
         "verifier": document.name,
         "strategy": document.default_strategy,
@@ -70,7 +70,7 @@ def kit_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics: Ma
         "criteria": env.get("BENCHFLOW_REWARD_KIT_CRITERIA"),
     }
     if rubric is not None:
-        policy = criteria_policy(document, rubric)
+        policy = make_policy(document, rubric)
         told["criteria_policy"] = {
             "method": policy.method,
             "criteria": [criterion.id for criterion in rubric.criteria],
@@ -80,12 +80,12 @@ def kit_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics: Ma
     return json.dumps(told, indent=2) + "\n"
 
 
-def criteria_of(strategy: VerifierStrategy, rubrics: Mapping[str, JudgeRubric]) -> JudgeRubric | None:
+def find_criteria(strategy: VerifierStrategy, rubrics: Mapping[str, JudgeRubric]) -> JudgeRubric | None:
     """Return the criteria that a kit must report; None if none are declared, or in a format of the kit's own."""
     return rubrics.get(strategy.criteria or "") if strategy.type == "reward-kit" else None
 
 
-def criteria_policy(document: VerifierDocument, rubric: JudgeRubric) -> AggregatePolicy:
+def make_policy(document: VerifierDocument, rubric: JudgeRubric) -> AggregatePolicy:
     """Return the policy that makes one reward of the criteria: the document's, else their own weights and scoring."""
     if document.outputs.aggregate_policy is not None:
         return document.outputs.aggregate_policy

@@ -45,8 +45,8 @@ def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] 
 
         check_functions(task.reward, file=f"{task.name}/{task.config_file}", allowed=allowed)
     credentials = []
-    for key, model in _judges(task):
-        from benchflow.planes.reward.judge import credential_of, judge_model, require_library
+    for key, model in _list_judges(task):
+        from benchflow.planes.reward.judge import find_credential, require_library, resolve_model
 
         wanted = settings.model or model
         if wanted is None:
@@ -58,12 +58,12 @@ def check_scoring(task: Task, settings: JudgeSettings, allowed: Collection[str] 
             )
         require_library()
         # Also check model and address now: otherwise a mistake in them would show only when the judge is asked.
-        judge_model(settings, wanted)
-        credentials.append(credential_of(settings, wanted))
+        resolve_model(settings, wanted)
+        credentials.append(find_credential(settings, wanted))
     return list(dict.fromkeys(credentials))
 
 
-def own_judges(task: Task) -> Iterator[tuple[str, str]]:
+def list_own_judges(task: Task) -> Iterator[tuple[str, str]]:
     """Yield the name of each API key variable that a task sends to a judge at its own address, and the address.
 
     A row whose options are invalid yields nothing: `check_scoring` reports it.
@@ -72,67 +72,67 @@ def own_judges(task: Task) -> Iterator[tuple[str, str]]:
         address = spec.options.get("base_url")
         if address is None or (spec.type not in _JUDGES and "credential" not in spec.options):
             continue
-        from benchflow.planes.reward.judge import credential_of
+        from benchflow.planes.reward.judge import find_credential
 
         with contextlib.suppress(ValidationError, JudgeError):
             settings = JudgeSettings(
                 model=spec.options.get("model"), base_url=address, credential=spec.options.get("credential")
             )
-            yield credential_of(settings, _named_in_options(spec)), str(address)
+            yield find_credential(settings, _find_option_model(spec)), str(address)
 
 
-def scoring_sec(task: Task, config: VerifierConfig) -> float:
+def compute_scoring_timeout(task: Task, config: VerifierConfig) -> float:
     """Return the timeout of scoring a step, in seconds: hardening, verifier, collect commands, functions, judges.
 
     Args:
         task: The task.
         config: Configuration of the step's verifier.
     """
-    judged = any(True for _ in _judges(task))
+    judged = any(True for _ in _list_judges(task))
     collecting = sum(command.timeout_sec for command in config.collect)
     functions = FUNCTIONS_SEC if task.reward is not None and task.reward.funcs else 0.0
     return HARDEN_SEC + config.timeout_sec + collecting + functions + (JUDGING_SEC if judged else 0.0)
 
 
-def table_of(task: Task, step: str | None) -> RewardTable | None:
+def make_reward_table(task: Task, step: str | None) -> RewardTable | None:
     """Return the reward functions of a step: the task's own, and those that its verifier's skill settings imply."""
-    from benchflow.planes.reward.memory import memory_rows
+    from benchflow.planes.reward.memory import make_memory_rows
 
-    implied = memory_rows(task, step)
+    implied = make_memory_rows(task, step)
     if not implied:
         return task.reward
     table = task.reward or RewardTable()
     return table.model_copy(update={"funcs": [*table.funcs, *implied]})
 
 
-def _judges(task: Task) -> Iterator[tuple[str, str | None]]:
+def _list_judges(task: Task) -> Iterator[tuple[str, str | None]]:
     """Yield the key of each judge's model in the task's files, and the model, if one is named."""
     document = task.verifier_document
     if document is not None:
         strategy, at = document.strategy, f"verifier.strategies.{document.default_strategy}.model"
         if strategy.type == "llm-judge":
-            yield at, strategy.model or _named_in_rubrics(task)
+            yield at, strategy.model or _find_rubric_model(task)
         elif strategy.type == "agent-judge":
             yield at, strategy.model
-    for at, config in _verifiers(task):
+    for at, config in _list_verifiers(task):
         if config.type == "llm-judge":
             judge = config.judge
-            yield f"{at}.judge.model", (judge.model if judge else None) or _named_in_rubrics(task)
+            yield f"{at}.judge.model", (judge.model if judge else None) or _find_rubric_model(task)
     for index, spec in enumerate(task.reward.funcs if task.reward else []):
         if spec.type in _JUDGES:
-            yield f"reward.funcs[{index}].model", spec.options.get("model") or _named_in_options(spec)
+            yield f"reward.funcs[{index}].model", spec.options.get("model") or _find_option_model(spec)
 
 
-def _named_in_options(spec: RewardFuncSpec) -> str | None:
+def _find_option_model(spec: RewardFuncSpec) -> str | None:
     rubric = spec.options.get("rubric")
     return rubric.get("judge", {}).get("model") if isinstance(rubric, dict) else None
 
 
-def _named_in_rubrics(task: Task) -> str | None:
+def _find_rubric_model(task: Task) -> str | None:
     return next((rubric.judge.model for rubric in task.rubrics.values() if rubric.judge.model), None)
 
 
-def _verifiers(task: Task) -> Iterator[tuple[str, VerifierConfig]]:
+def _list_verifiers(task: Task) -> Iterator[tuple[str, VerifierConfig]]:
     """Yield the verifier of the task and of each step, with its key."""
     yield "verifier", task.verifier
     for index, step in enumerate(task.steps):

@@ -17,18 +17,18 @@ from benchflow.errors import RewardMissingError
 from benchflow.planes.reward.reward_json import RewardDocument
 from benchflow.planes.reward.strict import (
     AGREEMENT,
+    clamp_to_range,
     decode_json,
-    in_range,
     load_json,
-    mapping,
-    number,
     quote,
     read_text,
     refuse,
+    require_mapping,
+    require_number,
     skip_blank,
 )
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_EPISODE_BYTES = 64 * 1024 * 1024
 """Maximum size of one file of an episode, in bytes."""
 
 Format = Literal["json", "jsonl", "auto"]
@@ -55,18 +55,18 @@ def read_episode(
     """
     episode = _Episode(reward_range, now)
     for name, path in inputs.items():
-        text = read_text(path, name, limit=MOST_BYTES)
+        text = read_text(path, name, limit=MAX_EPISODE_BYTES)
         if not (text or "").strip():
             refuse(name, "is empty", f"write {_KINDS}")
-        for line, record in _records(cast(str, text), name, form):
+        for line, record in _read_records(cast(str, text), name, form):
             episode.add(record, f"{name}:{line}")
-    return episode.result(", ".join(inputs))
+    return episode.make_result(", ".join(inputs))
 
 
 # --- records -------------------------------------------------------------------------------------------
 
 
-def _records(text: str, name: str, form: Format) -> Iterator[tuple[int, Any]]:
+def _read_records(text: str, name: str, form: Format) -> Iterator[tuple[int, Any]]:
     """Yield the records of a file, each with the line in which it begins."""
     if form == "auto":
         _, end = decode_json(text, name, 0)
@@ -76,12 +76,12 @@ def _records(text: str, name: str, form: Format) -> Iterator[tuple[int, Any]]:
             if skip_blank(line, 0) < len(line):
                 yield count, load_json(line, f"{name}:{count}")
     elif text.startswith("[", skip_blank(text, 0)):
-        yield from _elements(text, name)
+        yield from _read_elements(text, name)
     else:
         yield text.count("\n", 0, skip_blank(text, 0)) + 1, load_json(text, name)
 
 
-def _elements(text: str, name: str) -> Iterator[tuple[int, Any]]:
+def _read_elements(text: str, name: str) -> Iterator[tuple[int, Any]]:
     """Yield the elements of a file that is one JSON list, each with the line in which it begins."""
     before, at, line = 0, skip_blank(text, 0), 1
     for _ in load_json(text, name):
@@ -120,22 +120,22 @@ class _Episode:
 
     def add(self, record: Any, file: str) -> None:
         """Add one record of any kind; `file` is its location. Raise `RewardFileError` if it is invalid."""
-        data = mapping(record, file=file, key="")
+        data = require_mapping(record, file=file, key="")
         if "ok" in data or "output" in data:
-            self._call(data, file)
+            self._add_call(data, file)
         elif "finished" in data or "blocks" in data:
-            self._output(data, file, "")
+            self._add_output(data, file, "")
         elif "value" in data:
-            event = self._document(data, file).event()
+            event = self._make_document(data, file).read_event()
             self.events.append(event)
             if event.granularity == "terminal" and event.space == "output":
-                self._state(event.value, file)
+                self._add_statement(event.value, file)
         elif "reward" in data or "is_valid" in data:
-            self._payload(data, file)
+            self._add_payload(data, file)
         else:
             refuse(file, f"{quote(data)} is no record of an episode", f"write {_KINDS}")
 
-    def result(self, names: str) -> VerifyResult:
+    def make_result(self, names: str) -> VerifyResult:
         """Return the episode's result. Raise `RewardMissingError`, naming the files, if no record states a reward."""
         if not self.stated:
             raise RewardMissingError(
@@ -155,28 +155,28 @@ class _Episode:
             warnings=self.warnings,
         )
 
-    def _call(self, data: Mapping[str, Any], file: str) -> None:
+    def _add_call(self, data: Mapping[str, Any], file: str) -> None:
         """Add the record of a tool call, `{ok, output}`."""
-        succeeded = _truth(data.get("ok"), file, "ok")
+        succeeded = _require_boolean(data.get("ok"), file, "ok")
         if "reward" in data:
             refuse(file, "the reward is not part of the output", "move it into output", key="reward")
         if succeeded:
-            self._output(mapping(data.get("output"), file=file, key="output"), file, "output.")
+            self._add_output(require_mapping(data.get("output"), file=file, key="output"), file, "output.")
         elif data.get("output") is not None:
             refuse(file, f"a call that failed has the output {quote(data['output'])}", "say which it is", key="output")
         else:
             self.failed += 1
 
-    def _output(self, output: Mapping[str, Any], file: str, at: str) -> None:
+    def _add_output(self, output: Mapping[str, Any], file: str, at: str) -> None:
         """Add the output of a tool; `at` is the prefix of its keys in errors."""
         index, self.outputs = self.outputs, self.outputs + 1
-        is_last = _truth(output.get("finished", False), file, f"{at}finished")
+        is_last = _require_boolean(output.get("finished", False), file, f"{at}finished")
         if output.get("reward") is None:
             return
         key = f"{at}reward"
-        value = in_range(number(output["reward"], file=file, key=key), self.allowed, file=file, key=key)
+        value = clamp_to_range(require_number(output["reward"], file=file, key=key), self.allowed, file=file, key=key)
         if is_last:
-            self._state(value, file)
+            self._add_statement(value, file)
         self.events.append(
             RewardEvent(
                 granularity="terminal" if is_last else "step",
@@ -187,13 +187,13 @@ class _Episode:
             )
         )
 
-    def _payload(self, data: Mapping[str, Any], file: str) -> None:
+    def _add_payload(self, data: Mapping[str, Any], file: str) -> None:
         """Add a reward payload. Its metadata may hold items, events, space and granularity."""
         for name in sorted(data.keys() - _PAYLOAD):
             refuse(file, f"{quote(name)} is not a key of a reward payload", "put it under metadata", key=name)
-        metadata = mapping(data.get("metadata") or {}, file=file, key="metadata")
+        metadata = require_mapping(data.get("metadata") or {}, file=file, key="metadata")
         complaint = metadata.get("error")
-        if not _truth(data.get("is_valid", True), file, "is_valid"):
+        if not _require_boolean(data.get("is_valid", True), file, "is_valid"):
             why = f": {quote(complaint)}" if complaint else ""
             refuse(
                 file,
@@ -207,8 +207,8 @@ class _Episode:
         document["metadata"] = {name: value for name, value in metadata.items() if name not in _STATED}
         if "reward" in data:
             document["reward"] = data["reward"]
-        found = self._document(document, file).result()
-        self._state(cast(float, found.reward), file)
+        found = self._make_document(document, file).read_result()
+        self._add_statement(cast(float, found.reward), file)
         for name, value in found.items.items():
             if self.items.setdefault(name, value) != value:
                 refuse(
@@ -217,10 +217,10 @@ class _Episode:
         self.events += found.events
         self.last = found
 
-    def _document(self, data: Mapping[str, Any], file: str) -> RewardDocument:
+    def _make_document(self, data: Mapping[str, Any], file: str) -> RewardDocument:
         return RewardDocument(dict(data), file, "ors", self.allowed, None, self.now)
 
-    def _state(self, value: float, file: str) -> None:
+    def _add_statement(self, value: float, file: str) -> None:
         """Add a statement of the scalar. Raise `RewardFileError` if it contradicts the first one."""
         if self.stated and abs(self.stated[0][0] - value) > AGREEMENT:
             first, where = self.stated[0]
@@ -228,7 +228,7 @@ class _Episode:
         self.stated.append((value, file))
 
 
-def _truth(value: object, file: str, key: str) -> bool:
+def _require_boolean(value: object, file: str, key: str) -> bool:
     if not isinstance(value, bool):
         refuse(file, f"{quote(value)} is neither true nor false", "write true or false", key=key)
     return value

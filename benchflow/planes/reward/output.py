@@ -39,14 +39,14 @@ from benchflow.planes.reward.judge import (
     JudgedDocument,
     Material,
     ModelJudge,
-    credential_of,
-    documents_below,
+    find_credential,
     judge_rubric,
+    list_documents,
 )
-from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.judge.model_judge import JudgeByKey
 from benchflow.stored_files import read_stored
 
-MOST_TEXT = 1024 * 1024
+MAX_TEXT = 1024 * 1024
 """Maximum size, in bytes, of a file that is matched."""
 
 _EXCERPT = 200
@@ -57,11 +57,11 @@ _NOT_RUN = frozenset({126, 127})
 _OPTIONS = ConfigDict(extra="forbid")
 
 
-def _event(value: float, source: str, meta: dict[str, Any]) -> RewardEvent:
+def _make_event(value: float, source: str, meta: dict[str, Any]) -> RewardEvent:
     return RewardEvent(space="output", value=value, source=source, ts=datetime.now(UTC), meta=meta)
 
 
-def _workbench(node: RolloutNode) -> Workbench:
+def _require_workbench(node: RolloutNode) -> Workbench:
     """Return the node's workbench. Raise `RewardFuncError` if it has none."""
     if node.rollout.workbench is None:
         raise RewardFuncError(
@@ -93,11 +93,11 @@ class TestRewardFunc:
             RewardFuncError: There is no world to run it in, or it gave no reward.
             RewardScalarError: It reported several keys without a scalar.
         """
-        result = await _workbench(node).tests()
+        result = await _require_workbench(node).tests()
         require_scalar(result, "the function `tests`")
         if result.reward is None:
             raise RewardFuncError(f"the tests gave no reward: {result.error or 'they did not say why'}")
-        return _event(
+        return _make_event(
             float(result.reward >= self.threshold), "tests", {"reward": result.reward, "threshold": self.threshold}
         )
 
@@ -143,12 +143,12 @@ class StringMatchRewardFunc:
             text: str | None = node.answer
         else:
             [place] = self.sandbox_inputs(node.rollout.workspace)
-            content = await _content(node, place)
+            content = await _read_content(node, place)
             text = None if content is None else content.decode("utf-8", "replace")
         read = {"path": self.path} if self.path else {}
         if text is None:
-            return _event(0.0, "string-match", read | {"missing": True})
-        return _event(float(self._matches(text)), "string-match", read | {"text": text.strip()[:_EXCERPT]})
+            return _make_event(0.0, "string-match", read | {"missing": True})
+        return _make_event(float(self._matches(text)), "string-match", read | {"text": text.strip()[:_EXCERPT]})
 
     def _matches(self, text: str) -> bool:
         if self.match == "regex":
@@ -161,14 +161,14 @@ class StringMatchRewardFunc:
         return text == expected if self.match == "exact" else expected in text
 
 
-async def _content(node: RolloutNode, path: str) -> bytes | None:
+async def _read_content(node: RolloutNode, path: str) -> bytes | None:
     """Return a file of the sandbox as the agent left it, by its absolute path; None if it did not exist.
 
     Raise `VerifierError` if neither a copy nor the world was retained.
     """
     rollout = node.rollout
     if rollout.evidence is not None:
-        found = _copy(rollout.evidence / "inputs", path.lstrip("/"))
+        found = _read_copy(rollout.evidence / "inputs", path.lstrip("/"))
         if found is not None or _was_missing(rollout.evidence, path):
             return found
     error: VerifierError = RewardFuncError(
@@ -178,34 +178,34 @@ async def _content(node: RolloutNode, path: str) -> bytes | None:
     )
     if rollout.workbench is not None:
         try:
-            return await rollout.workbench.read(path, limit=MOST_TEXT)
+            return await rollout.workbench.read(path, limit=MAX_TEXT)
         except VerifierError as not_kept:
             error = not_kept
     if rollout.directory is not None:
-        found = _copy(rollout.directory / "artifacts", path.removeprefix("/logs/artifacts/").lstrip("/"))
+        found = _read_copy(rollout.directory / "artifacts", path.removeprefix("/logs/artifacts/").lstrip("/"))
         if found is not None:
             return found
     raise error
 
 
-def _copy(root: Path, relative: str) -> bytes | None:
+def _read_copy(root: Path, relative: str) -> bytes | None:
     """Return a regular file below a directory with files of an agent; None if there is none, or it is a link.
 
-    Raise `RewardFuncError` for a directory or a larger file than `MOST_TEXT`.
+    Raise `RewardFuncError` for a directory or a larger file than `MAX_TEXT`.
     """
     place = ConfinedPath(root, relative)
     status = place.status()
     if status is None or stat.S_ISLNK(status.st_mode):
         return None
     try:
-        return place.read(MOST_TEXT)
+        return place.read(MAX_TEXT)
     except UnsafePathError as error:
-        remedy = f"name a file of at most {MOST_TEXT} bytes"
+        remedy = f"name a file of at most {MAX_TEXT} bytes"
         raise RewardFuncError(error.message, file=str(place), remedy=remedy) from error
 
 
 def _was_missing(evidence: Path, path: str) -> bool:
-    """Return whether `keep_inputs` has recorded that the file did not exist in the sandbox."""
+    """Return whether `store_inputs` has recorded that the file did not exist in the sandbox."""
     try:
         told = json.loads(read_stored(evidence / "inputs.json"))
     except FileNotFoundError:
@@ -237,7 +237,7 @@ class CodeExecRewardFunc:
     space: ClassVar[Space] = "output"
 
     @model_validator(mode="after")
-    def _run_something(self) -> CodeExecRewardFunc:
+    def _require_program(self) -> CodeExecRewardFunc:
         if not self.code and not self.command:
             raise ValueError("runs nothing: give `code` or `command`")
         return self
@@ -249,18 +249,20 @@ class CodeExecRewardFunc:
             VerifierTimeoutError: It did not finish in time.
             RewardFuncError: There is no world to run it in, it could not be run, or its output has no such number.
         """
-        workbench = _workbench(node)
+        workbench = _require_workbench(node)
         said = json.dumps([self.code, self.command, self.files, self.env], sort_keys=True)
         key = f"exec-{sha256(said.encode()).hexdigest()[:16]}"
         script = f"/tmp/benchflow-{key}"
         files = {posixpath.join(node.rollout.workspace, path): text.encode() for path, text in self.files.items()}
         if self.code:
             files[script] = self.code.encode()
-        done = await workbench.run(key, self._command(script), files=files, env=self.env, timeout_sec=self.timeout_sec)
+        done = await workbench.run(
+            key, self._make_argv(script), files=files, env=self.env, timeout_sec=self.timeout_sec
+        )
         meta = {"exit_code": done.return_code, "stdout": done.stdout[-_EXCERPT:]}
-        return _event(self._value(done), "code-exec", meta)
+        return _make_event(self._read_value(done), "code-exec", meta)
 
-    def _command(self, script: str) -> list[str]:
+    def _make_argv(self, script: str) -> list[str]:
         """Return the argv of the program; `script` is the path of `code` in the sandbox."""
         command = self.command if isinstance(self.command, str) or self.command is None else shlex.join(self.command)
         if not self.code:
@@ -269,7 +271,7 @@ class CodeExecRewardFunc:
             return ["sh", "-c", 'chmod +x "$0" && exec "$0"', script]
         return ["sh", "-c", f'{command or "python3"} "$0"', script]
 
-    def _value(self, done: SandboxExecResult) -> float:
+    def _read_value(self, done: SandboxExecResult) -> float:
         """Return the reward of the program's result, or raise as `score` does."""
         tail = (done.stderr or done.stdout)[-4000:]
         if done.timed_out:
@@ -293,7 +295,7 @@ class CodeExecRewardFunc:
 # --- judges ---------------------------------------------------------------------------------------------
 
 
-def _rubric_of(given: object) -> object:
+def _normalize_rubric(given: object) -> object:
     """Return a rubric as a table: a list is its criteria, a string a criterion's description; missing ids are numbers.
 
     Raise `ValueError` for a path: the file was not read.
@@ -308,7 +310,7 @@ def _rubric_of(given: object) -> object:
     return table | {"criteria": rows}
 
 
-Rubric = Annotated[JudgeRubric, BeforeValidator(_rubric_of)]
+Rubric = Annotated[JudgeRubric, BeforeValidator(_normalize_rubric)]
 
 
 @dataclass(frozen=True, config=_OPTIONS)
@@ -353,15 +355,15 @@ class ModelJudgeRewardFunc:
         """
         result = await judge_rubric(
             self.rubric,
-            Material(self._documents(node), node.rollout.task, node.rollout.instruction, self.prompt),
-            judge=self._judge(node),
+            Material(self._list_documents(node), node.rollout.task, node.rollout.instruction, self.prompt),
+            judge=self._make_judge(node),
             model=self.model,
             now=datetime.now(UTC),
             source=self.name,
         )
         return result.model_copy(update={"space": "output"})
 
-    def _judge(self, node: RolloutNode) -> Judge:
+    def _make_judge(self, node: RolloutNode) -> Judge:
         """Return the rollout's judge, or one of its own if it has a `base_url` or the rollout brings none."""
         rollout = node.rollout
         if rollout.judge is not None and self.base_url is None:
@@ -373,20 +375,20 @@ class ModelJudgeRewardFunc:
         settings = JudgeSettings(model=self.model, base_url=self.base_url, credential=self.credential)
         # In a job only the secrets that its submitter named: the worker's environment may hold other keys.
         value = rollout.judge.value if isinstance(rollout.judge, JudgeByKey) else os.environ.get
-        key = value(credential_of(settings, self.rubric.judge.model))
+        key = value(find_credential(settings, self.rubric.judge.model))
         place = rollout.evidence.parent if rollout.evidence is not None else rollout.directory
         return ModelJudge(settings, key, RolloutPaths(place).judge())
 
-    def _documents(self, node: RolloutNode) -> list[JudgedDocument]:
+    def _list_documents(self, node: RolloutNode) -> list[JudgedDocument]:
         """Return the documents for the judge: the answer and the inputs. Raise `RewardFuncError` if there are none."""
         rollout = node.rollout
         found = [JudgedDocument("the agent's answer", node.answer)] if node.answer else []
         if self.inputs:
             for path, place in find_inputs(self.inputs, rollout, _step_of(node)).items():
                 below = path.rstrip("/") + "/" if place.is_directory() else path
-                found += documents_below(place, prefix=below)
+                found += list_documents(place, prefix=below)
         elif rollout.evidence is not None:
-            found += documents_below(ConfinedPath(rollout.evidence / "inputs"), prefix="/")
+            found += list_documents(ConfinedPath(rollout.evidence / "inputs"), prefix="/")
         if not found:
             raise RewardFuncError(
                 "there is nothing to judge: the agent said nothing, and no file of its was kept",

@@ -15,7 +15,7 @@ from benchflow.archive_reader import read_archive
 from benchflow.confined import MAX_ENTRIES
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.evidence import ARTIFACTS, limits_of, read_declared, read_record
+from benchflow.planes.reward.evidence import ARTIFACTS, get_archive_limits, read_declared, read_record
 from benchflow.planes.sandbox.archives import is_excluded
 from benchflow.stored_files import open_stored
 
@@ -58,7 +58,7 @@ async def put_work(sandbox: Sandbox, workspace: Path, evidence: Path) -> None:
     Args:
         sandbox: The fresh sandbox.
         workspace: Archive of the workspace.
-        evidence: Evidence directory in which `keep_artifacts` has stored the artifacts.
+        evidence: Evidence directory in which `store_artifacts` has stored the artifacts.
 
     Raises:
         VerifierError: An archive cannot be read, or the sandbox cannot take it.
@@ -100,7 +100,7 @@ async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str]
 
 
 async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str, Sequence[str]]) -> None:
-    """Put artifacts that `keep_artifacts` has stored at their paths, and nothing else that the archive may hold.
+    """Put artifacts that `store_artifacts` has stored at their paths, and nothing else that the archive may hold.
 
     Args:
         sandbox: The fresh sandbox.
@@ -132,7 +132,7 @@ async def _put(
     """Upload the wanted members of an archive, and unpack them in the sandbox by a script with its arguments."""
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
-            rest = await asyncio.to_thread(_retell, tar, file, wanted, is_data)
+            rest = await asyncio.to_thread(_rewrite_archive, tar, file, wanted, is_data)
         except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
             # ValueError and OverflowError: times and owners that no archive can hold.
             raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
@@ -147,7 +147,7 @@ async def _put(
         )
 
 
-def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: bool) -> str:
+def _rewrite_archive(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: bool) -> str:
     """Rewrite an untrusted archive: wanted members alone, no paths out of it, unpacked alike by every `tar`.
 
     The agent may have been root in the sandbox that made the archive. Owners are written as numbers only, since names
@@ -171,7 +171,7 @@ def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: 
         open_stored(tar) as packed,
         tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        for member in read_archive(packed, limits_of(packed)):
+        for member in read_archive(packed, get_archive_limits(packed)):
             name = "/".join(member.parts) or "."
             above = {str(parent) for parent in PurePosixPath(name).parents}
             covered = any(seen.get(parent) is False for parent in above)
@@ -180,7 +180,7 @@ def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: 
             is_directory = member.info.isdir()
             if not is_directory and name in parents:
                 continue
-            info = _entry(member.info, name, is_data)
+            info = _make_header(member.info, name, is_data)
             if info is None or (info.islnk() and (info.linkname not in seen or seen[info.linkname])):
                 continue
             seen[name] = is_directory
@@ -196,10 +196,10 @@ def _retell(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: 
         for _, info in sorted(directories, key=lambda found: found[0], reverse=True):
             archive.addfile(info)
     sink.flush()
-    return _rest(links, [info for _, info in directories])
+    return _format_finish_script(links, [info for _, info in directories])
 
 
-def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInfo]) -> str:
+def _format_finish_script(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInfo]) -> str:
     """Return a script that sets owners of links and times of directories.
 
     Some `tar` leave them wrong: they make links last of all, and make them root's.
@@ -214,7 +214,7 @@ def _rest(links: Sequence[tarfile.TarInfo], directories: Sequence[tarfile.TarInf
     return "\n".join([*lines, ""])
 
 
-def _entry(member: tarfile.TarInfo, name: str, is_data: bool) -> tarfile.TarInfo | None:
+def _make_header(member: tarfile.TarInfo, name: str, is_data: bool) -> tarfile.TarInfo | None:
     """Return a new header for a file, directory, link or pipe; None for anything else. `is_data`: drop set-id bits."""
     info = tarfile.TarInfo(name)
     # A set-id program runs as its owner or group: tested code in that sandbox could become that user by it.

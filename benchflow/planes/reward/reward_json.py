@@ -10,7 +10,16 @@ from typing import Any, Literal, get_args
 from benchflow.contracts.reward import LENIENT_VARIABLE, AggregatePolicy, Granularity, RewardEvent, Space, VerifyResult
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.aggregate import aggregate_metrics
-from benchflow.planes.reward.strict import AGREEMENT, choice, in_range, mapping, number, quote, refuse, text_value
+from benchflow.planes.reward.strict import (
+    AGREEMENT,
+    clamp_to_range,
+    quote,
+    refuse,
+    require_choice,
+    require_mapping,
+    require_number,
+    require_text,
+)
 
 _RESERVED = frozenset({"reward", "metrics", "items", "events", "space", "granularity", "metadata"})
 STRUCTURED = frozenset(
@@ -27,7 +36,7 @@ _EVENT_KEYS = frozenset({"value", "source", "ts", "tag", "meta", "space", "granu
 
 @dataclass
 class RewardDocument:
-    """A reward document and the options of its interpretation. `result` or `event` may be called once."""
+    """A reward document and the options of its interpretation. `read_result` or `read_event` may be called once."""
 
     document: dict[str, Any]
     file: str
@@ -55,35 +64,37 @@ class RewardDocument:
     """Whether `score` and `rewards` are read as the reward, and values that are no metrics are left out."""
 
     only_key: str | None = field(default=None, init=False)
-    """Metric that became the scalar because it is the only one; set by `result`."""
+    """Metric that became the scalar because it is the only one; set by `read_result`."""
 
     warnings: list[str] = field(default_factory=list, init=False)
     space: Space = field(init=False)
     granularity: Granularity = field(init=False)
 
-    def result(self) -> VerifyResult:
+    def read_result(self) -> VerifyResult:
         """Return the result in the document. Raise `RewardFileError` if it is invalid or has no reward."""
         if self.is_lenient:
-            self._take_aliases()
+            self._apply_aliases()
         document = self.document
-        self.space = self._choice(document.get("space", "output"), get_args(Space), "space")
-        self.granularity = self._choice(document.get("granularity", "terminal"), get_args(Granularity), "granularity")
-        metrics = self._metrics()
-        scalar = self._reward(metrics)
+        self.space = self._require_choice(document.get("space", "output"), get_args(Space), "space")
+        self.granularity = self._require_choice(
+            document.get("granularity", "terminal"), get_args(Granularity), "granularity"
+        )
+        metrics = self._read_metrics()
+        scalar = self._read_reward(metrics)
         return VerifyResult(
             reward=None if scalar is None else scalar.value,
             only_key=self.only_key,
             items=metrics,
-            events=self._events(
-                [self._scalar(metrics[key], tag=key) for key in metrics] if scalar is None else [scalar]
+            events=self._read_events(
+                [self._make_event(metrics[key], tag=key) for key in metrics] if scalar is None else [scalar]
             ),
             space=self.space,
             granularity=self.granularity,
-            metadata=self._metadata(),
+            metadata=self._read_metadata(),
             warnings=self.warnings,
         )
 
-    def _take_aliases(self) -> None:
+    def _apply_aliases(self) -> None:
         """Rename `score` to `reward`; replace `rewards` by `reward`, or by its keys if it is an object."""
         document = dict(self.document)
         rewards = document.pop("rewards", None)
@@ -98,9 +109,9 @@ class RewardDocument:
             document["reward"] = document.pop("score")
         self.document = document
 
-    def _metadata(self) -> dict[str, Any]:
+    def _read_metadata(self) -> dict[str, Any]:
         """Return `metadata` with the descriptive keys of the top level. Raise `RewardFileError` if they contradict."""
-        metadata = dict(self._mapping(self.document.get("metadata", {}), "metadata"))
+        metadata = dict(self._require_mapping(self.document.get("metadata", {}), "metadata"))
         for name, value in self.document.items():
             if name not in STRUCTURED and not (name == "items" and isinstance(value, list)):
                 continue
@@ -109,19 +120,19 @@ class RewardDocument:
         return metadata
 
     @property
-    def _top(self) -> dict[str, Any]:
+    def _top_level(self) -> dict[str, Any]:
         """Return the top level without the keys that are no metrics."""
         return {name: value for name, value in self.document.items() if name not in _RESERVED | STRUCTURED}
 
-    def _metrics(self) -> dict[str, float]:
+    def _read_metrics(self) -> dict[str, float]:
         """Return the metrics: top-level numbers, `metrics` and `items`. Raise `RewardFileError` if they contradict."""
         found: dict[str, float] = {}
         dropped: list[str] = []
         items = self.document.get("items", {})
         places: list[tuple[str, Mapping[str, Any]]] = [
-            ("", self._top),
-            ("metrics.", self._mapping(self.document.get("metrics", {}), "metrics")),
-            ("items.", {} if isinstance(items, list) else self._mapping(items, "items")),
+            ("", self._top_level),
+            ("metrics.", self._require_mapping(self.document.get("metrics", {}), "metrics")),
+            ("items.", {} if isinstance(items, list) else self._require_mapping(items, "items")),
         ]
         for prefix, values in places:
             for name, value in values.items():
@@ -132,7 +143,9 @@ class RewardDocument:
                 ):
                     dropped.append(prefix + name)
                     continue
-                figure = number(value, file=self.file, key=prefix + name, remedy=f"write a finite number, {_LENIENT}")
+                figure = require_number(
+                    value, file=self.file, key=prefix + name, remedy=f"write a finite number, {_LENIENT}"
+                )
                 if name == "reward" and "reward" not in self.document:
                     refuse(self.file, "the reward is not a metric", "move it up", key=prefix + name)
                 known = self.document.get("reward") if name == "reward" else found.get(name)
@@ -149,12 +162,12 @@ class RewardDocument:
             self.warnings.append(f"{self.file}: left out what is no number: {', '.join(dropped)}")
         return found
 
-    def _reward(self, metrics: Mapping[str, float]) -> RewardEvent | None:
+    def _read_reward(self, metrics: Mapping[str, float]) -> RewardEvent | None:
         """Return the event of the scalar; None for several keys without one. Raise `RewardFileError` for no reward."""
         if "reward" in self.document:
-            value = number(self.document["reward"], file=self.file, key="reward")
-            return self._scalar(in_range(value, self.allowed, file=self.file, key="reward"))
-        keys = [name for name in self._top if name in metrics]
+            value = require_number(self.document["reward"], file=self.file, key="reward")
+            return self._make_event(clamp_to_range(value, self.allowed, file=self.file, key="reward"))
+        keys = [name for name in self._top_level if name in metrics]
         if self.reward_key is None and self.is_split and len(keys) == 1 and self.aggregate is None:
             self.only_key = keys[0]
         key = self.reward_key or self.only_key
@@ -162,9 +175,9 @@ class RewardDocument:
             if key not in metrics:
                 told = ", ".join(metrics) or "no number at all"
                 refuse(self.file, f"is not there; there is {told}", "name one of these as reward_key", key=key)
-            return self._scalar(in_range(metrics[key], self.allowed, file=self.file, key=key), tag=key)
+            return self._make_event(clamp_to_range(metrics[key], self.allowed, file=self.file, key=key), tag=key)
         if self.aggregate is not None:
-            return self._aggregated(metrics, self.aggregate)
+            return self._make_aggregate(metrics, self.aggregate)
         if self.is_split and keys:
             return None
         refuse(
@@ -175,29 +188,31 @@ class RewardDocument:
             key="reward",
         )
 
-    def _aggregated(self, metrics: Mapping[str, float], policy: AggregatePolicy) -> RewardEvent:
+    def _make_aggregate(self, metrics: Mapping[str, float], policy: AggregatePolicy) -> RewardEvent:
         """Return the event of the scalar that the policy makes of the metrics."""
         method = policy.method
         try:
             value = aggregate_metrics(metrics, policy)
         except VerifierError as error:
             refuse(self.file, error.message, error.remedy or "add a reward")
-        value = in_range(number(value, file=self.file, key=method), self.allowed, file=self.file, key=method)
-        return self._scalar(value, source=f"aggregate:{method}")
+        value = clamp_to_range(
+            require_number(value, file=self.file, key=method), self.allowed, file=self.file, key=method
+        )
+        return self._make_event(value, source=f"aggregate:{method}")
 
-    def _scalar(self, value: float, *, source: str = "", tag: str | None = None) -> RewardEvent:
+    def _make_event(self, value: float, *, source: str = "", tag: str | None = None) -> RewardEvent:
         """Return an event for a measured value, in the document's space and granularity."""
         source = source or self.source
         return RewardEvent(
             space=self.space, granularity=self.granularity, value=value, source=source, ts=self.now, tag=tag
         )
 
-    def _events(self, measured: list[RewardEvent]) -> list[RewardEvent]:
+    def _read_events(self, measured: list[RewardEvent]) -> list[RewardEvent]:
         """Return the declared events, and each measured one unless a declared terminal event has its value already."""
         declared = self.document.get("events", [])
         if not isinstance(declared, list):
             refuse(self.file, f"{quote(declared)} is not a list", "write a list of objects", key="events")
-        events = [self._event(item, f"events[{index}]") for index, item in enumerate(declared)]
+        events = [self._read_declared_event(item, f"events[{index}]") for index, item in enumerate(declared)]
         declared_ends = [event for event in events if event.granularity == "terminal"]
 
         def is_told(one: RewardEvent) -> bool:
@@ -207,14 +222,14 @@ class RewardDocument:
 
         return [*events, *(one for one in measured if not is_told(one))]
 
-    def event(self) -> RewardEvent:
+    def read_event(self) -> RewardEvent:
         """Return the document as one event: a line of `rewards.jsonl`. Raise `RewardFileError` if it is none."""
         self.space, self.granularity = "output", "terminal"
-        return self._event(self.document, "")
+        return self._read_declared_event(self.document, "")
 
-    def _event(self, item: object, place: str) -> RewardEvent:
+    def _read_declared_event(self, item: object, place: str) -> RewardEvent:
         """Return a declared event. Raise `RewardFileError` if it is invalid; `place` is its key in errors."""
-        data = self._mapping(item, place)
+        data = self._require_mapping(item, place)
         for name in data.keys() - _EVENT_KEYS:
             refuse(
                 self.file,
@@ -223,45 +238,47 @@ class RewardDocument:
                 key=place,
             )
         at = f"{place}." if place else ""
-        value = number(data.get("value"), file=self.file, key=f"{at}value")
+        value = require_number(data.get("value"), file=self.file, key=f"{at}value")
         step = data.get("step", data.get("step_index"))
         if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
             refuse(self.file, f"{quote(step)} is not a step index", "count from 0", key=f"{at}step")
         return RewardEvent(
-            space=self._choice(data.get("space", self.space), get_args(Space), f"{at}space"),
-            granularity=self._event_granularity(data, at),
-            value=in_range(value, self.allowed, file=self.file, key=f"{at}value"),
-            source=self._text(data.get("source", self.source), f"{at}source"),
-            ts=self._time(data.get("ts"), f"{at}ts"),
+            space=self._require_choice(data.get("space", self.space), get_args(Space), f"{at}space"),
+            granularity=self._read_granularity(data, at),
+            value=clamp_to_range(value, self.allowed, file=self.file, key=f"{at}value"),
+            source=self._require_text(data.get("source", self.source), f"{at}source"),
+            ts=self._read_time(data.get("ts"), f"{at}ts"),
             step=step,
-            tag=None if data.get("tag") is None else self._text(data["tag"], f"{at}tag"),
-            meta=self._mapping(data.get("meta", {}), f"{at}meta"),
+            tag=None if data.get("tag") is None else self._require_text(data["tag"], f"{at}tag"),
+            meta=self._require_mapping(data.get("meta", {}), f"{at}meta"),
         )
 
-    def _event_granularity(self, data: Mapping[str, Any], at: str) -> Granularity:
+    def _read_granularity(self, data: Mapping[str, Any], at: str) -> Granularity:
         # rewards.jsonl has the key `type`, and calls a step `process`.
         if "granularity" not in data and "type" in data:
-            kind: Literal["terminal", "process"] = self._choice(data["type"], ("terminal", "process"), f"{at}type")
+            kind: Literal["terminal", "process"] = self._require_choice(
+                data["type"], ("terminal", "process"), f"{at}type"
+            )
             return "terminal" if kind == "terminal" else "step"
-        named: Granularity = self._choice(
+        named: Granularity = self._require_choice(
             data.get("granularity", self.granularity), get_args(Granularity), f"{at}granularity"
         )
         return named
 
-    def _time(self, value: object, key: str) -> datetime:
+    def _read_time(self, value: object, key: str) -> datetime:
         if value is None:
             return self.now
         try:
-            moment = datetime.fromisoformat(self._text(value, key))
+            moment = datetime.fromisoformat(self._require_text(value, key))
         except ValueError:
             refuse(self.file, f"{quote(value)} is not a time", "write RFC 3339, with the offset", key=key)
         return moment if moment.tzinfo else moment.replace(tzinfo=self.now.tzinfo)
 
-    def _choice(self, value: object, allowed: tuple[str, ...], key: str) -> Any:
-        return choice(value, allowed, file=self.file, key=key)
+    def _require_choice(self, value: object, allowed: tuple[str, ...], key: str) -> Any:
+        return require_choice(value, allowed, file=self.file, key=key)
 
-    def _mapping(self, value: object, key: str) -> dict[str, Any]:
-        return mapping(value, file=self.file, key=key)
+    def _require_mapping(self, value: object, key: str) -> dict[str, Any]:
+        return require_mapping(value, file=self.file, key=key)
 
-    def _text(self, value: object, key: str) -> str:
-        return text_value(value, file=self.file, key=key)
+    def _require_text(self, value: object, key: str) -> str:
+        return require_text(value, file=self.file, key=key)

@@ -46,11 +46,11 @@ class SandboxWorkbench:
         async with self._turn:
             if self._said is None:
                 try:
-                    verify = self._verifier.soft if self._soft else self._verifier.run
-                    self._said = await verify(await self._opened(), self._logs)
+                    verify = self._verifier.run_soft if self._soft else self._verifier.run
+                    self._said = await verify(await self._get_sandbox(), self._logs)
                 except BenchFlowError as error:
                     self._said = error
-        return _told(self._said)
+        return _unwrap(self._said)
 
     async def run(
         self,
@@ -75,11 +75,11 @@ class SandboxWorkbench:
         """
         own_key, user = f"{self._verifier.key}-run-{key}", self._verifier.user
         async with self._turn:
-            sandbox = await self._settled()
+            sandbox = await self._open_settled()
             if not await sandbox.was_started(own_key):
                 for path, content in (files or {}).items():
                     await sandbox.write_file(path, content, user=user)
-            variables = {**self._verifier.pinned(sandbox), **(env or {})}
+            variables = {**self._verifier.pin_env(sandbox), **(env or {})}
             return await sandbox.exec_once(own_key, command, env=variables, user=user, timeout=timeout_sec)
 
     async def read(self, path: str, *, limit: int) -> bytes | None:
@@ -93,7 +93,7 @@ class SandboxWorkbench:
             VerifierError: It is larger, or no file that can be read.
         """
         async with self._turn:
-            sandbox = await self._settled()
+            sandbox = await self._open_settled()
         place = posixpath.join(sandbox.ref.workdir, path)
         try:
             content = await sandbox.read_bytes(place)
@@ -109,26 +109,26 @@ class SandboxWorkbench:
             raise VerifierError(f"is larger than {limit} bytes", file=place, remedy="leave a smaller file")
         return content
 
-    async def _settled(self) -> Sandbox:
+    async def _open_settled(self) -> Sandbox:
         """Return the sandbox, with the agent's processes ended unless this is a soft verification."""
-        sandbox = await self._opened()
+        sandbox = await self._get_sandbox()
         if not self._soft and self._said is None and not await self._verifier.has_settled(sandbox):
             await self._verifier.settle(sandbox, self._logs)
             # A marker: after a crash, the next attempt must not take programs that run here for the agent's.
             await sandbox.exec_once(f"{self._verifier.key}-settled", ["true"], cwd="/")
         return sandbox
 
-    async def _opened(self) -> Sandbox:
+    async def _get_sandbox(self) -> Sandbox:
         """Return the sandbox, opened by the first call, whose error each later call raises, too."""
         if self._sandbox is None:
             try:
                 self._sandbox = await self._open()
             except BenchFlowError as error:
                 self._sandbox = error
-        return _told(self._sandbox)
+        return _unwrap(self._sandbox)
 
 
-def _told(kept: T | BenchFlowError | None) -> T:
+def _unwrap(kept: T | BenchFlowError | None) -> T:
     """Return a remembered value, or raise a remembered error."""
     assert kept is not None
     if isinstance(kept, BenchFlowError):

@@ -25,13 +25,13 @@ from benchflow.contracts.reward import (
     VerifyResult,
 )
 from benchflow.errors import BenchFlowError, RewardFuncError, VerifierError
-from benchflow.planes.reward.aggregate import aggregate_metrics, weighted_mean
+from benchflow.planes.reward.aggregate import aggregate_metrics, compute_weighted_mean
 from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.strict import AGREEMENT
 
 Range = tuple[float, float]
 UNIT: Range = (0.0, 1.0)
-_LONGEST = 4000
+_MAX_ERROR_TEXT = 4000
 """Maximum number of characters of an error's text."""
 
 
@@ -94,7 +94,7 @@ async def score(
         try:
             function = make_function(spec, file=file, index=index, allowed=allowed)
         except BenchFlowError as error:
-            return Scored(spec.name, None, spec.weight, error=_told(error))
+            return Scored(spec.name, None, spec.weight, error=_format_error(error))
         return await run_function(function, spec.name, node, weight=spec.weight, reward_range=reward_range)
 
     scored = await asyncio.gather(*(run(index, spec) for index, spec in enumerate(table.funcs)))
@@ -122,20 +122,20 @@ async def run_function(
         said = function.score(node)
         if not inspect.isawaitable(said):
             raise RewardFuncError(f"`score` gave {type(said).__name__}", remedy="write `async def score(self, node)`")
-        result = _result(await said, name, space, reward_range)
+        result = _validate_result(await said, name, space, reward_range)
         return Scored(name, result.space, weight, result)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         # This task was not cancelled, but one that the function awaited.
-        return Scored(name, space, weight, error=_told(error))
+        return Scored(name, space, weight, error=_format_error(error))
     except (Exception, SystemExit) as error:
         passing = error if isinstance(error, BenchFlowError) and error.retryable else None
-        return Scored(name, space, weight, error=_told(error), passing=passing)
+        return Scored(name, space, weight, error=_format_error(error), passing=passing)
 
 
-def _result(said: object, name: str, space: str | None, allowed: Range) -> VerifyResult:
+def _validate_result(said: object, name: str, space: str | None, allowed: Range) -> VerifyResult:
     """Return a function's return value as a result with a reward. Raise `RewardFuncError` if it is not one.
 
     Args:
@@ -159,10 +159,10 @@ def _result(said: object, name: str, space: str | None, allowed: Range) -> Verif
         _expect_number(event.value, "the value of an event", allowed)
     for item, value in said.items.items():
         _expect_number(value, f"the metric {item!r}", None)
-    return said.model_copy(update={"events": [_named(event, name) for event in said.events]})
+    return said.model_copy(update={"events": [_set_source(event, name) for event in said.events]})
 
 
-def _named(event: RewardEvent, name: str) -> RewardEvent:
+def _set_source(event: RewardEvent, name: str) -> RewardEvent:
     """Return the event with its function's name as source; another source becomes its tag, if it has none."""
     if event.source == name:
         return event
@@ -183,10 +183,10 @@ def _is_within(value: float, allowed: Range) -> bool:
     return allowed[0] - AGREEMENT <= value <= allowed[1] + AGREEMENT
 
 
-def _told(error: BaseException) -> str:
-    """Return the text of an error, cut to `_LONGEST` characters."""
+def _format_error(error: BaseException) -> str:
+    """Return the text of an error, cut to `_MAX_ERROR_TEXT` characters."""
     text = str(error) if isinstance(error, BenchFlowError) else f"{type(error).__name__}: {error}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_ERROR_TEXT else f"{text[:_MAX_ERROR_TEXT]}…"
 
 
 # --- all of them ----------------------------------------------------------------------------------------
@@ -218,16 +218,16 @@ def combine(
     if not verified.is_scored:
         failed["output"] = verified.error or "the verifier gave no reward"
     spaces = _by_space([Scored("verifier", "output", 1.0, verified), *scored])
-    own = [(space, mean) for space, members in spaces.items() if (mean := mean_of(members)) is not None]
-    own += [metric for one in scored for metric in _metrics(one)]
-    metrics, clashes = _distinct([*verified.items.items(), *own])
+    own = [(space, mean) for space, members in spaces.items() if (mean := compute_mean(members)) is not None]
+    own += [metric for one in scored for metric in _list_metrics(one)]
+    metrics, clashes = _drop_clashes([*verified.items.items(), *own])
     result = verified.model_copy(
         update={
             "items": metrics,
             "only_key": verified.only_key if verified.only_key in metrics else None,
             "events": [*verified.events, *(event for one in scored if one.result for event in one.result.events)],
             "warnings": [*verified.warnings, *(note for one in scored for note in _warnings(one))],
-            "errors": _joined(verified.errors, failed, clashes, *(_parts(one) for one in scored)),
+            "errors": _merge_errors(verified.errors, failed, clashes, *(_parts(one) for one in scored)),
             "metadata": verified.metadata | _metadata(scored),
         }
     )
@@ -235,10 +235,10 @@ def combine(
         return result
     parts = [*verified.items, *(space for space in spaces if space != "output")] if verified.is_keyed else spaces
     policy = aggregate if aggregate.weights else aggregate.model_copy(update={"weights": dict.fromkeys(parts, 1.0)})
-    return _with_scalar(result, policy, now, reward_range, keys=list(verified.items) if verified.is_keyed else [])
+    return _set_scalar(result, policy, now, reward_range, keys=list(verified.items) if verified.is_keyed else [])
 
 
-def _with_scalar(
+def _set_scalar(
     result: VerifyResult, policy: AggregatePolicy, now: datetime, allowed: Range, *, keys: Sequence[str] = ()
 ) -> VerifyResult:
     """Return the result with the scalar that the policy makes of the metrics, or with the error why there is none.
@@ -259,19 +259,19 @@ def _with_scalar(
                 remedy="choose other weights, or a mean",
             )
     except VerifierError as error:
-        return result.model_copy(update={"reward": None, "only_key": None, "error": _told(error)})
+        return result.model_copy(update={"reward": None, "only_key": None, "error": _format_error(error)})
     event = RewardEvent(value=value, source=f"aggregate:{policy.method}", ts=now)
     made = {"reward": value, "only_key": None, "error": None, "events": [*result.events, event]}
     return result.model_copy(update=made)
 
 
-def mean_of(scored: Iterable[Scored]) -> float | None:
+def compute_mean(scored: Iterable[Scored]) -> float | None:
     """Return the weighted mean of the outcomes with a positive weight; None if one of them failed, or there is none."""
     counted = [one for one in scored if one.weight > 0]
     values = [one.value for one in counted if one.value is not None]
     if not values or len(values) < len(counted):
         return None
-    return weighted_mean((one.weight, value) for one, value in zip(counted, values, strict=True))
+    return compute_weighted_mean((one.weight, value) for one, value in zip(counted, values, strict=True))
 
 
 def _by_space(scored: Iterable[Scored]) -> dict[str, list[Scored]]:
@@ -281,7 +281,7 @@ def _by_space(scored: Iterable[Scored]) -> dict[str, list[Scored]]:
     return {space: [one for one in counted if one.space in (space, None)] for space in known}
 
 
-def _metrics(one: Scored) -> list[tuple[str, float]]:
+def _list_metrics(one: Scored) -> list[tuple[str, float]]:
     """Return the metrics of a function: its reward and its items, by name."""
     if one.result is None or one.result.reward is None:
         return []
@@ -289,7 +289,7 @@ def _metrics(one: Scored) -> list[tuple[str, float]]:
     return [(name, one.result.reward), *((f"{name}.{item}", value) for item, value in one.result.items.items())]
 
 
-def _distinct(metrics: Sequence[tuple[str, float]]) -> tuple[dict[str, float], dict[str, str]]:
+def _drop_clashes(metrics: Sequence[tuple[str, float]]) -> tuple[dict[str, float], dict[str, str]]:
     """Return the metrics whose names are unique, and an error for each name that is not."""
     times = Counter(name for name, _ in metrics)
     clashes = {name: "two report a metric of this name; rename one" for name in times if times[name] > 1}
@@ -310,7 +310,7 @@ def _metadata(scored: Sequence[Scored]) -> dict[str, object]:
     return {"reward_funcs": told} if told else {}
 
 
-def _joined(*tables: dict[str, str]) -> dict[str, str]:
+def _merge_errors(*tables: dict[str, str]) -> dict[str, str]:
     """Merge tables of errors; the errors of one name are joined by `; `."""
     joined: dict[str, str] = {}
     for table in tables:

@@ -17,13 +17,13 @@ from benchflow.errors import RewardFileError, RewardMissingError
 from benchflow.planes.reward.reward_json import RewardDocument
 from benchflow.planes.reward.strict import (
     AGREEMENT,
-    in_range,
+    clamp_to_range,
     load_json,
-    number,
     quote,
     read_tail,
     read_text,
     refuse,
+    require_number,
 )
 
 REWARD_JSON = "/logs/verifier/reward.json"
@@ -70,11 +70,11 @@ def parse_rewards(
             remedy="write a number to reward.txt or an object to reward.json in every case, failure included",
             log_tail=_output_tail(verifier_dir),
         )
-    plain = None if text is None else _reward_text(text, reward_range)
+    plain = None if text is None else _read_reward_text(text, reward_range)
     if document is None:
         result = _text_result(cast(float, plain), now)
     else:
-        loaded = _load(document)
+        loaded = _load_document(document)
         result = RewardDocument(
             loaded,
             REWARD_JSON,
@@ -85,7 +85,7 @@ def parse_rewards(
             reward_key=reward_key,
             is_split=is_split,
             is_lenient=is_lenient,
-        ).result()
+        ).read_result()
         if plain is not None and result.reward is not None and abs(plain - result.reward) > AGREEMENT:
             raise RewardFileError(
                 f"says {result.reward!r} while reward.txt says {plain!r}",
@@ -105,7 +105,7 @@ def _output_tail(verifier_dir: Path) -> str | None:
     return "\n".join(tail.splitlines()[-_TAIL_LINES:]) or None
 
 
-def _reward_text(text: str, allowed: tuple[float, float]) -> float:
+def _read_reward_text(text: str, allowed: tuple[float, float]) -> float:
     """Return the number in `reward.txt`. Raise `RewardFileError` if it is not exactly one, in the range."""
     stripped = text.strip(string.whitespace)
     if not stripped:
@@ -113,15 +113,15 @@ def _reward_text(text: str, allowed: tuple[float, float]) -> float:
     # float() would also accept "nan", "infinity" and "1_0".
     if not _NUMBER.fullmatch(stripped):
         refuse(REWARD_TEXT, f"{quote(stripped)} is not a finite number", "write one number, for example 1.0")
-    value = number(float(stripped), file=REWARD_TEXT, key="reward")
-    return in_range(value, allowed, file=REWARD_TEXT, key=None)
+    value = require_number(float(stripped), file=REWARD_TEXT, key="reward")
+    return clamp_to_range(value, allowed, file=REWARD_TEXT, key=None)
 
 
 def _text_result(reward: float, now: datetime) -> VerifyResult:
     return VerifyResult(reward=reward, events=[RewardEvent(value=reward, source="reward.txt", ts=now)])
 
 
-def _load(text: str) -> dict[str, Any]:
+def _load_document(text: str) -> dict[str, Any]:
     """Parse `reward.json`. Raise `RewardFileError` if it is no JSON object."""
     if not text.strip():
         refuse(REWARD_JSON, "is empty", 'write an object, for example {"reward": 1.0}')

@@ -11,7 +11,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import VerifierError
 
 LOGS = "/logs/verifier"
-KEPT = ".benchflow-kept"
+ASIDE_SUFFIX = ".benchflow-kept"
 """Suffix of files that were moved aside; followed by `.new` while they are being moved."""
 
 ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
@@ -45,7 +45,7 @@ if [ "$target" = /verifier ] && { [ -h /tests ] || [ ! -e /tests ]; }; then asid
 """
 
 
-async def make_room(sandbox: Sandbox, target: str, user: str, outputs: Sequence[str]) -> None:
+async def create_directories(sandbox: Sandbox, target: str, user: str, outputs: Sequence[str]) -> None:
     """Create the verifier's directories, which only `user` and root may enter, and move existing ones aside.
 
     Args:
@@ -60,10 +60,10 @@ async def make_room(sandbox: Sandbox, target: str, user: str, outputs: Sequence[
     await _run(sandbox, _SCRIPT + _MAKE, target, user, outputs)
 
 
-async def clear_room(sandbox: Sandbox, target: str, user: str, outputs: Sequence[str]) -> None:
+async def restore_directories(sandbox: Sandbox, target: str, user: str, outputs: Sequence[str]) -> None:
     """Remove the verifier's directories and `outputs`, and move back the files that were moved aside.
 
-    Arguments and errors are those of `make_room`.
+    Arguments and errors are those of `create_directories`.
     """
     await _run(sandbox, _SCRIPT, target, user, outputs)
 

@@ -9,8 +9,8 @@ from benchflow.contracts.reward import Judge, RolloutNode, VerifyResult
 from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import VerifierConfig, VerifierStrategy
 from benchflow.errors import JudgeError, VerifierError
-from benchflow.planes.reward.inputs import find_inputs, judged_directory, strategy_of
-from benchflow.planes.reward.judge import JudgedDocument, Material, documents_below, judge_as_role, judge_rubric
+from benchflow.planes.reward.inputs import find_inputs, get_judged_directory, resolve_strategy
+from benchflow.planes.reward.judge import JudgedDocument, Material, judge_as_role, judge_rubric, list_documents
 from benchflow.planes.reward.ors import read_episode
 
 
@@ -32,21 +32,21 @@ async def verify(
         JudgeError: The model gives no usable answer, or there is none to ask.
         RewardFileError: An episode's record is invalid; `RewardMissingError` if it states no reward.
     """
-    strategy = strategy_of(task, config)
+    strategy = resolve_strategy(task, config)
     match strategy.type:
         case "script" | "reward-kit":
-            return await _program(node)
+            return await _run_program(node)
         case "llm-judge":
-            return await _rubric(node, task, strategy, step, now)
+            return await _judge_by_rubric(node, task, strategy, step, now)
         case "agent-judge":
-            return await _role(node, task, strategy, step, now)
+            return await _judge_by_role(node, task, strategy, step, now)
         case "ors-episode":
             inputs = find_inputs(strategy.inputs, node.rollout, step)
             form, allowed = strategy.format or "auto", config.reward_range
             return await asyncio.to_thread(read_episode, inputs, form, reward_range=allowed, now=now)
 
 
-async def _program(node: RolloutNode) -> VerifyResult:
+async def _run_program(node: RolloutNode) -> VerifyResult:
     """Run the verifier's program in the node's workbench. Raise `VerifierError` if there is none."""
     if node.rollout.workbench is None:
         raise VerifierError(
@@ -57,26 +57,26 @@ async def _program(node: RolloutNode) -> VerifyResult:
     return await node.rollout.workbench.tests()
 
 
-async def _rubric(
+async def _judge_by_rubric(
     node: RolloutNode, task: Task, strategy: VerifierStrategy, step: str | None, now: datetime
 ) -> VerifyResult:
     """Have a model judge the files of the strategy's input directory by a rubric."""
     rubric = task.rubrics.get(strategy.rubric or "")
     if rubric is None:
         raise VerifierError("the rubric was not read with the task", file=strategy.rubric, remedy="check the task")
-    directory = judged_directory(strategy)
+    directory = get_judged_directory(strategy)
     place = find_inputs([directory], node.rollout, step)[directory]
-    documents = await asyncio.to_thread(documents_below, place, prefix=f"{directory.rstrip('/')}/")
+    documents = await asyncio.to_thread(list_documents, place, prefix=f"{directory.rstrip('/')}/")
     return await judge_rubric(
         rubric,
         Material(documents, node.rollout.task, node.rollout.instruction, strategy.context or ""),
-        judge=_judge(node),
+        judge=_require_judge(node),
         model=strategy.model,
         now=now,
     )
 
 
-async def _role(
+async def _judge_by_role(
     node: RolloutNode, task: Task, strategy: VerifierStrategy, step: str | None, now: datetime
 ) -> VerifyResult:
     """Have a model judge the strategy's inputs by the prompt of a role."""
@@ -86,10 +86,10 @@ async def _role(
     documents: list[JudgedDocument] = []
     for path, place in find_inputs(strategy.inputs, node.rollout, step).items():
         prefix = f"{path.rstrip('/')}/" if place.is_directory() else path
-        documents += await asyncio.to_thread(documents_below, place, prefix=prefix)
+        documents += await asyncio.to_thread(list_documents, place, prefix=prefix)
     return await judge_as_role(
         role,
-        judge=_judge(node),
+        judge=_require_judge(node),
         documents=documents,
         task=node.rollout.task,
         instruction=node.rollout.instruction,
@@ -98,7 +98,7 @@ async def _role(
     )
 
 
-def _judge(node: RolloutNode) -> Judge:
+def _require_judge(node: RolloutNode) -> Judge:
     """Return the node's judge. Raise `JudgeError` if there is none."""
     if node.rollout.judge is None:
         raise JudgeError(

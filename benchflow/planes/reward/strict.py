@@ -146,7 +146,7 @@ def skip_blank(text: str, start: int) -> int:
 # --- values --------------------------------------------------------------------------------------------
 
 
-def number(value: object, *, file: str, key: str, remedy: str = "write a finite number") -> float:
+def require_number(value: object, *, file: str, key: str, remedy: str = "write a finite number") -> float:
     """Return a value as a float. Raise `RewardFileError` if it is no finite number, or a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(file, f"{quote(value)} is not a number", remedy, key=key)
@@ -159,7 +159,7 @@ def number(value: object, *, file: str, key: str, remedy: str = "write a finite 
     return found
 
 
-def in_range(value: float, allowed: tuple[float, float], *, file: str, key: str | None) -> float:
+def clamp_to_range(value: float, allowed: tuple[float, float], *, file: str, key: str | None) -> float:
     """Return a value clamped to the range. Raise `RewardFileError` if it is outside by more than `AGREEMENT`."""
     low, high = allowed
     if not low - AGREEMENT <= value <= high + AGREEMENT:
@@ -172,21 +172,21 @@ def in_range(value: float, allowed: tuple[float, float], *, file: str, key: str 
     return min(max(value, low), high)
 
 
-def choice(value: object, allowed: tuple[str, ...], *, file: str, key: str) -> Any:
+def require_choice(value: object, allowed: tuple[str, ...], *, file: str, key: str) -> Any:
     """Return the value unchanged. Raise `RewardFileError` if it is not one of the allowed strings."""
     if not isinstance(value, str) or value not in allowed:
         refuse(file, f"{quote(value)} is not known", f"use one of {', '.join(allowed)}", key=key)
     return value
 
 
-def mapping(value: object, *, file: str, key: str) -> dict[str, Any]:
+def require_mapping(value: object, *, file: str, key: str) -> dict[str, Any]:
     """Return the value unchanged. Raise `RewardFileError` if it is no object."""
     if not isinstance(value, dict):
         refuse(file, f"{quote(value)} is not an object", "write an object", key=key)
     return value
 
 
-def text_value(value: object, *, file: str, key: str) -> str:
+def require_text(value: object, *, file: str, key: str) -> str:
     """Return the value unchanged. Raise `RewardFileError` if it is no string."""
     if not isinstance(value, str):
         refuse(file, f"{quote(value)} is not a text", "write a string", key=key)

@@ -32,10 +32,10 @@ async def compare_uploads(
         target: Directory of their files in the sandbox.
         programs: Files that were run. A change of one is tampering; verifiers do overwrite their other files.
     """
-    uploaded = await asyncio.to_thread(_files_of, sources, target)
+    uploaded = await asyncio.to_thread(_list_files, sources, target)
     small = [path for path, (_, size) in uploaded.items() if size <= _MAX_BYTES]
     compared = sorted(small, key=lambda path: (path not in programs, path.count("/"), uploaded[path][1]))[:_MAX_FILES]
-    states = await asyncio.gather(*(_state(sandbox, path, uploaded[path][0]) for path in compared))
+    states = await asyncio.gather(*(_compare_file(sandbox, path, uploaded[path][0]) for path in compared))
     found = []
     for path, state in zip(compared, states, strict=True):
         if state is not None:
@@ -46,7 +46,7 @@ async def compare_uploads(
     return found
 
 
-async def _state(sandbox: Sandbox, path: str, source: Path) -> str | None:
+async def _compare_file(sandbox: Sandbox, path: str, source: Path) -> str | None:
     """Return `changed` or `removed` for a file that differs from its source; None if it is the same."""
     try:
         content = await sandbox.read_outside(path)
@@ -60,7 +60,7 @@ async def _state(sandbox: Sandbox, path: str, source: Path) -> str | None:
     return None if content == await asyncio.to_thread(source.read_bytes) else "changed"
 
 
-def _files_of(sources: Sequence[Path], target: str) -> dict[str, tuple[Path, int]]:
+def _list_files(sources: Sequence[Path], target: str) -> dict[str, tuple[Path, int]]:
     """Return the regular files below the sources, with their sizes, by their paths in the sandbox."""
     found = {}
     for source in sources:

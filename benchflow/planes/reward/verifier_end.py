@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from benchflow.confined import ConfinedPath
+from benchflow.contracts.memory_use import MemoryUse
 from benchflow.contracts.reward import HardeningFinding, JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.contracts.verifier import VerifierConfig, VerifierDocument
-from benchflow.errors import VerifierError, VerifierTimeoutError
+from benchflow.errors import VerifierError, VerifierMemoryError, VerifierTimeoutError
 from benchflow.planes.reward import kit
-from benchflow.planes.reward.hardening import misses_plugin, note_doubts
+from benchflow.planes.reward.hardening import is_plugin_missing, note_doubts
 from benchflow.planes.reward.script_reward import OUTPUT, parse_rewards
 from benchflow.planes.reward.strict import read_tail
-from benchflow.planes.sandbox.outcome import NOT_STARTED
+from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED
+from benchflow.planes.sandbox.sandbox_memory import KillNote
 
 TAIL = 4000
 """Number of bytes, at the end of a program's output, that an error quotes."""
@@ -57,7 +60,7 @@ def check_end(
         VerifierError: It could not be started, was killed, left a reward file that is a link out of its directory, or
             its pytest did not find the engine's plugin.
     """
-    tail = output_tail(logs)
+    tail = read_output_tail(logs)
     if outcome.timed_out:
         raise VerifierTimeoutError(
             f"the verifier did not finish in {config.timeout_sec:g} s",
@@ -91,7 +94,7 @@ def check_end(
             remedy="write a regular file, and let what the verifier tests not write to its directory",
             log_tail=tail,
         )
-    if is_pinned and misses_plugin(output_tail(logs, _MAX_READ) or ""):
+    if is_pinned and is_plugin_missing(read_output_tail(logs, _MAX_READ) or ""):
         raise VerifierError(
             "its pytest did not find the plugin that the engine gives it, so that no test was run: a Python of the "
             "verifier's own is isolated from $PYTHONPATH, or is given another one",
@@ -105,6 +108,53 @@ def check_end(
 def _was_killed(outcome: SandboxExecResult) -> bool:
     """Return whether a signal ended the verifier's process, as far as a shell reports it: not SIGINT and SIGPIPE."""
     return outcome.return_code > 128 and (_ENDED not in outcome.stdout or bool(outcome.stderr.strip()))
+
+
+@contextmanager
+def explain_kills(
+    use: MemoryUse | None, note: KillNote | None, return_code: int, program: str, log_tail: str | None
+) -> Iterator[list[str]]:
+    """Yield warnings of out-of-memory kills to a block that reads a verifier's result, and judge that result.
+
+    Exit status 137 after kills means that the tests were killed, whatever reward was written. With another status and a
+    reward the verifier survived: the kill may have hit the program under test.
+
+    Args:
+        use: Memory counters after the verifier; None if there are none.
+        note: Count of kills before it; None if all kills are its own.
+        return_code: The verifier's exit status.
+        program: The verifier's main program.
+        log_tail: The end of its output.
+
+    Raises:
+        VerifierMemoryError: After kills the exit status is 137, or the block raised a `VerifierError` other than a
+            timeout.
+    """
+    kills = 0 if use is None else use.kills if note is None else note.count_kills(use)
+    if use is None or not kills:
+        yield []
+        return
+    said = use.explanation(kills)
+
+    def make_error(what: str) -> VerifierMemoryError:
+        remedy = use.remedy("memory_mb")
+        return VerifierMemoryError(
+            f"{said} while the verifier ran, and {what}",
+            file=program,
+            key="memory_mb",
+            remedy=remedy,
+            log_tail=log_tail,
+        )
+
+    try:
+        yield [f"{said} while the verifier ran; it went on, and its reward counts"]
+    except VerifierTimeoutError:
+        # This error has a remedy of its own, and there is no reward in any case.
+        raise
+    except VerifierError as cause:
+        raise make_error(cause.message) from cause
+    if return_code == KILLED:
+        raise make_error(f"it ended with exit status {KILLED}: what it has written does not count")
 
 
 def read_result(
@@ -129,9 +179,9 @@ def read_result(
         is_lenient: See `parse_rewards`.
     """
     policy = document.outputs.aggregate_policy if document else None
-    criteria = kit.criteria_of(document.strategy, rubrics) if document else None
+    criteria = kit.find_criteria(document.strategy, rubrics) if document else None
     if criteria is not None and document is not None:
-        policy = kit.criteria_policy(document, criteria)
+        policy = kit.make_policy(document, criteria)
     result = parse_rewards(
         logs,
         reward_range=config.reward_range,
@@ -147,11 +197,11 @@ def read_result(
     return result
 
 
-def doubts_of(logs: Path) -> list[HardeningFinding]:
+def read_doubts(logs: Path) -> list[HardeningFinding]:
     """Return findings about pytest runs that counted as failed because of actions of the tested code."""
-    return note_doubts(output_tail(logs, _MAX_READ) or "")
+    return note_doubts(read_output_tail(logs, _MAX_READ) or "")
 
 
-def output_tail(logs: Path, most: int = TAIL) -> str | None:
+def read_output_tail(logs: Path, most: int = TAIL) -> str | None:
     """Return the last `most` bytes of a verifier's output; None if there is no output file that can be read."""
     return read_tail(ConfinedPath(logs, OUTPUT), most)

@@ -2,7 +2,7 @@
 
 The verifier enters the sandbox only now. `test.sh` starts in the workspace, as published tasks expect, a command of the
 verifier's document in the verifier's directory. A script is run by its shebang's interpreter, a reward kit by Python.
-`soft` does the same while the agent is still there, and leaves no trace.
+`run_soft` does the same while the agent is still there, and leaves no trace.
 """
 
 from __future__ import annotations
@@ -23,14 +23,28 @@ from benchflow.contracts.verifier import CollectCommand, VerifierConfig, Verifie
 from benchflow.errors import UnsafePathError, VerifierError
 from benchflow.host_files import storage_errors, write_atomic
 from benchflow.planes.reward import kit
-from benchflow.planes.reward.hardening import HardeningBaseline, files_of, own_modules, put_plugins, verifier_env
-from benchflow.planes.reward.hardening.strangers import signal_schedulers, told_running, unaltered_strangers
+from benchflow.planes.reward.hardening import (
+    HardeningBaseline,
+    list_own_modules,
+    list_plugin_files,
+    make_verifier_env,
+    put_plugins,
+)
+from benchflow.planes.reward.hardening.strangers import format_scheduler_signal, list_unaltered_strangers, note_running
 from benchflow.planes.reward.hardening.verifier_dependencies import CLEAR_AWAY
-from benchflow.planes.reward.killed import explaining_kills
+from benchflow.planes.reward.inputs import find_config
+from benchflow.planes.reward.soft import ASIDE_SUFFIX, LOGS, create_directories, restore_directories
 from benchflow.planes.reward.soft import ENV as SOFT_ENV
-from benchflow.planes.reward.soft import KEPT, LOGS, clear_room, make_room
 from benchflow.planes.reward.uploads import compare_uploads
-from benchflow.planes.reward.verifier_end import RUN, TAIL, check_end, doubts_of, output_tail, read_result
+from benchflow.planes.reward.verifier_end import (
+    RUN,
+    TAIL,
+    check_end,
+    explain_kills,
+    read_doubts,
+    read_output_tail,
+    read_result,
+)
 from benchflow.planes.sandbox.sandbox_memory import KillNote
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
@@ -117,7 +131,7 @@ class ScriptVerifier:
     is_lenient: bool = False
     """Whether its reward files are read leniently."""
 
-    def directory(self, sandbox: Sandbox) -> str:
+    def get_directory(self, sandbox: Sandbox) -> str:
         """Return the directory of the sandbox in which the verifier starts."""
         if self._declared_command is not None or self.config.workdir == "verifier":
             return self.target
@@ -130,7 +144,7 @@ class ScriptVerifier:
         if strategy is None:
             return None
         if strategy.type == "reward-kit":
-            return kit.kit_command(self._program)
+            return kit.format_command(self._program)
         # The shell falls back to itself for a script without a shebang, which execve alone refuses.
         return f"exec ./{_SCRIPT}" if strategy.command == f"./{_SCRIPT}" else strategy.command
 
@@ -140,7 +154,7 @@ class ScriptVerifier:
         strategy = self.document.strategy if self.document else None
         if strategy is None or strategy.type != "reward-kit":
             return f"{self.target}/{_SCRIPT}"
-        return posixpath.join(self._place(strategy.root or "."), strategy.entrypoint or "reward.py")
+        return posixpath.join(self._resolve_path(strategy.root or "."), strategy.entrypoint or "reward.py")
 
     @property
     def _programs(self) -> set[str]:
@@ -148,7 +162,7 @@ class ScriptVerifier:
         words = re.findall(r"[\w./-]+", self._declared_command or "")
         return {self._program, *(posixpath.normpath(posixpath.join(self.target, word)) for word in words)}
 
-    def alone(self, env: dict[str, str], room: Callable[[], HardeningBaseline | None]) -> ScriptVerifier:
+    def isolate(self, env: dict[str, str], room: Callable[[], HardeningBaseline | None]) -> ScriptVerifier:
         """Return the verifier for a clean room, where no process is ended and no `collect` command is run.
 
         The output of those commands came with the agent's work.
@@ -158,14 +172,12 @@ class ScriptVerifier:
             room: Returns that sandbox's baseline, since its image may be another than the agent's. Not used, so that
                 nothing is pinned there either, if the agent's sandbox has no baseline.
         """
-        room_of = room if self.baseline else None
         # The verifier's own sandbox table may move the workspace.
         own = self.config.sandbox
         in_root = own.works_in_root if own and own.workdir else self.starts_in_root
         config = self.config.model_copy(update={"collect": []})
         alone = replace(self, config=config, trusted=True, env=env, kills=None, baseline=None, worked_in=self.baseline)
-        alone = replace(alone, room=room_of)
-        return replace(alone, starts_in_root=in_root)
+        return replace(alone, room=room if self.baseline else None, starts_in_root=in_root)
 
     @property
     def _pinned_by(self) -> HardeningBaseline | None:
@@ -186,18 +198,18 @@ class ScriptVerifier:
         outcome = await self._execute(sandbox)
         if self.config.hardening.kill_processes and not self.trusted:
             # The tested code has left them, and they may have changed the reward file since.
-            left = await unaltered_strangers(sandbox)
-            self.report([told_running(process, "after the verifier") for process in left])
+            left = await list_unaltered_strangers(sandbox)
+            self.report([note_running(process, "after the verifier") for process in left])
         if self.config.hardening.verify_tools:
             self.report(await compare_uploads(sandbox, self.sources, self.target, self._programs))
         use = await sandbox.memory_use()
         await self._fetch(sandbox, logs)
-        self.report(doubts_of(logs))
-        with explaining_kills(use, self.kills, outcome.return_code, self._program, output_tail(logs)) as warnings:
-            result = self._result(sandbox, logs, outcome, notes)
+        self.report(read_doubts(logs))
+        with explain_kills(use, self.kills, outcome.return_code, self._program, read_output_tail(logs)) as warnings:
+            result = self._read_result(sandbox, logs, outcome, notes)
         return result.model_copy(update={"warnings": [*result.warnings, *warnings]})
 
-    async def soft(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
+    async def run_soft(self, sandbox: Sandbox, logs: Path) -> VerifyResult:
         """Score the sandbox between an agent's turns: no process is killed, and the verifier's files are removed.
 
         While it runs, only its user and root can read its files. Changes that it makes to the workspace stay. `collect`
@@ -207,17 +219,17 @@ class ScriptVerifier:
         """
         # Not in `logs`, to which the sandbox's files are downloaded.
         end = logs.with_name(f"{logs.name}-{_SOFT_END}")
-        room = (sandbox, self.target, self._user, self._own_files())
+        room = (sandbox, self.target, self._user, self._list_own_files())
         if not end.exists():
             if not await sandbox.was_started(self.key):
-                await make_room(*room)
-                await self._bring(sandbox, self.user)
+                await create_directories(*room)
+                await self._upload(sandbox, self.user)
             outcome = await self._execute(sandbox, SOFT_ENV)
             await self._fetch(sandbox, logs)
             kept = {"stdout": outcome.stdout[-100:], "stderr": outcome.stderr[-100:]}
             write_atomic(end, outcome.model_copy(update=kept).model_dump_json().encode())
-        await clear_room(*room)
-        return self._result(sandbox, logs, SandboxExecResult.model_validate_json(end.read_bytes()), [])
+        await restore_directories(*room)
+        return self._read_result(sandbox, logs, SandboxExecResult.model_validate_json(end.read_bytes()), [])
 
     # --- preparation -------------------------------------------------------------------------------------
 
@@ -230,7 +242,7 @@ class ScriptVerifier:
         if not await self.has_settled(sandbox):
             await self.end_agent(sandbox)
         commands = enumerate(self.config.collect)
-        return [note for index, command in commands if (note := await self._run_before(sandbox, command, index, logs))]
+        return [note for index, command in commands if (note := await self._run_collect(sandbox, command, index, logs))]
 
     async def end_agent(self, sandbox: Sandbox) -> None:
         """Kill the agent's processes, unless the task or `trusted` lets them stay, or hardening has killed them."""
@@ -244,7 +256,7 @@ class ScriptVerifier:
                 return True
         return False
 
-    async def _run_before(self, sandbox: Sandbox, command: CollectCommand, index: int, logs: Path) -> str | None:
+    async def _run_collect(self, sandbox: Sandbox, command: CollectCommand, index: int, logs: Path) -> str | None:
         """Run one command of `verifier.collect`; return a warning if it failed, else None."""
         key = f"verifier.collect[{index}]"
         result = await sandbox.exec_once(
@@ -263,17 +275,17 @@ class ScriptVerifier:
 
     async def prepare(self, sandbox: Sandbox) -> None:
         """Make the verifier's directories and upload its files. Raise `VerifierError` if the sandbox refuses."""
-        aside = [f"{path}{KEPT}{part}" for path in (self.target, "/tests", LOGS) for part in ("", ".new")]
+        aside = [f"{path}{ASIDE_SUFFIX}{part}" for path in (self.target, "/tests", LOGS) for part in ("", ".new")]
         fresh = self.config.hardening.fresh_logs
-        gone = aside + (self._own_files() if fresh else [])
+        gone = aside + (self._list_own_files() if fresh else [])
         result = await sandbox.control(_PREPARE, self.target, self._user, "yes" if fresh else "", *gone)
         if result.return_code != 0:
             raise VerifierError("the sandbox could not be made ready for the verifier", log_tail=result.stderr[-TAIL:])
-        await self._bring(sandbox, None)
+        await self._upload(sandbox, None)
         # As root, which owns the file: the verifier's user could not.
         await sandbox.control('chmod +x -- "$1" 2>/dev/null || :', f"{self.target}/{_SCRIPT}")
 
-    async def _bring(self, sandbox: Sandbox, user: str | int | None) -> None:
+    async def _upload(self, sandbox: Sandbox, user: str | int | None) -> None:
         """Upload the verifier, its evidence, the pytest plugins and a kit's manifest, owned by a user (None: root)."""
         for source in self.sources:
             await sandbox.upload(source, self.target, user=user)
@@ -281,16 +293,16 @@ class ScriptVerifier:
             await sandbox.upload(self.evidence, EVIDENCE, user=user)
         if (baseline := self._pinned_by) is not None and self.config.hardening.pin_environment:
             # The modules' owners were determined in the sandbox in which the agent worked.
-            own = own_modules(self.worked_in or baseline) if self.config.hardening.standard_library else None
+            own = list_own_modules(self.worked_in or baseline) if self.config.hardening.standard_library else None
             await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.user, own=own)
-        if self.document is not None and (env := self._kit_env()):
-            told = kit.kit_manifest(self.document, env, self.rubrics)
+        if self.document is not None and (env := self._make_kit_env()):
+            told = kit.format_manifest(self.document, env, self.rubrics)
             await sandbox.write_file(kit.MANIFEST, told, user=user)
 
-    async def leave(self, sandbox: Sandbox) -> None:
+    async def remove_files(self, sandbox: Sandbox) -> None:
         """Remove the verifier's files and resume schedulers (cron) that were stopped, before the next step's agent."""
-        script = f'rm -rf -- "$@"; if [ -h /tests ]; then rm -f /tests; fi\n{signal_schedulers("CONT")}'
-        await sandbox.control(script, self.target, LOGS, *self._own_files())
+        script = f'rm -rf -- "$@"; if [ -h /tests ]; then rm -f /tests; fi\n{format_scheduler_signal("CONT")}'
+        await sandbox.control(script, self.target, LOGS, *self._list_own_files())
 
     # --- run ---------------------------------------------------------------------------------------------
 
@@ -303,24 +315,30 @@ class ScriptVerifier:
         return await sandbox.exec_once(
             self.key,
             ["sh", "-c", RUN.format(script=script, command=command, output=OUTPUT, rewards=rewards)],
-            env={EVIDENCE_VARIABLE: EVIDENCE, **self._kit_env(), **(env or {}), **self.pinned(sandbox), **self.env},
-            cwd=self.directory(sandbox),
+            env={
+                EVIDENCE_VARIABLE: EVIDENCE,
+                **self._make_kit_env(),
+                **(env or {}),
+                **self.pin_env(sandbox),
+                **self.env,
+            },
+            cwd=self.get_directory(sandbox),
             user=self.user,
             timeout=self.config.timeout_sec,
         )
 
-    def pinned(self, sandbox: Sandbox) -> dict[str, str]:
+    def pin_env(self, sandbox: Sandbox) -> dict[str, str]:
         """Return the variables that shield the verifier's processes from the agent's files; none without a baseline."""
         if (baseline := self._pinned_by) is None:
             return {}
-        return verifier_env(baseline, self.config, target=self.target, workspace=sandbox.ref.workdir)
+        return make_verifier_env(baseline, self.config, target=self.target, workspace=sandbox.ref.workdir)
 
-    def _kit_env(self) -> dict[str, str]:
+    def _make_kit_env(self) -> dict[str, str]:
         if self.document is None or self.document.strategy.type != "reward-kit":
             return {}
         strategy = self.document.strategy
-        criteria = self._place(strategy.criteria) if strategy.criteria else None
-        return kit.kit_env(self.target, self._place(strategy.root or "."), criteria, self.document)
+        criteria = self._resolve_path(strategy.criteria) if strategy.criteria else None
+        return kit.make_env(self.target, self._resolve_path(strategy.root or "."), criteria, self.document)
 
     @property
     def user(self) -> str | int | None:
@@ -337,7 +355,7 @@ class ScriptVerifier:
     def _user(self) -> str:
         return "root" if self.user is None else str(self.user)
 
-    def _place(self, path: str) -> str:
+    def _resolve_path(self, path: str) -> str:
         """Return the path in the sandbox of a path in the document, relative to the verifier's or task's directory."""
         own, _, inner = path.removeprefix("./").partition("/")
         if inner and not any((source / path).exists() for source in self.sources):
@@ -346,13 +364,13 @@ class ScriptVerifier:
 
     # --- result ------------------------------------------------------------------------------------------
 
-    def _result(self, sandbox: Sandbox, logs: Path, outcome: SandboxExecResult, notes: list[str]) -> VerifyResult:
+    def _read_result(self, sandbox: Sandbox, logs: Path, outcome: SandboxExecResult, notes: list[str]) -> VerifyResult:
         check_end(
             outcome,
             logs,
             self.config,
             program=self._program,
-            directory=self.directory(sandbox),
+            directory=self.get_directory(sandbox),
             is_pinned=self._pinned_by is not None,
         )
         result = read_result(
@@ -370,7 +388,7 @@ class ScriptVerifier:
         """Download the verifier's files to `logs` and redact secrets. Raise `VerifierError` if they cannot be read."""
         with storage_errors(logs):
             logs.mkdir(parents=True, exist_ok=True)
-        declared = self._declared_outside()
+        declared = self._list_declared_outside()
         try:
             with ConfinedDirectory(logs) as directory:
                 for old in {"reward.txt", "reward.json", *declared.values()}:
@@ -395,7 +413,7 @@ class ScriptVerifier:
                 remedy="write few regular files, of some megabytes, to /logs/verifier",
             ) from error
 
-    def _declared_outside(self) -> dict[str, str]:
+    def _list_declared_outside(self) -> dict[str, str]:
         """Return the declared outputs that are not at their default paths, with their names in the results."""
         outputs = self.document.outputs if self.document else VerifierOutputs()
         names = {outputs.reward_text: "reward.txt", outputs.reward_json: "reward.json"}
@@ -403,28 +421,13 @@ class ScriptVerifier:
             names[outputs.details_json] = posixpath.basename(kit.DETAILS)
         return {path: name for path, name in names.items() if path != f"{LOGS}/{name}"}
 
-    def _own_files(self) -> list[str]:
+    def _list_own_files(self) -> list[str]:
         """Return the files outside of its directories that must not exist before it runs."""
         pinned_by = self._pinned_by
-        return [*self._declared_outside(), *(files_of(pinned_by) if pinned_by is not None else [])]
+        return [*self._list_declared_outside(), *(list_plugin_files(pinned_by) if pinned_by is not None else [])]
 
 
-def config_of(task: Task, step: str | None) -> VerifierConfig:
-    """Return a step's verifier configuration (None: the only step). Raise `VerifierError` for an unknown step."""
-    if step is None:
-        return task.verifier
-    for one in task.steps:
-        if one.name == step:
-            return one.verifier
-    raise VerifierError(
-        f"the task has no step {step!r}",
-        file=task.config_file,
-        key="steps",
-        remedy="score by a task with the steps that were run",
-    )
-
-
-def verifier_of(
+def make_verifier(
     task: Task, directory: Path, step: str | None, *, has_workdir: bool = True, **how: Any
 ) -> ScriptVerifier:
     """Return a task's verifier for a step (None: the only one), in the task's directory.
@@ -436,7 +439,7 @@ def verifier_of(
     sources = [source for source in (task.verifier_dir, own) if source is not None]
     assert sources  # a task without a verifier is refused when it is read
     return ScriptVerifier(
-        config=config_of(task, step),
+        config=find_config(task, step),
         document=task.verifier_document,
         sources=[directory / source for source in sources],
         target="/tests" if Path(sources[-1]).name == "tests" else "/verifier",

@@ -18,9 +18,9 @@ from benchflow.confined import ConfinedDirectory, ConfinedPath, Opener, open_by_
 from benchflow.errors import StoreError, TaskError, UnsafePathError
 from benchflow.hosting.portable import _pack_record
 from benchflow.paths import RolloutPaths
-from benchflow.planes.reward.evidence import _size
-from benchflow.planes.reward.judge import documents_below
-from benchflow.planes.reward.judge.documents import shown
+from benchflow.planes.reward.evidence import _measure_size
+from benchflow.planes.reward.judge import list_documents
+from benchflow.planes.reward.judge.documents import format_document
 from benchflow.secrets import Redactor
 from benchflow.tasks import digest_tree, write_pack
 
@@ -130,7 +130,7 @@ def read_pack(directory: ConfinedDirectory, write: Callable[[Path], object]) -> 
 
 
 def show_documents(directory: ConfinedDirectory) -> list[str]:
-    return [shown(document) for document in documents_below(ConfinedPath(directory.path))]
+    return [format_document(document) for document in list_documents(ConfinedPath(directory.path))]
 
 
 def make_and_close(directory: ConfinedDirectory, name: str) -> None:
@@ -169,7 +169,7 @@ USES: dict[str, Callable[[ConfinedDirectory], Any]] = {
     "pack": lambda d: read_pack(d, lambda target: write_pack(d.path, target)),
     "record": lambda d: read_pack(d, lambda target: _pack_record(target, RolloutPaths(d.path), "")),
     "documents": show_documents,
-    "size": lambda d: _size(ConfinedPath(d.path, "d/x")),
+    "size": lambda d: _measure_size(ConfinedPath(d.path, "d/x")),
     "later": lambda d: ConfinedPath(d.path, "d/x/canary").read(1000),
 }
 TRIES = [100, pytest.param(1_000, marks=pytest.mark.long), pytest.param(10_000, marks=pytest.mark.soak)]

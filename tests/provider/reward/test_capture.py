@@ -20,7 +20,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, Task
 from benchflow.contracts.verifier import JudgeConfig, VerifierConfig, VerifierDocument
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.evidence import inputs_of, keep_artifacts, keep_inputs, keep_workspace
+from benchflow.planes.reward.evidence import list_inputs, store_artifacts, store_inputs, store_workspace
 from benchflow.planes.reward.placement import put_work, put_workspace
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start
 from benchflow.testing.waiting import until
@@ -64,7 +64,7 @@ class Moving:
         if not isinstance(self, TestMovingByBusybox):  # it has no Python
             await sh(first, "cd /srv/work && python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'")
             await sh(first, "touch -d '2001-02-03 04:05:06' /srv/work")
-        assert await keep_workspace(first, tmp_path, limit_bytes=4 * MIB) == []
+        assert await store_workspace(first, tmp_path, limit_bytes=4 * MIB) == []
         await script(second, "cd /srv/work && mkdir -p .old old && echo x >old/x && ln -s / root && touch ..two")
         await put_workspace(second, tmp_path / "workspace.tar")
         assert await script(second, LISTING, "/srv/work") == before
@@ -99,32 +99,32 @@ class TestKeeping(Moving, InLocal):
     async def test_a_workspace_that_is_too_large_is_given_up_and_stays_so(self, own: Sandbox, tmp_path: Path) -> None:
         said = "the workspace is larger than 1048576 bytes: it is not kept"
         await sh(own, f"truncate -s 100G {own.ref.workdir}/large")
-        assert await keep_workspace(own, tmp_path, limit_bytes=MIB) == [said]
+        assert await store_workspace(own, tmp_path, limit_bytes=MIB) == [said]
         await sh(own, f"rm {own.ref.workdir}/large")
-        assert await keep_workspace(own, tmp_path, limit_bytes=MIB) == [said]
+        assert await store_workspace(own, tmp_path, limit_bytes=MIB) == [said]
         assert [path.name for path in tmp_path.iterdir()] == ["workspace.json"]
 
     async def test_a_workspace_is_kept_once(self, own: Sandbox, tmp_path: Path) -> None:
         await sh(own, f"echo 1 >{own.ref.workdir}/a")
-        assert await keep_workspace(own, tmp_path, limit_bytes=MIB) == []
+        assert await store_workspace(own, tmp_path, limit_bytes=MIB) == []
         kept = (tmp_path / "workspace.tar").read_bytes()
         await sh(own, f"echo 2 >{own.ref.workdir}/a")
-        assert await keep_workspace(own, tmp_path, limit_bytes=MIB) == []
+        assert await store_workspace(own, tmp_path, limit_bytes=MIB) == []
         assert (tmp_path / "workspace.tar").read_bytes() == kept
 
     async def test_whoever_keeps_it_may_be_stopped_in_the_middle(self, own: Sandbox, tmp_path: Path) -> None:
         await sh(own, f"head -c 50000000 /dev/zero >{own.ref.workdir}/a")
-        keeping = asyncio.create_task(keep_workspace(own, tmp_path, limit_bytes=100 * MIB))
+        keeping = asyncio.create_task(store_workspace(own, tmp_path, limit_bytes=100 * MIB))
         await until(lambda: any(path.stat().st_size for path in tmp_path.glob(".workspace-*")), every=0.001)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         assert list(tmp_path.iterdir()) == []
-        assert await keep_workspace(own, tmp_path, limit_bytes=100 * MIB) == []
+        assert await store_workspace(own, tmp_path, limit_bytes=100 * MIB) == []
         with tarfile.open(tmp_path / "workspace.tar") as archive:
             assert {member.name: member.size for member in archive if member.isfile()} == {"./a": 50_000_000}
 
     async def test_a_workspace_that_is_everything_is_not_kept(self, start: Start, tmp_path: Path) -> None:
-        [said] = await keep_workspace(await start(workdir="/"), tmp_path, limit_bytes=MIB)
+        [said] = await store_workspace(await start(workdir="/"), tmp_path, limit_bytes=MIB)
         assert "the whole file system" in said
 
     async def test_an_archive_of_an_agents_reaches_nothing_but_the_workspace(
@@ -165,8 +165,8 @@ class TestKeeping(Moving, InLocal):
         )
         await sh(first, "mkdir -p /opt/room/deep /opt/other && echo a | tee /opt/room/lone >/opt/room/deep/in")
         declared = [ArtifactSpec(source=path) for path in ("/opt/room/lone", "/opt/room/deep/in", "/opt/other")]
-        assert await keep_workspace(first, tmp_path, limit_bytes=MIB) == []
-        assert await keep_artifacts(first, declared, tmp_path, limit_bytes=MIB) == []
+        assert await store_workspace(first, tmp_path, limit_bytes=MIB) == []
+        assert await store_artifacts(first, declared, tmp_path, limit_bytes=MIB) == []
         await sh(second, "echo image >/opt/room/old")
         await put_work(second, tmp_path / "workspace.tar", tmp_path)
         found = await sh(second, "cd /opt && find room other ! -type d | sort; cat room/kept room/lone room/deep/in")
@@ -180,8 +180,8 @@ class TestKeeping(Moving, InLocal):
     ) -> None:
         first, second = await start(workdir="/srv/work"), await start(workdir="/srv/out/room")
         await sh(first, "echo w >/srv/work/kept; mkdir -p /srv/out/room; cd /srv/out; echo a | tee around >room/left")
-        assert await keep_workspace(first, tmp_path, limit_bytes=MIB) == []
-        assert await keep_artifacts(first, [ArtifactSpec(source="/srv/out")], tmp_path, limit_bytes=MIB) == []
+        assert await store_workspace(first, tmp_path, limit_bytes=MIB) == []
+        assert await store_artifacts(first, [ArtifactSpec(source="/srv/out")], tmp_path, limit_bytes=MIB) == []
         await put_work(second, tmp_path / "workspace.tar", tmp_path)
         assert await sh(second, "cd /srv/out && find around room | sort | tr '\\n' ' '") == "around room room/kept "
 
@@ -196,7 +196,7 @@ class TestKeeping(Moving, InLocal):
         await sh(own, "ln -s /etc/passwd /srv/out/sub/passwd && ln -s b /srv/out/sub/link && echo c >/srv/c")
         paths = ["/srv/out/a", "/srv/out", "/srv/out/../c", "/srv/none"]
         for _ in range(2):
-            notes = await keep_inputs(own, paths, tmp_path, limit_bytes=MIB)
+            notes = await store_inputs(own, paths, tmp_path, limit_bytes=MIB)
             assert notes == ["/srv/none is not there: it cannot be scored by"]
             await sh(own, "echo changed | tee /srv/out/a /srv/c >/srv/none")
         kept = {str(path.relative_to(tmp_path)) for path in (tmp_path / "inputs").rglob("*") if not path.is_dir()}
@@ -206,7 +206,7 @@ class TestKeeping(Moving, InLocal):
     async def test_inputs_beyond_the_limit_and_what_is_no_file_are_warnings(self, own: Sandbox, tmp_path: Path) -> None:
         await sh(own, "cd /srv && head -c 600 /dev/zero | tee a b >c && mkfifo pipe && truncate -s 100G huge")
         paths = ["/srv/a", "/srv/b", "/srv/huge", "/srv/pipe", "/"]
-        notes = await keep_inputs(own, paths, tmp_path, limit_bytes=1000)
+        notes = await store_inputs(own, paths, tmp_path, limit_bytes=1000)
         assert notes == [
             "/srv/b is larger than the 400 bytes that may still be kept: it is not",
             "/srv/huge is larger than the 400 bytes that may still be kept: it is not",
@@ -226,20 +226,20 @@ def document(strategy: dict[str, Any]) -> VerifierDocument:
 
 def test_what_scorers_read_of_the_sandbox_is_known_from_the_task() -> None:
     plain = VerifierConfig()
-    assert inputs_of(task(), plain, None) == []
+    assert list_inputs(task(), plain, None) == []
     judged = {"type": "llm-judge", "rubric": "r.toml"}
-    assert inputs_of(task(verifier_document=document(judged)), plain, None) == ["/app"]
+    assert list_inputs(task(verifier_document=document(judged)), plain, None) == ["/app"]
     judged["input_dir"] = "/app/out"
-    assert inputs_of(task(verifier_document=document(judged)), plain, None) == ["/app/out"]
+    assert list_inputs(task(verifier_document=document(judged)), plain, None) == ["/app/out"]
     inputs = ["/a", "trajectory/acp_trajectory.jsonl", "/b", "/a"]
     role = {"type": "agent-judge", "role": "r", "isolation": "verifier-only", "inputs": inputs}
-    assert inputs_of(task(verifier_document=document(role)), plain, None) == ["/a", "/b"]
+    assert list_inputs(task(verifier_document=document(role)), plain, None) == ["/a", "/b"]
     split = VerifierConfig(type="llm-judge", judge=JudgeConfig(input_dir="/work"))
-    assert inputs_of(task(), split, "one") == ["/work"]
+    assert list_inputs(task(), split, "one") == ["/work"]
 
 
 def test_reward_functions_say_what_they_read() -> None:
     rows = [{"expected": "x", "path": "answer.txt"}, {"expected": "x", "path": "/srv/a"}, {"expected": "x"}]
     funcs = [RewardFuncSpec(type="string-match", name=f"f{n}", options=row) for n, row in enumerate(rows)]
-    found = inputs_of(task(reward=RewardTable(funcs=funcs)), VerifierConfig(), None, workspace="/app")
+    found = list_inputs(task(reward=RewardTable(funcs=funcs)), VerifierConfig(), None, workspace="/app")
     assert found == ["/app/answer.txt", "/srv/a"]

@@ -11,10 +11,10 @@ from benchflow.contracts.reward import HardeningReport
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig, VerifierConfig
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline, verifier_env
+from benchflow.planes.reward.hardening import HardeningBaseline, harden, make_verifier_env, take_baseline
 from benchflow.planes.reward.hardening.hardening_record import HardeningRecord
-from benchflow.planes.reward.hardening.pytest_guard import PLUGIN
 from benchflow.planes.reward.hardening.survey import take_survey
+from benchflow.planes.reward.hardening.verifier_environment import PLUGIN
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start, leave, nap, napping
 
 NOTHING = HardeningConfig.model_validate(dict.fromkeys(HardeningConfig.model_fields, False))
@@ -326,7 +326,7 @@ class Hardening(HardeningInBrief):
             await leave(own, length := nap())
             config = HardeningConfig.model_validate({item: False})
             report, found = await hardened(own, baseline, config)
-            held = verifier_env(baseline, VerifierConfig(hardening=config), target="/tests", workspace=ws)
+            held = make_verifier_env(baseline, VerifierConfig(hardening=config), target="/tests", workspace=ws)
             left = set((await sh(own, LEFT.format(ws=ws))).split())
             left |= {"kill_processes"} if await napping(own, length) else set()
             left |= {"pin_environment"} if not held else set()

@@ -12,7 +12,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig
 from benchflow.errors import VerifierMemoryError
 from benchflow.planes.reward.hardening import harden, take_baseline
-from benchflow.planes.reward.hardening.strangers import without_memory_kills
+from benchflow.planes.reward.hardening.strangers import refuse_memory_kills
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import Start, asleep, leave, nap, napping
 from benchflow.testing.waiting import until
 
@@ -91,10 +91,10 @@ class HardeningOfProcesses:
         # Kills of before don't count.
         hog = ["python3", "-c", "x = b'x' * 200_000_000"]
         assert (await sandbox.exec(hog)).return_code == 137
-        async with without_memory_kills(sandbox):
+        async with refuse_memory_kills(sandbox):
             await sandbox.exec(["true"])
         with pytest.raises(VerifierMemoryError, match="made ready for the verifier"):
-            async with without_memory_kills(sandbox):
+            async with refuse_memory_kills(sandbox):
                 await sandbox.exec(hog)
 
 

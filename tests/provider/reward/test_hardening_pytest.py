@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 from benchflow.contracts.verifier import VerifierConfig
-from benchflow.planes.reward.hardening import HardeningBaseline, misses_plugin, verifier_env
-from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
+from benchflow.planes.reward.hardening import HardeningBaseline, is_plugin_missing, make_verifier_env
 from benchflow.planes.reward.hardening.verifier_dependencies import SHADOWED
-from benchflow.planes.reward.hardening.verifier_environment import PLUGINS
+from benchflow.planes.reward.hardening.verifier_environment import PLUGIN, PLUGINS, make_plugin_source
 from benchflow.testing.waiting import until
 
 
@@ -36,7 +35,7 @@ def test_plugins_of_the_image_of_the_task_and_of_the_verifier_are_loaded(tmp_pat
 
     def is_placed() -> bool:
         """As in a sandbox, after the agent has ended: by the clock of files, whose ticks are long."""
-        plugin.write_text(plugin_source(baseline, ["named"]))
+        plugin.write_text(make_plugin_source(baseline, ["named"]))
         return plugin.stat().st_ctime > max(path.stat().st_ctime for path in site.iterdir())
 
     asyncio.run(until(is_placed))
@@ -44,7 +43,7 @@ def test_plugins_of_the_image_of_the_task_and_of_the_verifier_are_loaded(tmp_pat
     (app / "pytest.ini").write_text("[pytest]\naddopts = --unknown-option\n")
     (tmp_path / "conftest.py").write_text("raise SystemExit('the conftest above the tests was read')\n")
     (tests / "test_it.py").write_text("def test_it(): pass\n")
-    env = verifier_env(baseline, VerifierConfig(), target=str(tests), workspace=str(app))
+    env = make_verifier_env(baseline, VerifierConfig(), target=str(tests), workspace=str(app))
     env["PYTHONPATH"] = env["PYTHONPATH"].replace(PLUGINS, f"{own}:{site}")
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", str(tests)],
@@ -71,7 +70,7 @@ def test_a_python_that_does_not_find_the_plugin_says_so(tmp_path: Path) -> None:
         check=False,
         timeout=300,
     )
-    assert ran.returncode != 0 and misses_plugin(ran.stdout + ran.stderr)
+    assert ran.returncode != 0 and is_plugin_missing(ran.stdout + ran.stderr)
 
 
 IMPORTED = """

@@ -16,8 +16,8 @@ import pytest
 
 from benchflow.contracts.reward import JudgeQuestion, JudgeScale, JudgeSettings
 from benchflow.errors import JudgeError
-from benchflow.planes.reward.judge import ModelJudge, credential_of, require_library
-from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.judge import ModelJudge, find_credential, require_library
+from benchflow.planes.reward.judge.model_judge import JudgeByKey
 from benchflow.testing.scripted_model import ScriptedModel
 
 KEY = "canary-key-that-nobody-may-read"
@@ -369,9 +369,9 @@ async def test_what_is_asked_for_wins_over_what_a_rubric_names(tmp_path: Path) -
 
 
 def test_the_key_is_in_the_providers_variable_or_in_the_one_that_is_named() -> None:
-    assert credential_of(JudgeSettings(model="anthropic/m")) == "ANTHROPIC_API_KEY"
-    assert credential_of(JudgeSettings(), "openai/m") == "OPENAI_API_KEY"
-    assert credential_of(JudgeSettings(model="openai/m", credential="MINE")) == "MINE"
+    assert find_credential(JudgeSettings(model="anthropic/m")) == "ANTHROPIC_API_KEY"
+    assert find_credential(JudgeSettings(), "openai/m") == "OPENAI_API_KEY"
+    assert find_credential(JudgeSettings(model="openai/m", credential="MINE")) == "MINE"
 
 
 async def test_each_provider_is_sent_its_own_key(tmp_path: Path) -> None:

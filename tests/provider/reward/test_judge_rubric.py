@@ -11,8 +11,15 @@ import pytest
 
 from benchflow.contracts.reward import Criterion, JudgeRubric, JudgeSettings, VerifyResult
 from benchflow.errors import JudgeError
-from benchflow.planes.reward.judge import JudgedDocument, Material, ModelJudge, brief, judge_as_role, judge_rubric
-from benchflow.planes.reward.judge.criteria import normalised
+from benchflow.planes.reward.judge import (
+    JudgedDocument,
+    Material,
+    ModelJudge,
+    cut_reasoning,
+    judge_as_role,
+    judge_rubric,
+)
+from benchflow.planes.reward.judge.criteria import normalise_score
 from benchflow.testing.scripted_model import ScriptedModel
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -201,9 +208,9 @@ async def test_a_role_gives_one_score(tmp_path: Path) -> None:
 )
 def test_scores_become_numbers_from_0_to_1(criterion: dict[str, Any], score: float, value: float) -> None:
     made = Criterion.model_validate({"id": "c", "description": "d"} | criterion)
-    assert normalised(made, score) == value
+    assert normalise_score(made, score) == value
 
 
 def test_long_reasoning_is_cut_in_events() -> None:
-    assert brief("short") == "short"
-    assert len(brief("x" * 9999)) == 500 and brief("x" * 9999).endswith("…")
+    assert cut_reasoning("short") == "short"
+    assert len(cut_reasoning("x" * 9999)) == 500 and cut_reasoning("x" * 9999).endswith("…")

@@ -33,7 +33,7 @@ class Killed:
         own = verifier(tmp_path / "v", {"test.sh": f"{WRITE}kill -9 $$"}, key="soft-killed", target="/verifier")
         for _ in range(2):
             with pytest.raises(VerifierError, match="the verifier was killed"):
-                await own.soft(sandbox, tmp_path / "logs")
+                await own.run_soft(sandbox, tmp_path / "logs")
 
     @pytest.mark.parametrize(
         ("script", "warned"),

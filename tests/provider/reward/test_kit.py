@@ -12,7 +12,7 @@ from support.verified_sandboxes import InDocker, InLocal, sh, verifier
 from benchflow.contracts.reward import AggregatePolicy, JudgeRubric, VerifyResult
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardFileError, RewardMissingError, VerifierTimeoutError
-from benchflow.planes.reward.kit import check_criteria, criteria_policy
+from benchflow.planes.reward.kit import check_criteria, make_policy
 
 RUBRIC = JudgeRubric.model_validate(
     {
@@ -142,4 +142,4 @@ def test_a_policy_of_the_document_goes_before_the_weights_of_the_criteria(tmp_pa
     declared = {"aggregate_policy": {"method": "all_pass", "weights": {"right": 1}, "threshold": 0.2}}
     document = kit(tmp_path, {}, outputs=declared).document
     assert document is not None
-    assert criteria_policy(document, RUBRIC) == AggregatePolicy(method="all_pass", weights={"right": 1}, threshold=0.2)
+    assert make_policy(document, RUBRIC) == AggregatePolicy(method="all_pass", weights={"right": 1}, threshold=0.2)

@@ -11,7 +11,7 @@ import pytest
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardFuncError, VerifierError
-from benchflow.planes.reward.memory import MemoryCapture, capture_memory, keep_memory, read_memory
+from benchflow.planes.reward.memory import MemoryCapture, capture_memory, read_memory, store_memory
 from benchflow.planes.reward.memory.memory_capture import LIST_LIMIT, TEXT_LIMIT, TEXTS_LIMIT
 from benchflow.planes.sandbox.local.local_images import BARE
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, Start
@@ -137,8 +137,8 @@ class TestOnThisMachine(Captures):
         await sandbox.write_file(f"{room}/m.md", "the key is hunter2\n")
         before = await capture_memory(sandbox, [room], home=HOME)
         capture = await capture_memory(sandbox, [room], home=HOME, clean=lambda text: text.replace("hunter2", "[key]"))
-        keep_memory(before, tmp_path, "before")
-        assert "hunter2" not in keep_memory(capture, tmp_path, "after").read_text()
+        store_memory(before, tmp_path, "before")
+        assert "hunter2" not in store_memory(capture, tmp_path, "after").read_text()
         assert read_memory(tmp_path) == (before, capture)
         assert capture.files[f"{room}/m.md"].text == "the key is [key]\n"
 
@@ -161,9 +161,9 @@ def test_evidence_that_is_missing_or_broken_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RewardFuncError, match="was not captured before"):
         read_memory(tmp_path)
     whole = MemoryCapture(home="/root", workspace="/app", directories=())
-    keep_memory(whole, tmp_path, "before")
+    store_memory(whole, tmp_path, "before")
     with pytest.raises(RewardFuncError, match="was not captured after"):
         read_memory(tmp_path)
-    keep_memory(whole, tmp_path, "after").write_text('{"home": 1}')
+    store_memory(whole, tmp_path, "after").write_text('{"home": 1}')
     with pytest.raises(RewardFuncError, match="is no capture"):
         read_memory(tmp_path)

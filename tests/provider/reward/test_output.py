@@ -21,11 +21,11 @@ from benchflow.contracts.reward import (
 )
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import JudgeError, RewardFuncError, VerifierError, VerifierTimeoutError
-from benchflow.planes.reward.evidence import keep_inputs
+from benchflow.planes.reward.evidence import store_inputs
 from benchflow.planes.reward.judge import ModelJudge
-from benchflow.planes.reward.judge.by_key import JudgeByKey
+from benchflow.planes.reward.judge.model_judge import JudgeByKey
 from benchflow.planes.reward.output import (
-    MOST_TEXT,
+    MAX_TEXT,
     CodeExecRewardFunc,
     ModelJudgeRewardFunc,
     StringMatchRewardFunc,
@@ -111,7 +111,7 @@ async def test_what_an_agent_put_in_a_files_place_leads_nowhere(tmp_path: Path) 
     (tmp_path / "secret.txt").write_text("42")
     (inputs / "app/out.txt").symlink_to(tmp_path / "secret.txt")
     (inputs / "link").symlink_to(tmp_path)
-    (inputs / "app/large").write_bytes(b"4" * (MOST_TEXT + 1))
+    (inputs / "app/large").write_bytes(b"4" * (MAX_TEXT + 1))
     at = node(directory=tmp_path, evidence=tmp_path / "evidence", workspace="/app")
     for path in ("out.txt", "/link/secret.txt", "../../../secret.txt", "directory", "large"):
         with pytest.raises(RewardFuncError):
@@ -179,7 +179,7 @@ class TestInTheWorld(InLocal):
         functions = [StringMatchRewardFunc("42", path="out.txt"), StringMatchRewardFunc("42", path="none.txt")]
         wanted = [path for function in functions for path in function.sandbox_inputs(sandbox.ref.workdir)]
         evidence = tmp_path / "evidence"
-        notes = await keep_inputs(sandbox, wanted, evidence, limit_bytes=1_000_000)
+        notes = await store_inputs(sandbox, wanted, evidence, limit_bytes=1_000_000)
         assert len(notes) == 1
         at = node(directory=tmp_path, evidence=evidence, workspace=sandbox.ref.workdir)
         assert [await value(function, at) for function in functions] == [1.0, 0.0]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchflow.planes.reward.hardening import HardeningBaseline
-from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
+from benchflow.planes.reward.hardening.verifier_environment import PLUGIN, make_plugin_source
 from benchflow.testing.waiting import until
 
 TESTS = "from calc import add\n\ndef test_a(): assert add(2, 3) == 5\n\ndef test_b(): assert add(-7, 3) == -4\n"
@@ -37,7 +37,7 @@ class Run:
 
     def start(self, code: str, *args: str, tests: str = TESTS, plugins: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         baseline = HardeningBaseline(path="", directories=[], plugins=list(plugins))
-        source = plugin_source(baseline, [], str(self.root / "app"))
+        source = make_plugin_source(baseline, [], str(self.root / "app"))
         files = {"app/calc.py": code, "tests/test_it.py": tests, f"own/{PLUGIN}.py": source}
         for name, content in files.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -38,16 +38,16 @@ async def runs(sandbox: Sandbox) -> int:
 class SoftVerifying:
     async def test_it_says_what_the_verifier_says_and_leaves_nothing(self, own: Sandbox, tmp_path: Path) -> None:
         await sh(own, "mkdir -p /srv")
-        first = await soft(tmp_path / "v").soft(own, tmp_path / "soft" / "1")
+        first = await soft(tmp_path / "v").run_soft(own, tmp_path / "soft" / "1")
         await sh(own, "touch /srv/done")
-        second = await soft(tmp_path / "v", 2).soft(own, tmp_path / "soft" / "2")
+        second = await soft(tmp_path / "v", 2).run_soft(own, tmp_path / "soft" / "2")
         assert (first.reward, second.reward) == (0.0, 1.0)
         assert (tmp_path / "soft/1/test-stdout.txt").read_text() == "said test.sh 1\n"
         look = "ls -d /verifier* /tests* 2>/dev/null || ls -A /logs /logs/verifier; stat -c %a:%u /logs/verifier"
         assert await sh(own, look) == "/logs:\nagent\nartifacts\nverifier\n\n/logs/verifier:\n755:0\n"
 
     async def test_an_agent_that_is_not_root_sees_nothing_of_it(self, own: Sandbox, tmp_path: Path) -> None:
-        looking = asyncio.create_task(soft(tmp_path / "v", script=WAIT).soft(own, tmp_path / "soft"))
+        looking = asyncio.create_task(soft(tmp_path / "v", script=WAIT).run_soft(own, tmp_path / "soft"))
         await written(own, "/var/tmp/started")
         try:
             tries = "for f in /verifier /verifier/test.sh /tests/test.sh /logs/verifier /logs/verifier/reward.txt; do "
@@ -73,7 +73,7 @@ class TestSoftVerifying(SoftVerifying, InLocal):
         workspace = own.ref.workdir
         look = f"find {workspace} -printf '%p %m %u %g %T@ %C@ %i\\n' | sort"
         before = await sh(own, f"mkdir -p {workspace}/x && echo 1 >{workspace}/x/a && {look}")
-        await soft(tmp_path / "v").soft(own, tmp_path / "soft")
+        await soft(tmp_path / "v").run_soft(own, tmp_path / "soft")
         assert await napping(own, length) == [length]
         assert await sh(own, look) == before
 
@@ -82,7 +82,7 @@ class TestSoftVerifying(SoftVerifying, InLocal):
     ) -> None:
         lay = "mkdir /verifier && echo mine >/verifier/test.sh && ln -s /verifier /tests && echo 1 >/logs/verifier/mine"
         await sh(own, f"{lay}; chown -R {AGENT} /verifier")
-        assert (await soft(tmp_path / "v").soft(own, tmp_path / "soft")).reward == 0.0
+        assert (await soft(tmp_path / "v").run_soft(own, tmp_path / "soft")).reward == 0.0
         look = (
             "cat /tests/test.sh /logs/verifier/mine; stat -c %u /verifier /verifier/test.sh; ls -d /*kept* /logs/*kept*"
         )
@@ -90,19 +90,19 @@ class TestSoftVerifying(SoftVerifying, InLocal):
 
     async def test_the_same_call_again_runs_nothing_and_says_the_same(self, own: Sandbox, tmp_path: Path) -> None:
         for _ in range(2):
-            assert (await soft(tmp_path / "v").soft(own, tmp_path / "soft")).reward == 0.0
+            assert (await soft(tmp_path / "v").run_soft(own, tmp_path / "soft")).reward == 0.0
             await sh(own, "mkdir -p /srv && touch /srv/done")
         assert await runs(own) == 1
 
     async def test_a_call_that_was_given_up_in_the_middle_is_found_again(self, own: Sandbox, tmp_path: Path) -> None:
         made = soft(tmp_path / "v", script=WAIT + "echo run >>/var/tmp/runs\n")
         await sh(own, "mkdir /tests && echo mine >/tests/a")
-        looking = asyncio.create_task(made.soft(own, tmp_path / "soft"))
+        looking = asyncio.create_task(made.run_soft(own, tmp_path / "soft"))
         await written(own, "/var/tmp/started")
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
         await sh(own, "touch /var/tmp/go")
-        assert (await made.soft(own, tmp_path / "soft")).reward == 0.5
+        assert (await made.run_soft(own, tmp_path / "soft")).reward == 0.5
         assert await runs(own) == 1
         assert await sh(own, "cat /tests/a; ls -d /verifier* /*kept* 2>/dev/null || true") == "mine\n"
 
@@ -110,7 +110,7 @@ class TestSoftVerifying(SoftVerifying, InLocal):
         for file in ("/verifier", "/logs/verifier"):
             await sh(own, f"mkdir -p {file}.benchflow-kept {file} && echo secret >{file}/secret")
         await sh(own, "mkdir /tests.benchflow-kept && ln -s /verifier /tests && mkdir /verifier.benchflow-kept/was")
-        assert (await soft(tmp_path / "v").soft(own, tmp_path / "soft")).reward == 0.0
+        assert (await soft(tmp_path / "v").run_soft(own, tmp_path / "soft")).reward == 0.0
         assert (tmp_path / "soft/test-stdout.txt").read_text() == "said test.sh 1\n"
         look = "ls -A /verifier; ls -d /tests /*kept* /logs/verifier/* 2>/dev/null"
         assert await sh(own, f"{look} || true") == ""
@@ -124,7 +124,7 @@ class TestSoftVerifying(SoftVerifying, InLocal):
         made = soft(tmp_path / "v", script=script, config={"timeout_sec": 0.5} if is_slow else {})
         for _ in range(2):
             with pytest.raises(error):
-                await made.soft(own, tmp_path / "soft")
+                await made.run_soft(own, tmp_path / "soft")
         assert await sh(own, "ls -A /logs/verifier; ls -d /verifier /tests 2>/dev/null || true") == ""
 
     @pytest.mark.long
@@ -132,11 +132,11 @@ class TestSoftVerifying(SoftVerifying, InLocal):
         config = {"user": AGENT + 1}
         script = "#!/bin/sh\ncat $0 >/dev/null && id -u && echo 1 >/logs/verifier/reward.txt\n"
         made = soft(tmp_path / "v", script=script, config=config)
-        assert (await made.soft(own, tmp_path / "soft")).reward == 1.0
+        assert (await made.run_soft(own, tmp_path / "soft")).reward == 1.0
 
     async def test_the_verification_at_the_end_is_not_disturbed_by_it(self, own: Sandbox, tmp_path: Path) -> None:
         made = soft(tmp_path / "v")
-        await made.soft(own, tmp_path / "soft")
+        await made.run_soft(own, tmp_path / "soft")
         await sh(own, "mkdir -p /srv /tests.benchflow-kept/was && touch /srv/done")
         assert (await replace(made, key="verify-0").run(own, tmp_path / "logs")).reward == 1.0
         assert await runs(own) == 2

@@ -11,7 +11,7 @@ from support.verified_sandboxes import AGENT, InDocker, InLocal, sh, verifier
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig, VerifierConfig
 from benchflow.errors import VerifierError
-from benchflow.planes.reward.hardening import HardeningBaseline, harden, take_baseline, verifier_env
+from benchflow.planes.reward.hardening import HardeningBaseline, harden, make_verifier_env, take_baseline
 from benchflow.planes.reward.verify import ScriptVerifier
 
 WHERE = '#!/bin/sh\npwd; echo "$0"; ls\necho 1 >/logs/verifier/reward.txt\n'
@@ -49,7 +49,7 @@ class StartsIn:
         assert printed(tmp_path / "logs") == [own.ref.workdir, str(AGENT)]
 
     async def test_a_look_starts_there_too(self, own: Sandbox, tmp_path: Path) -> None:
-        await own_verifier(tmp_path, key="soft-1").soft(own, tmp_path / "logs")
+        await own_verifier(tmp_path, key="soft-1").run_soft(own, tmp_path / "logs")
         assert printed(tmp_path / "logs")[:2] == [own.ref.workdir, "/tests/test.sh"]
 
     async def test_the_table_may_choose_the_verifiers_directory(self, own: Sandbox, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ class StartsIn:
 
     async def test_uv_takes_no_settings_from_where_it_starts(self, own: Sandbox) -> None:
         def pinned(baseline: HardeningBaseline) -> str | None:
-            env = verifier_env(baseline, VerifierConfig(), target="/tests", workspace=own.ref.workdir)
+            env = make_verifier_env(baseline, VerifierConfig(), target="/tests", workspace=own.ref.workdir)
             return env.get("UV_NO_CONFIG")
 
         assert pinned(await take_baseline(own)) == "1"

@@ -46,7 +46,7 @@ class ActsAs:
         baseline = await take_baseline(own, agent=AGENT, default="nobody")
         looks = "#!/bin/sh\nstat -c %U:%a /tests /logs/verifier; echo 1 >/logs/verifier/reward.txt\n"
         one = verifier(tmp_path / "v", {"test.sh": looks}, baseline=baseline, key="soft-1")
-        await one.soft(own, tmp_path / "logs")
+        await one.run_soft(own, tmp_path / "logs")
         assert (tmp_path / "logs" / "test-stdout.txt").read_text().split() == ["nobody:700"] * 2
         assert await sh(own, "ls -d /tests 2>/dev/null || true") == ""
 

@@ -11,7 +11,7 @@ from support.stored_jobs import SCORE_BY_ANSWER, Past, answer, files_below, stor
 from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import ConfigError, JobConflictError, JobNotFoundError
 from benchflow.paths import JobPaths, StatePaths
-from benchflow.planes.reward.hardening import HardeningBaseline, keep_baseline
+from benchflow.planes.reward.hardening import HardeningBaseline, store_baseline
 from benchflow.rescoring import RescoredRollout, Rescoring, RescoringRequest, rescore
 from benchflow.results.summary import read_spec
 
@@ -173,7 +173,7 @@ async def test_a_verifier_is_pinned_as_it_was_and_not_where_nothing_was_known_th
     job = await store_job(tasks, jobs, past)
     [known] = job.glob("known__*")
     baseline = HardeningBaseline(path="/usr/bin:/bin", directories=["/usr/bin", "/bin"], home="/srv")
-    keep_baseline(baseline, known / "evidence")
+    store_baseline(baseline, known / "evidence")
 
     found = by_task(await rescore(job))
 

@@ -18,10 +18,10 @@ from benchflow.hosting.portable import _extract
 from benchflow.hosting.stored_judging import _lay_out
 from benchflow.planes.environment import rows
 from benchflow.planes.environment.rows import read_state
-from benchflow.planes.reward.hardening.survey import _read as read_survey
-from benchflow.planes.reward.placement import _retell
+from benchflow.planes.reward.hardening.survey import _read_archive as read_survey
+from benchflow.planes.reward.placement import _rewrite_archive
 from benchflow.planes.reward.script_reward import parse_rewards
-from benchflow.planes.reward.verifier_end import output_tail
+from benchflow.planes.reward.verifier_end import read_output_tail
 from benchflow.tasks import unpack
 
 CANARY = "the canary of this host"
@@ -108,7 +108,7 @@ def test_a_workspace_of_terabytes_is_not_expanded(tmp_path: Path) -> None:
     with pytest.raises(VerifierError, match="cannot be read"):
         _lay_out(workspace, tmp_path)
     with pytest.raises(tarfile.TarError), (tmp_path / "sink").open("wb") as sink:
-        _retell(workspace, sink, lambda name: True, False)
+        _rewrite_archive(workspace, sink, lambda name: True, False)
     assert (tmp_path / "sink").stat().st_size < 1_000_000
 
 
@@ -153,10 +153,10 @@ def test_a_verifiers_output_is_read_from_its_end_and_through_no_link(tmp_path: P
         file.truncate(10**13)
         file.seek(10**13)
         file.write(b"the end")
-    assert (output_tail(tmp_path) or "").endswith("the end")
+    assert (read_output_tail(tmp_path) or "").endswith("the end")
     (tmp_path / "test-stdout.txt").unlink()
     (tmp_path / "test-stdout.txt").symlink_to(outside / "canary")
-    assert output_tail(tmp_path) is None
+    assert read_output_tail(tmp_path) is None
 
 
 # --- a world's databases -------------------------------------------------------------------------------

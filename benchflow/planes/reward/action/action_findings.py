@@ -10,8 +10,8 @@ from typing import Any
 from benchflow.contracts.reward import RewardEvent, RolloutNode, VerifyResult
 from benchflow.planes.reward.action.tool_calls import ToolCall
 
-_MOST = 20
-_LONGEST = 200
+_MAX_LISTED = 20
+_MAX_TEXT = 200
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class ActionFinding:
     """Path of the file that it is about; None for none."""
 
     @classmethod
-    def of(cls, call: ToolCall, what: str, excerpt: str | None = None, path: str | None = None) -> ActionFinding:
+    def from_call(cls, call: ToolCall, what: str, excerpt: str | None = None, path: str | None = None) -> ActionFinding:
         """Make a finding about a call, by default with the excerpt of the call."""
         return cls(call.node, call.seq, what, call.excerpt if excerpt is None else excerpt, path)
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, Any]:
         """Return the finding as a dictionary for an event's `meta`, with long texts cut."""
-        where = {} if self.path is None else {"path": self.path[:_LONGEST]}
-        return {"seq": self.seq, "what": self.what, "excerpt": self.excerpt[:_LONGEST]} | where
+        where = {} if self.path is None else {"path": self.path[:_MAX_TEXT]}
+        return {"seq": self.seq, "what": self.what, "excerpt": self.excerpt[:_MAX_TEXT]} | where
 
 
-def judged(
+def make_result(
     node: RolloutNode,
     source: str,
     value: float,
@@ -67,14 +67,14 @@ def judged(
     now = datetime.now(UTC)
     events = []
     for passed in node.path:
-        here = [one.shown for one in findings if one.node == passed.id]
+        here = [one.meta for one in findings if one.node == passed.id]
         if here:
-            about = {"node": passed.id, "findings": here[:_MOST], "found": len(here)}
-            events.append(_event(source, step_value, now, step=passed.step, granularity="step", meta=about))
-    whole = {"findings": [one.shown for one in findings[:_MOST]], "found": len(findings)} | (meta or {})
-    events.append(_event(source, value, now, meta=whole))
+            about = {"node": passed.id, "findings": here[:_MAX_LISTED], "found": len(here)}
+            events.append(_make_event(source, step_value, now, step=passed.step, granularity="step", meta=about))
+    whole = {"findings": [one.meta for one in findings[:_MAX_LISTED]], "found": len(findings)} | (meta or {})
+    events.append(_make_event(source, value, now, meta=whole))
     return VerifyResult(reward=value, events=events, space="action")
 
 
-def _event(source: str, value: float, now: datetime, **fields: Any) -> RewardEvent:
+def _make_event(source: str, value: float, now: datetime, **fields: Any) -> RewardEvent:
     return RewardEvent(space="action", value=value, source=source, ts=now, **fields)

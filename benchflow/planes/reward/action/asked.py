@@ -10,9 +10,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.reward import RolloutNode, Space, VerifyResult
-from benchflow.planes.reward.action.action_findings import ActionFinding, judged
-from benchflow.planes.reward.action.patterns import OPTIONS, any_tool
-from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
+from benchflow.planes.reward.action.action_findings import ActionFinding, make_result
+from benchflow.planes.reward.action.patterns import OPTIONS, matches_any_tool
+from benchflow.planes.reward.action.tool_calls import ToolCall, list_calls
 
 _ACTS = frozenset({"execute", "read", "edit", "delete", "move", "search", "fetch", "switch_mode"})
 """Kinds of calls for which an agent requests permission; such a request is not a question."""
@@ -46,32 +46,32 @@ class Asked:
 
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Return the reward, with one step event for each step in which the agent asked."""
-        questions = [one for one in self._questions(node) if self.about is None or self.about.search(one.excerpt)]
+        questions = [one for one in self._find_questions(node) if self.about is None or self.about.search(one.excerpt)]
         worth = 1.0 if self.underspecified else self.unneeded
         silent = 0.0 if self.underspecified else 1.0
         meta = {"asked": bool(questions), "underspecified": self.underspecified}
-        return judged(node, self.name, worth if questions else silent, questions, step_value=worth, meta=meta)
+        return make_result(node, self.name, worth if questions else silent, questions, step_value=worth, meta=meta)
 
-    def _questions(self, node: RolloutNode) -> Iterator[ActionFinding]:
+    def _find_questions(self, node: RolloutNode) -> Iterator[ActionFinding]:
         """Yield the agent's questions on the path to a node."""
-        calls = calls_of(node)
+        calls = list_calls(node)
         for call in calls:
-            if any_tool(call.called, ("ask_user", *self.tools)):
-                yield ActionFinding.of(call, f"tool {call.name}")
+            if matches_any_tool(call.called, ("ask_user", *self.tools)):
+                yield ActionFinding.from_call(call, f"tool {call.name}")
         for passed in node.path:
             known = {call.id: call for call in calls if call.node == passed.id}
             for place, event in enumerate(passed.events):
-                text = _question(event, known)
+                text = _read_question(event, known)
                 if text:
                     seq = event.get("seq")
                     yield ActionFinding(passed.id, seq if isinstance(seq, int) else place, "question", text)
-            last = _last_words(passed) if self.in_words else ""
+            last = _read_final_message(passed) if self.in_words else ""
             if last.endswith("?"):
                 seq = passed.events[-1].get("seq")
                 yield ActionFinding(passed.id, seq if isinstance(seq, int) else 0, "in words", last[-200:])
 
 
-def _question(event: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
+def _read_question(event: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
     """Return the text of the question that an event asks the user; empty if it asks none.
 
     Args:
@@ -88,11 +88,11 @@ def _question(event: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
         # A form with nothing to fill in confirms an action, unless it asks.
         return (text or "a form") if fields or text.rstrip().endswith("?") else ""
     if event.get("type") == "permission_request":
-        return _in_permission(params, known)
+        return _read_permission_question(params, known)
     return ""
 
 
-def _in_permission(params: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
+def _read_permission_question(params: Mapping[str, Any], known: Mapping[str, ToolCall]) -> str:
     """Return the text of the question in a permission request; empty if it asks to carry out an action."""
     asked = params.get("toolCall")
     asked = asked if isinstance(asked, dict) else {}
@@ -109,7 +109,7 @@ def _in_permission(params: Mapping[str, Any], known: Mapping[str, ToolCall]) -> 
     return (title or "a choice") if title.rstrip().endswith("?") or kinds.count("allow_once") > 1 else ""
 
 
-def _last_words(node: RolloutNode) -> str:
+def _read_final_message(node: RolloutNode) -> str:
     """Return the agent's messages after the last action or prompt of a step, joined."""
     said = list[str]()
     for event in node.events:

@@ -70,7 +70,7 @@ class _Keys:
     def matches(self, call: ToolCall) -> bool:
         """Return whether a call matches all keys of the pattern."""
         if self.tool is not None or self.arguments is not None:
-            tools = [given for name, given in call.tools if self.tool is None or any_tool(name, [self.tool])]
+            tools = [given for name, given in call.tools if self.tool is None or matches_any_tool(name, [self.tool])]
             if not any(_has(given, self.arguments or {}) for given in tools):
                 return False
         if self.command is not None and not any(self.command.search(one.text) for one in call.commands):
@@ -81,7 +81,7 @@ class _Keys:
 
     def _touches(self, access: Access, path: str) -> bool:
         changed = access.mode in _CHANGES
-        return (self.mode is None or changed == (self.mode == "changed")) and any_path(access.path, [path])
+        return (self.mode is None or changed == (self.mode == "changed")) and matches_any_path(access.path, [path])
 
     def __str__(self) -> str:
         told = [self.tool, self.path, self.command.pattern if self.command else None]
@@ -90,21 +90,21 @@ class _Keys:
         return " ".join(one for one in told if one)
 
 
-def _spelled(value: Any) -> Any:
+def _normalize_pattern(value: Any) -> Any:
     """Return a plain text as a pattern with only a `tool`, and any other value as it is."""
     return {"tool": value} if isinstance(value, str) else value
 
 
-CallPattern = Annotated[_Keys, BeforeValidator(_spelled)]
+CallPattern = Annotated[_Keys, BeforeValidator(_normalize_pattern)]
 """Type of a field: a pattern, or a text for one with only a `tool`."""
 
 
-def any_tool(name: ToolName, globs: Iterable[str]) -> bool:
+def matches_any_tool(name: ToolName, globs: Iterable[str]) -> bool:
     """Return whether one of the globs matches a name of the tool, case ignored."""
     return any(fnmatchcase(one, glob.lower()) for glob in globs for one in name.names)
 
 
-def any_path(path: str, globs: Iterable[str]) -> bool:
+def matches_any_path(path: str, globs: Iterable[str]) -> bool:
     """Return whether one of the globs matches a path: all of it, or its last part if the glob has no `/`."""
     last = path.rpartition("/")[2]
     return any(fnmatchcase(path if "/" in glob else last, glob) for glob in globs)
@@ -112,21 +112,21 @@ def any_path(path: str, globs: Iterable[str]) -> bool:
 
 def _has(given: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Return whether arguments match the expected values."""
-    return all(_is(_at(given, key), value) for key, value in wanted.items())
+    return all(_matches_value(_get_argument(given, key), value) for key, value in wanted.items())
 
 
-def _at(given: Any, key: str) -> Any:
+def _get_argument(given: Any, key: str) -> Any:
     """Return the argument at a dotted key; None if there is none."""
     if isinstance(given, dict) and key in given:
         return given[key]
     head, dot, rest = key.partition(".")
-    return _at(given.get(head), rest) if dot and isinstance(given, dict) else None
+    return _get_argument(given.get(head), rest) if dot and isinstance(given, dict) else None
 
 
-def _is(value: Any, wanted: Any) -> bool:
+def _matches_value(value: Any, wanted: Any) -> bool:
     """Return whether an argument, or an element of a list, matches an expected value."""
     if isinstance(value, list) and not isinstance(wanted, list):
-        return any(_is(one, wanted) for one in value)
+        return any(_matches_value(one, wanted) for one in value)
     if not isinstance(wanted, str):
         return type(value) is type(wanted) and bool(value == wanted)
     if value is None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from benchflow.planes.reward.action.python_code import read_python
 from benchflow.planes.reward.action.shell_reader import ShellCommand, read_script, resolved, unwrapped
-from benchflow.planes.reward.action.touched import Access, AccessMode, Touched, TouchedRequest, patched, whole_url
+from benchflow.planes.reward.action.touched import Access, AccessMode, Touched, TouchedRequest, add_scheme, read_patch
 
-_DEEPEST = 4
+_MAX_DEPTH = 4
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
@@ -44,7 +44,7 @@ _CURL_PLAIN = frozenset(
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 
-def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list[ShellCommand], Touched]:
+def read_script_effects(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list[ShellCommand], Touched]:
     """Return the simple commands of a shell script, those of the scripts that it runs included, and their effects.
 
     Args:
@@ -55,17 +55,17 @@ def touched_by_script(text: str, cwd: str = "/", *, deep: int = 0) -> tuple[list
     commands, touched = list[ShellCommand](), Touched()
     for command in read_script(text, cwd):
         commands.append(command)
-        done = touched_by(command)
+        done = read_command_effects(command)
         inner, done.scripts = done.scripts, []
         touched.add(done)
-        for script in inner if deep < _DEEPEST else ():
-            more, all_done = touched_by_script(script, command.cwd, deep=deep + 1)
+        for script in inner if deep < _MAX_DEPTH else ():
+            more, all_done = read_script_effects(script, command.cwd, deep=deep + 1)
             commands += more
             touched.add(all_done)
     return commands, touched
 
 
-def touched_by(command: ShellCommand) -> Touched:
+def read_command_effects(command: ShellCommand) -> Touched:
     """Return the effects of one command; shell scripts that it runs are not read, but listed in `scripts`."""
     touched = Touched()
 
@@ -75,30 +75,30 @@ def touched_by(command: ShellCommand) -> Touched:
                 touched.accesses.append(Access(resolved(path, command.cwd), mode, command.text, content))
 
     note("read", command.reads)
-    told = command.stdin if command.name in ("cat", "tee") else _printed(command)
+    told = command.stdin if command.name in ("cat", "tee") else _read_printed_text(command)
     note("write", command.writes, told)
     note("write", command.appends, told)
-    for mode, paths in _files(command):
+    for mode, paths in _list_files(command):
         note(mode, paths, command.stdin if mode == "write" and command.name == "tee" else None)
-    touched.add(_code(command))
-    touched.requests += _requests(command)
+    touched.add(_read_code(command))
+    touched.requests += _list_requests(command)
     for request in touched.requests:
         if request.url.startswith("file://"):
             note("read", [request.url[7:]])
     return touched
 
 
-def _printed(command: ShellCommand) -> str | None:
+def _read_printed_text(command: ShellCommand) -> str | None:
     """Return the text that `echo` or `printf` prints; None for any other program."""
     return " ".join(command.words[1:]) if command.name in ("echo", "printf") else None
 
 
-def _files(command: ShellCommand) -> Iterator[tuple[AccessMode, list[str]]]:
+def _list_files(command: ShellCommand) -> Iterator[tuple[AccessMode, list[str]]]:
     """Yield (mode, paths) of the files that a program is given as arguments."""
     name, words = command.name, command.words[1:]
     if name in _READERS:
         valued, skipped = _READERS[name]
-        given, options = _arguments(words, valued)
+        given, options = _split_arguments(words, valued)
         if name in ("grep", "egrep", "fgrep", "rg") and any(
             re.match(r"-\w*[ef]$|--regexp|--file", one) for one in options
         ):
@@ -107,34 +107,34 @@ def _files(command: ShellCommand) -> Iterator[tuple[AccessMode, list[str]]]:
     elif name == "sed":
         yield from _sed(words)
     elif name == "perl":
-        given, options = _arguments(words, "eEIMm")
+        given, options = _split_arguments(words, "eEIMm")
         edits = any(re.match(r"-\w*i", one) for one in options)
         yield ("edit" if edits else "read"), given
     elif name in ("cp", "install", "rsync", "scp", "ln", "mv"):
-        yield from _copies(name, words)
+        yield from _list_copied_files(name, words)
     elif name in ("rm", "unlink", "shred"):
-        yield "delete", _arguments(words, "")[0]
+        yield "delete", _split_arguments(words, "")[0]
     elif name == "truncate":
-        yield "edit", _arguments(words, "sr")[0]
+        yield "edit", _split_arguments(words, "sr")[0]
     elif name == "tee":
-        yield "write", _arguments(words, "")[0]
+        yield "write", _split_arguments(words, "")[0]
     elif name == "sqlite3":
-        yield "read", _arguments(words, "")[0][:1]
+        yield "read", _split_arguments(words, "")[0][:1]
     elif name == "dd":
         yield "read", [word[3:] for word in words if word.startswith("if=")]
         yield "write", [word[3:] for word in words if word.startswith("of=")]
     elif name == "git" and words[:1] in (("rm",), ("mv",)):
-        yield "delete", _arguments(words[1:], "")[0][: 1 if words[0] == "mv" else None]
+        yield "delete", _split_arguments(words[1:], "")[0][: 1 if words[0] == "mv" else None]
     elif name == "find":
-        yield from _find(words)
+        yield from _list_found_files(words)
     elif name in ("apply_patch", "applypatch", "patch") or (name == "git" and words[:1] == ("apply",)):
-        for mode, path in patched(command.stdin or " ".join(words)):
+        for mode, path in read_patch(command.stdin or " ".join(words)):
             yield mode, [path]
     elif name in _RUNNERS:
-        yield "run", [word.split("::")[0] for word in _arguments(words, "kmpncW")[0]]
+        yield "run", [word.split("::")[0] for word in _split_arguments(words, "kmpncW")[0]]
 
 
-def _arguments(words: Sequence[str], valued: str) -> tuple[list[str], list[str]]:
+def _split_arguments(words: Sequence[str], valued: str) -> tuple[list[str], list[str]]:
     """Split words into (arguments, options); the values of options are dropped.
 
     Args:
@@ -156,15 +156,15 @@ def _arguments(words: Sequence[str], valued: str) -> tuple[list[str], list[str]]
 
 
 def _sed(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
-    given, options = _arguments(words, "efl")
+    given, options = _split_arguments(words, "efl")
     edits = any(re.match(r"-[a-zA-Z]*i|--in-place", one) for one in options)
     has_program = any(re.match(r"-[a-zA-Z]*[ef]$|--expression|--file", one) for one in options)
     yield ("edit" if edits else "read"), given[0 if has_program else 1 :]
 
 
-def _copies(name: str, words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
+def _list_copied_files(name: str, words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
     """Yield (mode, paths) of a program that copies, links or moves files."""
-    given, _ = _arguments(words, "tmogSe")
+    given, _ = _split_arguments(words, "tmogSe")
     into = next((words[at + 1] for at, one in enumerate(words[:-1]) if one == "-t"), None)
     if into is None:
         if len(given) < 2:
@@ -177,7 +177,7 @@ def _copies(name: str, words: Sequence[str]) -> Iterator[tuple[AccessMode, list[
     yield "write", [into, *(f"{into.rstrip('/')}/{one.rstrip('/').rpartition('/')[2]}" for one in given)]
 
 
-def _find(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
+def _list_found_files(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
     """Yield (mode, paths) of `find`. To look for files is no access, unless it deletes or runs a command on them."""
     roots = []
     for word in words:
@@ -194,25 +194,25 @@ def _find(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
             for one in found:
                 inner = ShellCommand(tuple(unwrapped([one if part == "{}" else part for part in acted])), "/")
                 if inner.name != "find":
-                    yield from _files(inner)
+                    yield from _list_files(inner)
 
 
-def _code(command: ShellCommand) -> Touched:
+def _read_code(command: ShellCommand) -> Touched:
     """Return the effects of the code that an interpreter is given, and the file that it runs."""
     name, words, touched = command.name, command.words, Touched()
     if name in _SHELLS or name == "su":
-        given, options = _arguments(words[1:], "oc" if name == "su" else "oO")
+        given, options = _split_arguments(words[1:], "oc" if name == "su" else "oO")
         if any(re.match(r"-[a-z]*c$", one) for one in options):
             at = next(place for place, one in enumerate(words) if re.match(r"-[a-z]*c$", one))
             touched.scripts += words[at + 1 : at + 2]
         elif given:
-            touched.accesses += _runs(given[:1], command)
+            touched.accesses += _make_run_accesses(given[:1], command)
         elif command.stdin:
             touched.scripts.append(command.stdin)
     elif name == "eval":
         touched.scripts.append(" ".join(words[1:]))
     elif _PYTHON.fullmatch(name):
-        touched.add(_python(command))
+        touched.add(_read_python_command(command))
     elif name in ("node", "deno", "bun"):
         told = [words[at + 1] for at, one in enumerate(words[:-1]) if one in ("-e", "--eval", "-p")]
         code = told[0] if told else command.stdin or ""
@@ -220,11 +220,11 @@ def _code(command: ShellCommand) -> Touched:
             modes: dict[str, AccessMode] = {"read": "read", "unlink": "delete", "rm": "delete"}
             touched.accesses.append(Access(resolved(path, command.cwd), modes.get(verb, "write"), command.text))
     elif words and "/" in words[0]:
-        touched.accesses += _runs(words[:1], command)
+        touched.accesses += _make_run_accesses(words[:1], command)
     return touched
 
 
-def _python(command: ShellCommand) -> Touched:
+def _read_python_command(command: ShellCommand) -> Touched:
     """Return the effects of a command of Python: of its code, or the file or tests that it runs."""
     words = command.words
     for at, word in enumerate(words[1:], 1):
@@ -233,31 +233,31 @@ def _python(command: ShellCommand) -> Touched:
         if word == "-m":
             inner = ShellCommand(words[at + 1 :], command.cwd)
             mode: AccessMode = "run"
-            paths = [path for _, paths in _files(inner) for path in paths] if inner.name in _RUNNERS else []
+            paths = [path for _, paths in _list_files(inner) for path in paths] if inner.name in _RUNNERS else []
             return Touched([Access(resolved(path, command.cwd), mode, command.text) for path in paths])
         if not word.startswith("-"):
-            return Touched(_runs([word], command))
+            return Touched(_make_run_accesses([word], command))
     return read_python(command.stdin or "", command.cwd)
 
 
-def _runs(paths: Sequence[str], command: ShellCommand) -> list[Access]:
+def _make_run_accesses(paths: Sequence[str], command: ShellCommand) -> list[Access]:
     """Return accesses of the mode `run` to these files."""
     return [Access(resolved(path, command.cwd), "run", command.text) for path in paths]
 
 
-def _requests(command: ShellCommand) -> list[TouchedRequest]:
+def _list_requests(command: ShellCommand) -> list[TouchedRequest]:
     """Return the HTTP requests of curl, wget or httpie."""
     if command.name == "curl":
-        return _curl(command)
+        return _read_curl(command)
     words = command.words[1:]
     if command.name == "wget":
-        given, options = _arguments(words, "OoPUtTe")
+        given, options = _split_arguments(words, "OoPUtTe")
         method = next((one.partition("=")[2] for one in options if one.startswith("--method=")), "")
         body = next(
             (one.partition("=")[2] for one in options if one.startswith(("--post-data=", "--body-data="))), None
         )
         return [
-            TouchedRequest(method or ("GET" if body is None else "POST"), whole_url(url), body, command.text)
+            TouchedRequest(method or ("GET" if body is None else "POST"), add_scheme(url), body, command.text)
             for url in given
         ]
     if command.name in ("http", "https", "xh") and words:
@@ -265,16 +265,16 @@ def _requests(command: ShellCommand) -> list[TouchedRequest]:
         rest = [word for word in words if word not in _METHODS and not word.startswith("-")]
         body = " ".join(rest[1:]) or None
         return (
-            [TouchedRequest(method or ("POST" if body else "GET"), whole_url(rest[0]), body, command.text)]
+            [TouchedRequest(method or ("POST" if body else "GET"), add_scheme(rest[0]), body, command.text)]
             if rest
             else []
         )
     return []
 
 
-def _curl(command: ShellCommand) -> list[TouchedRequest]:
+def _read_curl(command: ShellCommand) -> list[TouchedRequest]:
     method, urls, bodies, gets = "", list[str](), list[str](), False
-    for option, value in _curl_options(command.words[1:]):
+    for option, value in _read_curl_options(command.words[1:]):
         if option in ("X", "request"):
             method = value.upper()
         elif option in ("d", "F", "json", "form") or option.startswith("data"):
@@ -286,13 +286,13 @@ def _curl(command: ShellCommand) -> list[TouchedRequest]:
         elif option in ("G", "get"):
             gets = True
         elif option in ("", "url"):
-            urls.append(whole_url(value))
+            urls.append(add_scheme(value))
     body = "&".join(bodies) if bodies else None
     method = method or ("GET" if gets or body is None else "POST")
     return [TouchedRequest(method, url, body, command.text) for url in urls]
 
 
-def _curl_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _read_curl_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (option, value) of curl's arguments; a URL has an empty option."""
     at = 0
     while at < len(words):

@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Sequence
 
 from benchflow.planes.reward.action.shell_reader import LONGEST, resolved
-from benchflow.planes.reward.action.touched import Access, AccessMode, Touched, TouchedRequest, whole_url
+from benchflow.planes.reward.action.touched import Access, AccessMode, Touched, TouchedRequest, add_scheme
 
-_EFFORT = 20_000
+_MAX_EXPRESSIONS = 20_000
 """Maximum number of expressions to evaluate: code may be written so that they expand without end."""
 
 _UNKNOWN = "{}"
@@ -66,7 +66,7 @@ def read_python(code: str, cwd: str = "/") -> Touched:
                 reading.names.setdefault(node.targets[0].id, node.value)
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
-                reading.call(node)
+                reading.read_call(node)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
     return reading.touched
@@ -81,107 +81,107 @@ class _Reading:
         self.touched = Touched()
         self.effort = 0
 
-    def call(self, call: ast.Call) -> None:
+    def read_call(self, call: ast.Call) -> None:
         """Record what a call touches."""
-        name = _dotted(call.func)
-        given = [self.text(argument) for argument in call.args]
+        name = _read_dotted_name(call.func)
+        given = [self.evaluate(argument) for argument in call.args]
         first = given[0] if given else None
         if name in ("open", "io.open", "codecs.open"):
-            mode = given[1] if len(given) > 1 else self._keyword(call, "mode")
-            self._note("write" if set(mode or "r") & set("wax+") else "read", first, call)
+            mode = given[1] if len(given) > 1 else self._evaluate_keyword(call, "mode")
+            self._add_access("write" if set(mode or "r") & set("wax+") else "read", first, call)
         elif name in _OF_TWO:
             for place, mode_ in enumerate(_OF_TWO[name][: len(given)]):
-                self._note(mode_, given[place], call)
+                self._add_access(mode_, given[place], call)
         elif name in _OF_ONE:
-            self._note(_OF_ONE[name], first, call)
+            self._add_access(_OF_ONE[name], first, call)
         elif name in _RUNS and call.args:
-            self._runs(call.args[0], first)
+            self._read_process(call.args[0], first)
         elif name.rpartition(".")[2] == "urlopen" and call.args:
-            self._urlopen(call)
+            self._read_urlopen(call)
         elif isinstance(call.func, ast.Attribute):
-            self._method(call, call.func, given)
+            self._read_method_call(call, call.func, given)
 
-    def _method(self, call: ast.Call, function: ast.Attribute, given: Sequence[str | None]) -> None:
+    def _read_method_call(self, call: ast.Call, function: ast.Attribute, given: Sequence[str | None]) -> None:
         """Record what a method call touches: a method of a path, or of an HTTP client."""
         if function.attr in _OF_A_PATH or function.attr == "open":
-            path = self.text(function.value)
+            path = self.evaluate(function.value)
             reads = function.attr == "open" and not set((given[0] if given else None) or "r") & set("wax+")
             mode: AccessMode = "read" if reads else _OF_A_PATH.get(function.attr, "write")
-            self._note(mode, path, call, given[0] if given and function.attr.startswith("write") else None)
+            self._add_access(mode, path, call, given[0] if given and function.attr.startswith("write") else None)
         elif function.attr in _METHODS and given and given[0] and "/" in given[0] and "://" in given[0]:
-            self._request(function.attr.upper(), given[0], call)
+            self._add_request(function.attr.upper(), given[0], call)
         elif function.attr == "request" and len(given) > 1 and given[0] and given[1] and "/" in given[1]:
-            self._request(given[0].upper(), given[1], call)
+            self._add_request(given[0].upper(), given[1], call)
 
-    def text(self, value: ast.expr, depth: int = 0) -> str | None:
+    def evaluate(self, value: ast.expr, depth: int = 0) -> str | None:
         """Return the text of an expression, with `{}` for unknown parts; None if no part is known."""
         self.effort += 1
-        if depth > 20 or self.effort > _EFFORT:
+        if depth > 20 or self.effort > _MAX_EXPRESSIONS:
             return None
         if isinstance(value, ast.Constant):
             return value.value if isinstance(value.value, str) else None
         if isinstance(value, ast.Name):
-            return self.text(self.names[value.id], depth + 1) if value.id in self.names else None
+            return self.evaluate(self.names[value.id], depth + 1) if value.id in self.names else None
         if isinstance(value, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in value.values]
-            return _short("".join(self.text(part, depth + 1) or _UNKNOWN for part in parts))
+            return _cut("".join(self.evaluate(part, depth + 1) or _UNKNOWN for part in parts))
         if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Div)):
-            left, right = self.text(value.left, depth + 1), self.text(value.right, depth + 1)
+            left, right = self.evaluate(value.left, depth + 1), self.evaluate(value.right, depth + 1)
             if left is None and right is None:
                 return None
             between = "/" if isinstance(value.op, ast.Div) else ""
-            return _short(f"{_UNKNOWN if left is None else left}{between}{_UNKNOWN if right is None else right}")
+            return _cut(f"{_UNKNOWN if left is None else left}{between}{_UNKNOWN if right is None else right}")
         if isinstance(value, ast.Call) and value.args:
-            return self._made(value, depth)
+            return self._evaluate_call(value, depth)
         return None
 
-    def _made(self, call: ast.Call, depth: int) -> str | None:
+    def _evaluate_call(self, call: ast.Call, depth: int) -> str | None:
         """Return the path that a constructor or a joining function makes; None for any other call."""
-        name = _dotted(call.func)
+        name = _read_dotted_name(call.func)
         if name.rpartition(".")[2] in ("Path", "PurePath", "join", "str", "fspath", "PosixPath"):
             if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant):
                 return None
-            parts = [self.text(argument, depth + 1) for argument in call.args]
-            return None if parts[0] is None else _short("/".join(part or _UNKNOWN for part in parts))
+            parts = [self.evaluate(argument, depth + 1) for argument in call.args]
+            return None if parts[0] is None else _cut("/".join(part or _UNKNOWN for part in parts))
         return None
 
-    def _keyword(self, call: ast.Call, name: str) -> str | None:
-        return next((self.text(one.value) for one in call.keywords if one.arg == name), None)
+    def _evaluate_keyword(self, call: ast.Call, name: str) -> str | None:
+        return next((self.evaluate(one.value) for one in call.keywords if one.arg == name), None)
 
-    def _runs(self, argument: ast.expr, text: str | None) -> None:
+    def _read_process(self, argument: ast.expr, text: str | None) -> None:
         """Record the shell command of a call that starts a process."""
         if isinstance(argument, (ast.List, ast.Tuple)):
-            text = shlex.join(self.text(one) or _UNKNOWN for one in argument.elts)
+            text = shlex.join(self.evaluate(one) or _UNKNOWN for one in argument.elts)
         if text:
             self.touched.scripts.append(text)
 
-    def _urlopen(self, call: ast.Call) -> None:
+    def _read_urlopen(self, call: ast.Call) -> None:
         """Record the request of `urlopen`, for a URL or a `TouchedRequest` object."""
         asked = call.args[0]
         asked = self.names.get(asked.id, asked) if isinstance(asked, ast.Name) else asked
         if isinstance(asked, ast.Call) and asked.args:
-            url = self.text(asked.args[0])
+            url = self.evaluate(asked.args[0])
             has_body = len(asked.args) > 1 or any(one.arg == "data" for one in asked.keywords)
-            self._request(self._keyword(asked, "method") or ("POST" if has_body else "GET"), url, asked)
+            self._add_request(self._evaluate_keyword(asked, "method") or ("POST" if has_body else "GET"), url, asked)
         else:
-            self._request("POST" if len(call.args) > 1 else "GET", self.text(asked), call)
+            self._add_request("POST" if len(call.args) > 1 else "GET", self.evaluate(asked), call)
 
-    def _request(self, method: str, url: str | None, call: ast.Call) -> None:
+    def _add_request(self, method: str, url: str | None, call: ast.Call) -> None:
         if url is not None:
-            body = next((_value(one.value) for one in call.keywords if one.arg in ("json", "data")), None)
-            self.touched.requests.append(TouchedRequest(method, whole_url(url), body, ast.unparse(call)[:500]))
+            body = next((_read_literal(one.value) for one in call.keywords if one.arg in ("json", "data")), None)
+            self.touched.requests.append(TouchedRequest(method, add_scheme(url), body, ast.unparse(call)[:500]))
 
-    def _note(self, mode: AccessMode, path: str | None, call: ast.Call, content: str | None = None) -> None:
+    def _add_access(self, mode: AccessMode, path: str | None, call: ast.Call, content: str | None = None) -> None:
         """Record an access to a file, unless its path is unknown."""
         if path and path != _UNKNOWN:
             self.touched.accesses.append(Access(resolved(path, self.cwd), mode, ast.unparse(call)[:500], content))
 
 
-def _short(text: str) -> str:
+def _cut(text: str) -> str:
     return text[:LONGEST]
 
 
-def _dotted(value: ast.expr) -> str:
+def _read_dotted_name(value: ast.expr) -> str:
     """Return the dotted name of an expression, such as `os.path.join`; empty if it is no name."""
     parts = list[str]()
     while isinstance(value, ast.Attribute):
@@ -190,7 +190,7 @@ def _dotted(value: ast.expr) -> str:
     return ".".join([value.id, *reversed(parts)]) if isinstance(value, ast.Name) else ""
 
 
-def _value(value: ast.expr) -> str | None:
+def _read_literal(value: ast.expr) -> str | None:
     """Return the JSON of a literal; None for an expression that is no literal."""
     try:
         return json.dumps(ast.literal_eval(value))

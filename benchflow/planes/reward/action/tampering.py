@@ -29,7 +29,7 @@ class Tampering:
         """Return the reward, with an event for the step if there was tampering, and one for the whole."""
         found = [finding for finding in node.findings if finding.is_tampering]
         value, now = 0.0 if found else 1.0, datetime.now(UTC)
-        meta = {"findings": [_listed(finding) for finding in found[:_MAX_LISTED]], "found": len(found)}
+        meta = {"findings": [_format_finding(finding) for finding in found[:_MAX_LISTED]], "found": len(found)}
 
         def event(**fields: Any) -> RewardEvent:
             return RewardEvent(space="action", value=value, source=self.name, ts=now, **fields)
@@ -38,7 +38,7 @@ class Tampering:
         return VerifyResult(reward=value, events=[*events, event(meta=meta)], space="action")
 
 
-def _listed(finding: HardeningFinding) -> dict[str, Any]:
+def _format_finding(finding: HardeningFinding) -> dict[str, Any]:
     """Return a finding as a dictionary, with path and detail cut."""
     about = finding.model_dump(mode="json")
     return about | {name: about[name][:_MAX_TEXT] for name in ("path", "detail")}

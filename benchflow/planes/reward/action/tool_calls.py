@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import Any
 
 from benchflow.contracts.reward import RolloutNode
-from benchflow.planes.reward.action.programs import touched_by_script
+from benchflow.planes.reward.action.programs import read_script_effects
 from benchflow.planes.reward.action.python_code import read_python
 from benchflow.planes.reward.action.shell_reader import ShellCommand, resolved
-from benchflow.planes.reward.action.tool_names import ToolName, mcp_name, name_of
-from benchflow.planes.reward.action.touched import Access, AccessMode, Touched, TouchedRequest, patched
+from benchflow.planes.reward.action.tool_names import ToolName, make_mcp_name, resolve_name
+from benchflow.planes.reward.action.touched import Access, AccessMode, Touched, TouchedRequest, read_patch
 
 _PATH_KEYS = (
     "path", "file_path", "filePath", "filepath", "notebook_path", "absolute_path", "dir_path", "file", "filename",
@@ -89,7 +89,10 @@ class ToolCall:
     def tools(self) -> tuple[tuple[ToolName, dict[str, Any]], ...]:
         """Return (name, arguments) of the tool, and of the MCP tools that it called over HTTP."""
         told = [call for request in self.requests if (call := request.tool_call)]
-        return ((self.called, self.input), *((mcp_name(_host(self.requests), tool), given) for tool, given in told))
+        return (
+            (self.called, self.input),
+            *((make_mcp_name(_find_host(self.requests), tool), given) for tool, given in told),
+        )
 
     def paths(self, *modes: AccessMode) -> list[str]:
         """Return the paths of the files that it accessed in one of these modes; of all if no mode is given."""
@@ -101,10 +104,10 @@ class ToolCall:
         return " ".join(f"{self.name} {json.dumps(self.input, default=str)}".split())[:200]
 
 
-def calls_of(node: RolloutNode) -> list[ToolCall]:
+def list_calls(node: RolloutNode) -> list[ToolCall]:
     """Return the tool calls on the path from the root to a node, in order."""
     lines = [(one.id, one.step, event) for one in node.path for event in one.events]
-    return _calls(lines, node.rollout.workspace)
+    return _merge_calls(lines, node.rollout.workspace)
 
 
 def read_calls(events: Iterable[Mapping[str, Any]], workspace: str = "/") -> list[ToolCall]:
@@ -114,10 +117,10 @@ def read_calls(events: Iterable[Mapping[str, Any]], workspace: str = "/") -> lis
         events: Lines of the trajectory.
         workspace: Directory to which relative paths refer.
     """
-    return _calls([(str(event.get("node", "")), None, event) for event in events], workspace)
+    return _merge_calls([(str(event.get("node", "")), None, event) for event in events], workspace)
 
 
-def _calls(lines: Iterable[tuple[str, int | None, Mapping[str, Any]]], workspace: str) -> list[ToolCall]:
+def _merge_calls(lines: Iterable[tuple[str, int | None, Mapping[str, Any]]], workspace: str) -> list[ToolCall]:
     open_calls: dict[str, _Lines] = {}
     found: list[_Lines] = []
     for place, (node, step, event) in enumerate(lines):
@@ -130,9 +133,9 @@ def _calls(lines: Iterable[tuple[str, int | None, Mapping[str, Any]]], workspace
                 seq = event.get("seq")
                 open_calls[str(call)] = _Lines(str(call), seq if isinstance(seq, int) else place, node, step)
                 found.append(open_calls[str(call)])
-            open_calls[str(call)].take(event)
+            open_calls[str(call)].merge(event)
     scripts: dict[str, str] = {}
-    return [one.call(workspace, scripts) for one in found]
+    return [one.make_call(workspace, scripts) for one in found]
 
 
 def _note_asked(event: Mapping[str, Any], open_calls: Mapping[str, _Lines]) -> None:
@@ -140,7 +143,7 @@ def _note_asked(event: Mapping[str, Any], open_calls: Mapping[str, _Lines]) -> N
     params = event.get("params")
     call = params.get("toolCall") if isinstance(params, dict) else None
     if isinstance(call, dict) and (known := open_calls.get(str(call.get("toolCallId")))):
-        known.take({"raw_input": call.get("rawInput"), "content": call.get("content"), "name": call.get("name")})
+        known.merge({"raw_input": call.get("rawInput"), "content": call.get("content"), "name": call.get("name")})
 
 
 class _Lines:
@@ -153,7 +156,7 @@ class _Lines:
         self.content: list[Any] = []
         self.locations: list[Any] = []
 
-    def take(self, line: Mapping[str, Any]) -> None:
+    def merge(self, line: Mapping[str, Any]) -> None:
         """Merge a line into the call."""
         if self.first_title is None and isinstance(line.get("title"), str):
             self.first_title = line["title"]
@@ -165,7 +168,7 @@ class _Lines:
         self.content += line["content"] if isinstance(line.get("content"), list) else []
         self.locations += line["locations"] if isinstance(line.get("locations"), list) else []
 
-    def call(self, workspace: str, scripts: dict[str, str]) -> ToolCall:
+    def make_call(self, workspace: str, scripts: dict[str, str]) -> ToolCall:
         """Return the call.
 
         Args:
@@ -173,29 +176,29 @@ class _Lines:
             scripts: Content of the files that the agent has written so far, by path; files that this call writes are
                 added.
         """
-        given = _input(self.fields.get("raw_input"))
-        called = name_of(self.fields, self.first_title or "", given)
+        given = _read_input(self.fields.get("raw_input"))
+        called = resolve_name(self.fields, self.first_title or "", given)
         if called.server is not None and isinstance(given.get("arguments"), dict):
             given = given["arguments"]
         where = next((given[key] for key in ("cwd", "workdir", "dir_path") if isinstance(given.get(key), str)), ".")
         cwd = resolved(where, workspace)
         touched, commands = Touched(), list[ShellCommand]()
         if called.server is None:
-            script = self._script(called, given)
+            script = self._read_script(called, given)
             if script:
-                commands, touched = touched_by_script(script, cwd)
+                commands, touched = read_script_effects(script, cwd)
             else:
-                touched = self._files(called, given, cwd)
+                touched = self._list_touched(called, given, cwd)
             if isinstance(given.get("url"), str):
                 touched.requests.append(TouchedRequest(str(given.get("method", "GET")).upper(), given["url"]))
-        _with_own_scripts(commands, touched, scripts, cwd)
+        _add_own_scripts(commands, touched, scripts, cwd)
         return ToolCall(
             self.id, self.seq, self.node, self.step, called, str(self.fields.get("kind", "other")),
             str(self.fields.get("status", "")), str(self.fields.get("title", "")), given,
             tuple(commands), tuple(touched.accesses), tuple(touched.requests),
         )  # fmt: skip
 
-    def _script(self, called: ToolName, given: Mapping[str, Any]) -> str:
+    def _read_script(self, called: ToolName, given: Mapping[str, Any]) -> str:
         """Return the script of a call of the shell, from its input or else from its title; empty for any other tool."""
         if called.name != "shell":
             return ""
@@ -205,13 +208,13 @@ class _Lines:
         title = str(self.fields.get("title", ""))
         return told if isinstance(told, str) else title if title.lower() not in called.names else ""
 
-    def _files(self, called: ToolName, given: Mapping[str, Any], cwd: str) -> Touched:
+    def _list_touched(self, called: ToolName, given: Mapping[str, Any], cwd: str) -> Touched:
         """Return the files that a call of another tool touched: by its patches, diffs, path arguments and locations."""
         touched = Touched()
         mode = _MODES.get(called.name, "read")
         content = next((given[key] for key in ("content", "file_text") if isinstance(given.get(key), str)), None)
         text = "\n".join(value for value in given.values() if isinstance(value, str) and "*** Begin Patch" in value)
-        changes = [*patched(text), *self._diffs()]
+        changes = [*read_patch(text), *self._list_diffs()]
         for one, path in changes:
             touched.accesses.append(Access(resolved(path, cwd), one, self.first_title or "", content))
         told = [given[key] for key in _PATH_KEYS if isinstance(given.get(key), str)]
@@ -225,7 +228,7 @@ class _Lines:
                 touched.accesses.append(Access(resolved(path, cwd), mode, self.first_title or "", content))
         return touched
 
-    def _diffs(self) -> list[tuple[AccessMode, str]]:
+    def _list_diffs(self) -> list[tuple[AccessMode, str]]:
         """Return (mode, path) of each file in the call's diffs, once: `edit` if an old text is shown, else `write`."""
         found: dict[str, AccessMode] = {}
         for block in self.content:
@@ -235,7 +238,7 @@ class _Lines:
         return [(mode, path) for path, mode in found.items()]
 
 
-def _with_own_scripts(commands: list[ShellCommand], touched: Touched, scripts: dict[str, str], cwd: str) -> None:
+def _add_own_scripts(commands: list[ShellCommand], touched: Touched, scripts: dict[str, str], cwd: str) -> None:
     """Add the effects of scripts that the agent wrote in an earlier call, or in this one, and runs now."""
     for access in list(touched.accesses):
         if access.mode == "write" and access.content:
@@ -244,12 +247,12 @@ def _with_own_scripts(commands: list[ShellCommand], touched: Touched, scripts: d
             if access.path.endswith(".py"):
                 touched.add(read_python(text, cwd))
             else:
-                more, done = touched_by_script(text, cwd)
+                more, done = read_script_effects(text, cwd)
                 commands += more
                 touched.add(done)
 
 
-def _input(raw: Any) -> dict[str, Any]:
+def _read_input(raw: Any) -> dict[str, Any]:
     """Return a call's raw input as an object: text that is not JSON as `input`, a list as `command`."""
     if isinstance(raw, str):
         try:
@@ -261,6 +264,6 @@ def _input(raw: Any) -> dict[str, Any]:
     return {str(key): value for key, value in raw.items()} if isinstance(raw, dict) else {}
 
 
-def _host(requests: Iterable[TouchedRequest]) -> str:
+def _find_host(requests: Iterable[TouchedRequest]) -> str:
     """Return the host of the first request that calls an MCP tool; empty if there is none."""
     return next((one.url.partition("://")[2].partition("/")[0] for one in requests if one.tool_call), "")

@@ -64,7 +64,7 @@ class ToolName:
     """Name of the tool on its MCP server; None for another tool."""
 
 
-def name_of(call: Mapping[str, Any], first_title: str, given: Mapping[str, Any]) -> ToolName:
+def resolve_name(call: Mapping[str, Any], first_title: str, given: Mapping[str, Any]) -> ToolName:
     """Return the name of a call's tool.
 
     Args:
@@ -72,10 +72,10 @@ def name_of(call: Mapping[str, Any], first_title: str, given: Mapping[str, Any])
         first_title: Title of its first line that has one.
         given: Its input as an object.
     """
-    own = _own_name(call, first_title)
-    found = _mcp(own, first_title, given)
+    own = _read_own_name(call, first_title)
+    found = _find_mcp_tool(own, first_title, given)
     if found is not None:
-        return mcp_name(*found, own)
+        return make_mcp_name(*found, own)
     kind = str(call.get("kind"))
     name = _CANONICAL.get(own.lower(), own) if own else _OF_KIND.get(kind, "")
     if name == "shell" and kind in ("read", "search") and not given.get("command"):
@@ -91,7 +91,7 @@ def name_of(call: Mapping[str, Any], first_title: str, given: Mapping[str, Any])
     return ToolName(name, frozenset(names))
 
 
-def mcp_name(server: str, tool: str, own: str = "") -> ToolName:
+def make_mcp_name(server: str, tool: str, own: str = "") -> ToolName:
     """Return the name of an MCP server's tool.
 
     Args:
@@ -110,7 +110,7 @@ def _edit(given: Mapping[str, Any], own: str) -> str:
     return "write_file" if not own and "content" in given else "edit_file"
 
 
-def _own_name(call: Mapping[str, Any], title: str) -> str:
+def _read_own_name(call: Mapping[str, Any], title: str) -> str:
     """Return the agent's own name of the tool; empty if it doesn't report one."""
     if isinstance(call.get("name"), str) and call["name"]:
         return str(call["name"])
@@ -132,7 +132,7 @@ def _own_name(call: Mapping[str, Any], title: str) -> str:
     return title if is_word else ""
 
 
-def _mcp(own: str, title: str, given: Mapping[str, Any]) -> tuple[str, str] | None:
+def _find_mcp_tool(own: str, title: str, given: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (server, tool) of a call of an MCP tool; None for any other call."""
     server, tool = given.get("server"), given.get("tool")
     if isinstance(server, str) and isinstance(tool, str) and "arguments" in given:

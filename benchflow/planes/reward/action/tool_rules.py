@@ -10,15 +10,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.reward import RolloutNode, Space, VerifyResult
-from benchflow.planes.reward.action.action_findings import ActionFinding, judged
+from benchflow.planes.reward.action.action_findings import ActionFinding, make_result
 from benchflow.planes.reward.action.patterns import (
     OPTIONS,
     CallPattern,
     RequestPattern,
-    any_path,
-    any_tool,
+    matches_any_path,
+    matches_any_tool,
 )
-from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
+from benchflow.planes.reward.action.tool_calls import ToolCall, list_calls
 
 
 @dataclass(frozen=True, config=OPTIONS)
@@ -53,25 +53,25 @@ class ForbiddenTools:
 
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Return the reward, with one step event for each step in which something forbidden was done."""
-        findings = [one for call in calls_of(node) for one in self._found(call)]
-        return judged(node, self.name, 0.0 if findings else 1.0, findings)
+        findings = [one for call in list_calls(node) for one in self._find_violations(call)]
+        return make_result(node, self.name, 0.0 if findings else 1.0, findings)
 
-    def _found(self, call: ToolCall) -> Iterator[ActionFinding]:
+    def _find_violations(self, call: ToolCall) -> Iterator[ActionFinding]:
         for name, _ in call.tools:
-            if any_tool(name, self.tools):
-                yield ActionFinding.of(call, f"tool {name.name}")
+            if matches_any_tool(name, self.tools):
+                yield ActionFinding.from_call(call, f"tool {name.name}")
         for command in call.commands:
             if any(one.search(command.text) for one in self.commands):
-                yield ActionFinding.of(call, "command", command.text)
+                yield ActionFinding.from_call(call, "command", command.text)
         for access in call.accesses:
-            if any_path(access.path, self.paths):
-                yield ActionFinding.of(call, access.mode, access.by, access.path)
+            if matches_any_path(access.path, self.paths):
+                yield ActionFinding.from_call(call, access.mode, access.by, access.path)
         for request in call.requests:
             if any(one.matches(request) for one in self.requests):
-                yield ActionFinding.of(call, "request", f"{request.method} {request.url}")
+                yield ActionFinding.from_call(call, "request", f"{request.method} {request.url}")
         for pattern in self.calls:
             if pattern.matches(call):
-                yield ActionFinding.of(call, f"call {pattern}")
+                yield ActionFinding.from_call(call, f"call {pattern}")
 
 
 @dataclass(frozen=True, config=OPTIONS)
@@ -86,11 +86,11 @@ class KnownTools:
 
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Return the share, with one step event, of value 0, for each step in which another tool was called."""
-        calls = calls_of(node)
-        others = [call for call in calls if not any_tool(call.called, self.tools)]
+        calls = list_calls(node)
+        others = [call for call in calls if not matches_any_tool(call.called, self.tools)]
         value = 1 - len(others) / len(calls) if calls else 1.0
-        findings = [ActionFinding.of(call, f"tool {call.name}") for call in others]
-        return judged(node, self.name, value, findings, meta={"calls": len(calls), "outside": len(others)})
+        findings = [ActionFinding.from_call(call, f"tool {call.name}") for call in others]
+        return make_result(node, self.name, value, findings, meta={"calls": len(calls), "outside": len(others)})
 
 
 @dataclass(frozen=True, config=OPTIONS)
@@ -108,14 +108,16 @@ class RequiredCalls:
 
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Return the share, with one step event, of value 1, for each step with the first match of a pattern."""
-        made = [call for call in calls_of(node) if not call.failed]
+        made = [call for call in list_calls(node) if not call.failed]
         first = {str(pattern): next((call for call in made if pattern.matches(call)), None) for pattern in self.calls}
         missing = [pattern for pattern, call in first.items() if call is None]
         value = 1 - len(missing) / len(first)
         if self.all_or_nothing and missing:
             value = 0.0
-        findings = [ActionFinding.of(call, f"call {pattern}") for pattern, call in first.items() if call is not None]
-        return judged(node, self.name, value, findings, step_value=1.0, meta={"missing": missing})
+        findings = [
+            ActionFinding.from_call(call, f"call {pattern}") for pattern, call in first.items() if call is not None
+        ]
+        return make_result(node, self.name, value, findings, step_value=1.0, meta={"missing": missing})
 
 
 @dataclass(frozen=True, config=OPTIONS)
@@ -142,18 +144,18 @@ class CallOrder:
 
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Return the share, with one step event for each step in which something was called too early."""
-        calls = calls_of(node)
+        calls = list_calls(node)
         pairs = [*zip(self.order, self.order[1:], strict=False), *self.before]
-        early = [found for earlier, later in pairs if (found := _too_early(calls, earlier, later))]
-        return judged(node, self.name, 1 - len(early) / len(pairs), early, meta={"rules": len(pairs)})
+        early = [found for earlier, later in pairs if (found := _find_early_call(calls, earlier, later))]
+        return make_result(node, self.name, 1 - len(early) / len(pairs), early, meta={"rules": len(pairs)})
 
 
-def _too_early(calls: Sequence[ToolCall], earlier: CallPattern, later: CallPattern) -> ActionFinding | None:
+def _find_early_call(calls: Sequence[ToolCall], earlier: CallPattern, later: CallPattern) -> ActionFinding | None:
     """Return a finding if a call of `later` comes before the first successful one of `earlier`; else None."""
     for call in calls:
         # A call that matches both patterns does not come before itself, so it breaks the rule.
         if later.matches(call):
-            return ActionFinding.of(call, f"{later} before {earlier}")
+            return ActionFinding.from_call(call, f"{later} before {earlier}")
         if earlier.matches(call) and not call.failed:
             return None
     return None
@@ -183,17 +185,19 @@ class CallBudget:
 
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Return the reward, with one step event for each step with a call beyond a limit."""
-        calls = calls_of(node)
+        calls = list_calls(node)
         limits = dict(self.max_per_tool) | ({} if self.max_calls is None else {"*": self.max_calls})
         findings, value = dict[int, ActionFinding](), 1.0
         for glob, limit in limits.items():
-            counted = [call for call in calls if any_tool(call.called, [glob])]
-            value = min(value, self._worth(len(counted), limit))
-            findings |= {call.seq: ActionFinding.of(call, f"beyond {limit} of {glob}") for call in counted[limit:]}
+            counted = [call for call in calls if matches_any_tool(call.called, [glob])]
+            value = min(value, self._score_limit(len(counted), limit))
+            findings |= {
+                call.seq: ActionFinding.from_call(call, f"beyond {limit} of {glob}") for call in counted[limit:]
+            }
         beyond = [findings[seq] for seq in sorted(findings)]
-        return judged(node, self.name, value, beyond, meta={"calls": len(calls), "limits": limits})
+        return make_result(node, self.name, value, beyond, meta={"calls": len(calls), "limits": limits})
 
-    def _worth(self, count: int, limit: int) -> float:
+    def _score_limit(self, count: int, limit: int) -> float:
         """Return the value of one limit for a number of calls."""
         if count <= limit:
             return 1.0

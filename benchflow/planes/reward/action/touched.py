@@ -72,12 +72,12 @@ class Touched:
         self.scripts += other.scripts
 
 
-def whole_url(text: str) -> str:
+def add_scheme(text: str) -> str:
     """Return a URL with a scheme: `http://` is added if it has none, as commands accept it."""
     return text if re.match(r"[a-zA-Z][\w+.-]*://", text) else f"http://{text}"
 
 
-def patched(text: str) -> list[tuple[AccessMode, str]]:
+def read_patch(text: str) -> list[tuple[AccessMode, str]]:
     """Return (mode, path) of each file in a patch, in the format of `apply_patch` or of `diff -u`."""
     found: list[tuple[AccessMode, str]] = []
     modes: dict[str, AccessMode] = {"Add": "write", "Update": "edit", "Delete": "delete"}

@@ -7,32 +7,32 @@ depends are therefore compared, and restored, from outside.
 
 from benchflow.planes.reward.hardening.baseline import (
     HardeningBaseline,
-    keep_baseline,
+    list_skipped,
     read_baseline,
-    skipped,
+    store_baseline,
     take_baseline,
 )
 from benchflow.planes.reward.hardening.verifier_environment import (
-    files_of,
-    misses_plugin,
+    is_plugin_missing,
+    list_own_modules,
+    list_plugin_files,
+    make_verifier_env,
     note_doubts,
-    own_modules,
     put_plugins,
-    verifier_env,
 )
 from benchflow.planes.reward.hardening.work import harden
 
 __all__ = [
     "HardeningBaseline",
-    "files_of",
     "harden",
-    "keep_baseline",
-    "misses_plugin",
+    "is_plugin_missing",
+    "list_own_modules",
+    "list_plugin_files",
+    "list_skipped",
+    "make_verifier_env",
     "note_doubts",
-    "own_modules",
     "put_plugins",
     "read_baseline",
-    "skipped",
+    "store_baseline",
     "take_baseline",
-    "verifier_env",
 ]

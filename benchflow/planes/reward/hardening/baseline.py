@@ -12,14 +12,18 @@ from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.host_files import storage_errors, write_atomic
 from benchflow.planes.reward.hardening.devices import list_devices
-from benchflow.planes.reward.hardening.git_state import overlooked_paths, replaced_histories, repositories_of
-from benchflow.planes.reward.hardening.survey import Survey, is_below, take_survey, workspace_of
+from benchflow.planes.reward.hardening.git_state import (
+    find_overlooked_paths,
+    find_replaced_histories,
+    list_repositories,
+)
+from benchflow.planes.reward.hardening.survey import Survey, get_workspace, is_below, take_survey
 from benchflow.planes.reward.hardening.verifier_dependencies import SCHEDULERS, SHADOWED, STANDARD, VERIFIERS
 from benchflow.planes.reward.hardening.verifier_tools import ToolSet, take_tools
 from benchflow.stored_files import read_stored
 
 BASELINE = "baseline.json"
-_OF_ENVIRONMENTS = ("pyvenv.cfg", "bin/activate", "bin/activate.csh", "bin/activate.fish", "bin/activate_this.py")
+_VENV_FILES = ("pyvenv.cfg", "bin/activate", "bin/activate.csh", "bin/activate.fish", "bin/activate_this.py")
 _MODULE_FILE = re.compile(r"\b([a-z_][a-z0-9_]*)\.py\b")
 
 _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", "/tmp", "/var/tmp")
@@ -61,7 +65,7 @@ done
 
 
 # $1: the agent's user, who may have no account yet. $2: another user. Succeeds if that one exists and is not the agent.
-_ARE_OTHERS = """
+_IS_OTHER_USER = """
 uid() { case $1 in *[!0-9]*) id -u -- "$1" 2>/dev/null;; *) echo "$1";; esac; }
 other=$(uid "$2") || exit 1
 agent=$(uid "$1") || exit 0
@@ -106,7 +110,7 @@ class HardeningBaseline(Model):
     """Modules with the names of standard ones that the task's instruction names, e.g. as `queue.py`."""
 
     changes: FileChanges | None = None
-    """Files that differ from the image, `skipped` ones left out. None if no tool is compared."""
+    """Files that differ from the image, `list_skipped` ones left out. None if no tool is compared."""
 
     devices: list[str] = []
     """Lines of `list_devices`; empty if the agent can't change devices."""
@@ -144,11 +148,11 @@ async def take_baseline(
         VerifierError: The sandbox can't be surveyed.
     """
     is_root = agent in (None, "root", 0, "0")
-    if default is not None and not await are_others(sandbox, agent, default):
+    if default is not None and not await is_other_user(sandbox, agent, default):
         default = None
     verifier = default if verifier is None else verifier
     asked = await sandbox.exec(
-        ["sh", "-c", _ASK, "sh", str(agent or 0), workspace_of(sandbox)], user=verifier, cwd="/", timeout=60
+        ["sh", "-c", _ASK, "sh", str(agent or 0), get_workspace(sandbox)], user=verifier, cwd="/", timeout=60
     )
     lines = asked.stdout.split("\n") + [""] * 3
     path, modules, home = lines[0], lines[1], lines[2] or "/root"
@@ -169,7 +173,7 @@ async def take_baseline(
         searched = dict.fromkeys([*path.split(":"), *SCRIPT_ENVIRONMENT["PATH"].split(":")])
         looked = [*searched, *open_to_agent] if is_root or loaded_from else open_to_agent
         tools = await take_tools(sandbox, ":".join(looked), is_whole=is_root)
-        starts = [f"{venv}/{name}" for venv in venvs for name in _OF_ENVIRONMENTS]
+        starts = [f"{venv}/{name}" for venv in venvs for name in _VENV_FILES]
         tools = tools.model_copy(update={"files": [*starts, *packaged], "loaded_from": loaded_from})
     return HardeningBaseline(
         path=path,
@@ -180,17 +184,17 @@ async def take_baseline(
         plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
         survey=survey,
         tools=tools,
-        overlooked=await overlooked_paths(sandbox, repositories_of(survey)),
-        replaced=await replaced_histories(sandbox, repositories_of(survey)),
+        overlooked=await find_overlooked_paths(sandbox, list_repositories(survey)),
+        replaced=await find_replaced_histories(sandbox, list_repositories(survey)),
         named=sorted({match for match in _MODULE_FILE.findall(instruction) if match in STANDARD | SHADOWED}),
-        changes=await sandbox.changes(skip=skipped(sandbox, tools)) if tools is not None or is_listed else None,
+        changes=await sandbox.changes(skip=list_skipped(sandbox, tools)) if tools is not None or is_listed else None,
         devices=await list_devices(sandbox) if is_root else [],
         has_schedulers="@" in lines[3:end],
         user=default,
     )
 
 
-def skipped(sandbox: Sandbox, tools: ToolSet | None) -> list[str]:
+def list_skipped(sandbox: Sandbox, tools: ToolSet | None) -> list[str]:
     """Return the paths that are not compared from outside: the workspace, and directories made anew for each verifier.
 
     Args:
@@ -198,11 +202,11 @@ def skipped(sandbox: Sandbox, tools: ToolSet | None) -> list[str]:
         tools: Tools, none of whose directories is skipped.
     """
     searched = [*tools.path.split(":"), *tools.loaded_from, *tools.files] if tools is not None else []
-    places = [workspace_of(sandbox), *_NOT_COMPARED]
+    places = [get_workspace(sandbox), *_NOT_COMPARED]
     return [place for place in places if place and not any(is_below(directory, [place]) for directory in searched)]
 
 
-async def are_others(sandbox: Sandbox, agent: str | int | None, user: str) -> bool:
+async def is_other_user(sandbox: Sandbox, agent: str | int | None, user: str) -> bool:
     """Return whether a user exists in the sandbox, and is not the agent.
 
     Args:
@@ -210,11 +214,11 @@ async def are_others(sandbox: Sandbox, agent: str | int | None, user: str) -> bo
         agent: User of the agent; None for root.
         user: Name or uid, either with `:group`.
     """
-    answer = await sandbox.control(_ARE_OTHERS, str(agent or 0), user.partition(":")[0])
+    answer = await sandbox.control(_IS_OTHER_USER, str(agent or 0), user.partition(":")[0])
     return answer.return_code == 0
 
 
-def keep_baseline(baseline: HardeningBaseline, evidence: Path) -> None:
+def store_baseline(baseline: HardeningBaseline, evidence: Path) -> None:
     """Write a baseline below a rollout's evidence, for this verification and for later ones.
 
     Args:

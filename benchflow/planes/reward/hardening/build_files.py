@@ -20,7 +20,7 @@ _DRIVER = re.compile(r"\s(?:filter|diff|merge)=(?!lfs\b)")
 _INCLUDE = re.compile(r"^[ ]*(?:-|s)?include[ \t]+([^#\n]+)", re.MULTILINE)
 
 
-def included(path: str, content: str) -> Iterator[str]:
+def list_includes(path: str, content: str) -> Iterator[str]:
     """Yield the files that a Makefile, or a configuration of git, includes by a name without variables.
 
     Args:
@@ -40,7 +40,7 @@ def included(path: str, content: str) -> Iterator[str]:
                 yield posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
 
 
-def harmless_attributes(text: str, before: str) -> str:
+def filter_attributes(text: str, before: str) -> str:
     """Return git attributes without new lines that have git run a configured program on files.
 
     Args:
@@ -52,7 +52,7 @@ def harmless_attributes(text: str, before: str) -> str:
     return "".join(line for line in lines if line.rstrip("\n") in known or not _DRIVER.search(line))
 
 
-def targets_without_files(path: str, content: str) -> Iterator[str]:
+def list_undeclared_targets(path: str, content: str) -> Iterator[str]:
     """Yield the files that would keep make from running a rule that makes no file.
 
     These have the names of targets like `check` that the Makefile does not declare as phony: if a file of that name
@@ -73,13 +73,13 @@ def targets_without_files(path: str, content: str) -> Iterator[str]:
                 yield posixpath.join(posixpath.dirname(path), name)
 
 
-def includes_by_variable(path: str, content: str) -> bool:
+def has_variable_include(path: str, content: str) -> bool:
     """Return whether a Makefile includes files by a variable or a pattern, which may match any `*.mk`."""
     lines = _INCLUDE.findall(content.replace("\\\n", " "))
     return posixpath.basename(path) in MAKE_BUILD and any(sign in line for line in lines for sign in "$*?[")
 
 
-def harmless_package(text: str, before: str) -> str | None:
+def filter_package_scripts(text: str, before: str) -> str | None:
     """Return a `package.json` with its former scripts and jest settings; None if it can't be parsed.
 
     New scripts stay, unless npm would run them by itself before or after a former one.

@@ -19,7 +19,7 @@ async def list_devices(sandbox: Sandbox) -> list[str]:
     return (await sandbox.control(_LIST)).stdout.splitlines()
 
 
-def replaced_devices(before: Sequence[str], now: Sequence[str], item: str) -> list[HardeningFinding]:
+def find_replaced_devices(before: Sequence[str], now: Sequence[str], item: str) -> list[HardeningFinding]:
     """Return a finding for each device that was replaced or removed.
 
     Args:
@@ -28,9 +28,9 @@ def replaced_devices(before: Sequence[str], now: Sequence[str], item: str) -> li
         item: Item of `verifier.hardening` of the findings.
     """
     found = []
-    there = {_name(line): line for line in now}
+    there = {_read_device_name(line): line for line in now}
     for line in before:
-        name = _name(line)
+        name = _read_device_name(line)
         if there.get(name) != line:
             detail = "is another device" if name in there else "is gone"
             finding = {"item": item, "action": "found", "path": f"/dev/{name}", "detail": detail, "weight": "tampering"}
@@ -38,6 +38,6 @@ def replaced_devices(before: Sequence[str], now: Sequence[str], item: str) -> li
     return found
 
 
-def _name(line: str) -> str:
+def _read_device_name(line: str) -> str:
     """Return the name of the device in a line of `list_devices`; empty if there is none."""
     return line.split()[1].strip("'\"") if len(line.split()) > 1 else ""

@@ -36,7 +36,7 @@ class _Member(NamedTuple):
     """Text of a link; None for other members."""
 
 
-def leads_out(content: bytes) -> str | None:
+def find_escaping_member(content: bytes) -> str | None:
     """Return the name of the first member that leads out of the archive's directory; None if there is none.
 
     A member leads out if it has such a name, lies below a link, or is a link to the outside. None is also returned for
@@ -44,7 +44,7 @@ def leads_out(content: bytes) -> str | None:
     """
     links: set[str] = set()
     try:
-        for member in _members(content):
+        for member in _read_members(content):
             name = posixpath.normpath(member.name)
             if member.name.startswith("/") or name.startswith("../") or name == "..":
                 return member.name
@@ -59,7 +59,7 @@ def leads_out(content: bytes) -> str | None:
     return None
 
 
-def _members(content: bytes) -> Iterator[_Member]:
+def _read_members(content: bytes) -> Iterator[_Member]:
     """Yield the members of a zip or tar archive, up to the limits."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -102,8 +102,8 @@ class _Comparison:
         changed = self._before.differences(self._after)
         if not changed:
             return
-        await self._load(changed)
-        changed = [path for path in changed if not _is_same(self._was(path), self._is(path))]
+        await self._load_originals(changed)
+        changed = [path for path in changed if not _is_same(self._get_old_state(path), self._get_new_state(path))]
         used = [*self._tools.programs, *self._tools.libraries, *self._tools.pythons]
         searched = [*self._tools.loaded_from, *self._tools.path.split(":")]
         hops, real = await self._follow([*used, *self._tools.files, *searched, "/bin/sh"])
@@ -116,39 +116,39 @@ class _Comparison:
         programs = {f"{directory}/{name}" for directory in directories for name in added}
         libraries = [posixpath.basename(path) for path in changed if ".so" in posixpath.basename(path)]
         loaded = {f"{place}/{name}" for place in (*loaded_from, *_LOADED_FROM) for name in libraries}
-        locales = {_locale_of(path) for path in changed if path.startswith(LOCALES)}
+        locales = {_get_locale_directory(path) for path in changed if path.startswith(LOCALES)}
         # The states of all paths that these may shadow are loaded in one request.
-        await self._load((packages | programs | loaded | locales) - self._image.keys())
+        await self._load_originals((packages | programs | loaded | locales) - self._image.keys())
         for path in changed:
             if path == ACCOUNTS:
                 await self._restore_accounts()
             elif path in LOADER_FILES:
                 await self._restore_loader(path)
-            elif path in hops and self._is_in_the_way(path):
+            elif path in hops and self._is_redirect(path):
                 self._remove(path, "tampering")
             elif (
-                (path in hops and self._was(path) is not None)
+                (path in hops and self._get_old_state(path) is not None)
                 or self._is_converter(path)
                 or self._is_locale(path)
                 or self._is_python(path, pythons)
             ):
                 await self._restore(path)
-            elif self._was(path) is None:
+            elif self._get_old_state(path) is None:
                 self._judge_new(path, directories, loaded_from, pythons)
             else:
                 self._judge_changed(path, changed)
 
     # --- states --------------------------------------------------------------------------------------
 
-    def _was(self, path: str) -> FileState | None:
+    def _get_old_state(self, path: str) -> FileState | None:
         """Return the state of a path before the agent acted; None for no file."""
         return self._before.files[path] if path in self._before.files else self._image.get(path)
 
-    def _is(self, path: str) -> FileState | None:
+    def _get_new_state(self, path: str) -> FileState | None:
         """Return the state of a path now; None for no file."""
         return self._after.files[path] if path in self._after.files else self._image.get(path)
 
-    async def _load(self, paths: Collection[str]) -> None:
+    async def _load_originals(self, paths: Collection[str]) -> None:
         """Load the states that the image has at these paths."""
         if self._before.base:
             found = await self._sandbox.originals(self._before.base, list(paths))
@@ -167,7 +167,7 @@ class _Comparison:
                 self._walk(path, hops, unknown, real)
             if not unknown:
                 return hops, real
-            await self._load(unknown)
+            await self._load_originals(unknown)
 
     def _walk(self, path: str, hops: set[str], unknown: set[str], real: dict[str, str]) -> None:
         """Resolve one path as it was, as far as states are loaded.
@@ -192,7 +192,7 @@ class _Comparison:
                 unknown.update(f"{at}/{'/'.join(rest[:number])}" for number in range(1, len(rest) + 1))
                 return
             hops.add(at)
-            state = self._was(at)
+            state = self._get_old_state(at)
             if state is not None and state.kind == "link" and (links := links + 1) <= _MAX_LINKS:
                 rest = [*state.target.split("/"), *rest]
                 at = "" if state.target.startswith("/") else posixpath.dirname(at)
@@ -202,17 +202,17 @@ class _Comparison:
 
     async def _restore_loader(self, path: str) -> None:
         """Restore a file of the dynamic loader; one that is new is emptied now, and removed later."""
-        was, kept = self._was(path), base64.b64decode(self._tools.loader.get(path, ""))
+        was, kept = self._get_old_state(path), base64.b64decode(self._tools.loader.get(path, ""))
         self.repairs.put[path] = (was or FileState(kind="file", mode=0o644), kept)
         if was is None:
             self.repairs.remove[path] = "note"
         # Package managers rewrite the loader's cache whenever they install something.
         weight: Weight = "note" if path.endswith(".cache") else "tampering"
-        self._note("restored", path, weight)
+        self._add_finding("restored", path, weight)
 
     async def _restore_accounts(self) -> None:
         """Restore the accounts that have become root's, and report new ones of root's. Other changes are left."""
-        now, was = self._is(ACCOUNTS), self._tools.accounts
+        now, was = self._get_new_state(ACCOUNTS), self._tools.accounts
         if now is None or now.kind != "file" or not was:
             return
         content = (await self._sandbox.read_outside(ACCOUNTS) or b"").decode("latin-1")
@@ -225,10 +225,10 @@ class _Comparison:
             else:
                 lines.append(line)
                 if _is_root(line) and before is None:
-                    self._note("found", ACCOUNTS, "tampering", f"{line.partition(':')[0]} is new, and is root")
+                    self._add_finding("found", ACCOUNTS, "tampering", f"{line.partition(':')[0]} is new, and is root")
         if lines != content.splitlines():
             self.repairs.put[ACCOUNTS] = (now, "".join(f"{line}\n" for line in lines).encode("latin-1"))
-            self._note("restored", ACCOUNTS, "tampering", "an account that had become root's")
+            self._add_finding("restored", ACCOUNTS, "tampering", "an account that had become root's")
 
     async def _restore(self, path: str) -> None:
         """Plan to restore a path: remove a new file, rewrite a changed one, reset owner and mode of a directory.
@@ -236,7 +236,7 @@ class _Comparison:
         Raises:
             VerifierError: It was a directory and is none any more, or its content can't be restored.
         """
-        was, now = self._was(path), self._is(path)
+        was, now = self._get_old_state(path), self._get_new_state(path)
         if was is None:
             self._remove(path, "note" if _is_bytecode(path) else "tampering")
             return
@@ -249,13 +249,13 @@ class _Comparison:
                     remedy=CLEAN_ROOM,
                 )
             self.repairs.directories[path] = was
-            self._note("restored", path, "tampering", "its owner or mode")
+            self._add_finding("restored", path, "tampering", "its owner or mode")
             return
-        content = b"" if was.kind == "link" else await self._original(path, was)
+        content = b"" if was.kind == "link" else await self._read_original(path, was)
         self.repairs.put[path] = (was, content)
-        self._note("restored", path, "tampering")
+        self._add_finding("restored", path, "tampering")
 
-    async def _original(self, path: str, was: FileState) -> bytes:
+    async def _read_original(self, path: str, was: FileState) -> bytes:
         """Return the content of a file of the image. Raise `VerifierError` if it isn't the content of the baseline."""
         content = await self._sandbox.read_original(path)
         kept = self._before.files.get(path)
@@ -276,7 +276,7 @@ class _Comparison:
                 continue
             parts = path[len(python) + 1 :].split("/")
             if parts[0] in SITE:
-                return self._was(path) is not None and len(parts) > 1 and parts[1] in TEST_PACKAGES
+                return self._get_old_state(path) is not None and len(parts) > 1 and parts[1] in TEST_PACKAGES
             is_code = path.endswith(CODE) or self._is_link(path) or self._is_directory(path)
             return is_code and parts[0] not in ("test", "tests")
         return False
@@ -291,35 +291,38 @@ class _Comparison:
         if not path.startswith(LOCALES):
             return False
         name, _, file = path[len(LOCALES) :].partition("/")
-        is_changed = bool(file) and self._was(path) is not None
-        return is_changed or (self._was(f"{LOCALES}{name}") is None and self._was(_locale_of(path)) is not None)
+        is_changed = bool(file) and self._get_old_state(path) is not None
+        return is_changed or (
+            self._get_old_state(f"{LOCALES}{name}") is None
+            and self._get_old_state(_get_locale_directory(path)) is not None
+        )
 
-    def _is_in_the_way(self, path: str) -> bool:
+    def _is_redirect(self, path: str) -> bool:
         """Return whether a path on the way to a tool is new, and no directory: it would redirect the way."""
-        was, now = self._was(path), self._is(path)
+        was, now = self._get_old_state(path), self._get_new_state(path)
         return was is None and now is not None and now.kind != "directory"
 
     def _is_link(self, path: str) -> bool:
         """Return whether a path was a link, or is one now."""
-        was, now = self._was(path), self._is(path)
+        was, now = self._get_old_state(path), self._get_new_state(path)
         return any(state is not None and state.kind == "link" for state in (was, now))
 
     def _is_directory(self, path: str) -> bool:
         """Return whether a directory was removed, or replaced by something else."""
-        was, now = self._was(path), self._is(path)
+        was, now = self._get_old_state(path), self._get_new_state(path)
         return was is not None and was.kind == "directory" and (now is None or now.kind != "directory")
 
     def _judge_changed(self, path: str, changed: Collection[str]) -> None:
         """Report a changed or removed program that is none of the known tools: a verifier may call it."""
-        was = self._was(path)
+        was = self._get_old_state(path)
         assert was is not None
         if was.kind == "directory" or not path.startswith(SYSTEM) or _is_bytecode(path) or not self._tools.is_whole:
             return
         if was.is_program or was.kind == "link" or path.endswith(CODE) or ".so." in path:
             is_work = path.startswith(LOCAL) or self._is_packaged(path, changed)
             weight: Weight = "note" if is_work else "tampering"
-            detail = "was removed" if self._is(path) is None else "was changed"
-            self._note("found", path, weight, f"{detail}; no tool that is put back")
+            detail = "was removed" if self._get_new_state(path) is None else "was changed"
+            self._add_finding("found", path, weight, f"{detail}; no tool that is put back")
 
     def _is_packaged(self, path: str, changed: Collection[str]) -> bool:
         """Return whether a package manager seems to have changed a path. An agent that is root can forge that."""
@@ -335,7 +338,7 @@ class _Comparison:
     ) -> None:
         """Remove or report a new file, if it shadows a tool, or is loaded by the loader, an interpreter or make."""
         directory, name = posixpath.split(path)
-        state = self._is(path)
+        state = self._get_new_state(path)
         if state is None:
             return
         if directory in directories:
@@ -343,24 +346,28 @@ class _Comparison:
                 self._replace(path, self._names[name])
             elif (name in TOOLS and not self._tools.is_whole) or name.endswith("._pth") or name in PYTHON_LANDMARKS:
                 self._remove(path, "tampering")
-            elif hidden := [f"{other}/{name}" for other in directories if self._was(f"{other}/{name}") is not None]:
+            elif hidden := [
+                f"{other}/{name}" for other in directories if self._get_old_state(f"{other}/{name}") is not None
+            ]:
                 weight: Weight = "note" if all(other.startswith(LOCAL) for other in hidden) else "tampering"
-                self._note("found", path, weight, f"is new, and has the name of {hidden[0]}")
+                self._add_finding("found", path, weight, f"is new, and has the name of {hidden[0]}")
         elif name in self._sonames and state.kind != "directory" and _is_loaded_from(directory, loaded_from):
             self._replace(path, self._sonames[name])
         elif (path.startswith(INTERPRETED) and path.endswith(CODE) and self._tools.is_whole) or (
-            ".so" in name and _is_loaded_from(directory, loaded_from) and self._hides(name, directory, loaded_from)
+            ".so" in name
+            and _is_loaded_from(directory, loaded_from)
+            and self._hides_library(name, directory, loaded_from)
         ):
             self._remove(path, "tampering")
         elif path.startswith(FIRST_SEARCHED) and self._tools.is_whole:
-            self._note("found", path, "tampering", "is new where an interpreter, or make, looks first")
+            self._add_finding("found", path, "tampering", "is new where an interpreter, or make, looks first")
         elif self._is_taken_by_python(path, pythons):
             self._remove(path, "note" if _is_bytecode(path) else "tampering")
 
-    def _hides(self, name: str, directory: str, loaded_from: Collection[str]) -> bool:
+    def _hides_library(self, name: str, directory: str, loaded_from: Collection[str]) -> bool:
         """Return whether another directory of the loader's had a library of this name."""
         places = {*loaded_from, *_LOADED_FROM} - {directory}
-        return any(self._was(f"{place}/{name}") is not None for place in places)
+        return any(self._get_old_state(f"{place}/{name}") is not None for place in places)
 
     def _is_taken_by_python(self, path: str, pythons: Collection[str]) -> bool:
         """Return whether a new file changes what a Python imports: an archive, a configuration, another pytest."""
@@ -376,7 +383,11 @@ class _Comparison:
                 part = rest.partition("/")[0]
                 is_test = part in TEST_PACKAGES or part.startswith(TEST_DISTRIBUTIONS)
                 # Of a package that is new as a whole, only the top directory is reported.
-                return site in SITE and is_test and (rest == part or self._was(f"{python}/{site}/{part}") is not None)
+                return (
+                    site in SITE
+                    and is_test
+                    and (rest == part or self._get_old_state(f"{python}/{site}/{part}") is not None)
+                )
         return False
 
     def _replace(self, path: str, known: str) -> None:
@@ -387,7 +398,7 @@ class _Comparison:
     def _remove(self, path: str, weight: Weight) -> None:
         self.repairs.remove[path] = weight
 
-    def _note(self, action: str, path: str, weight: Weight, detail: str = "") -> None:
+    def _add_finding(self, action: str, path: str, weight: Weight, detail: str = "") -> None:
         finding = {"item": ITEM, "action": action, "path": path, "detail": detail, "weight": weight}
         self.repairs.found.append(HardeningFinding.model_validate(finding))
 
@@ -403,7 +414,7 @@ def _is_root(line: str) -> bool:
     return len(fields) > 2 and fields[2].strip().lstrip("0") == ""
 
 
-def _locale_of(path: str) -> str:
+def _get_locale_directory(path: str) -> str:
     """Return the directory of the locale of a file, with the codeset in the C library's own spelling."""
     language, _, codeset = path[len(LOCALES) :].partition("/")[0].partition(".")
     return f"{LOCALES}{language}.{codeset.replace('-', '').lower()}" if codeset else f"{LOCALES}{language}"

@@ -11,13 +11,13 @@ _STAT = 40
 """Bytes of an entry before the object's name."""
 
 
-def flagged_paths(index: bytes) -> list[str] | None:
+def list_flagged_paths(index: bytes) -> list[str] | None:
     """Return the paths with such a flag; None if the bytes are no valid index."""
-    found = _entries(index)
+    found = _read_entries(index)
     return None if found is None else [path for path, _, is_flagged in found if is_flagged]
 
 
-def without_flags(index: bytes, kept: Collection[str]) -> bytes:
+def clear_flags(index: bytes, kept: Collection[str]) -> bytes:
     """Return an index with these flags cleared, and with its checksum adapted.
 
     Args:
@@ -25,7 +25,7 @@ def without_flags(index: bytes, kept: Collection[str]) -> bytes:
         kept: Paths that keep their flags.
     """
     changed = bytearray(index)
-    for path, at, is_flagged in _entries(index) or ():
+    for path, at, is_flagged in _read_entries(index) or ():
         if not is_flagged or path in kept:
             continue
         flags = struct.unpack_from(">H", changed, at)[0]
@@ -33,7 +33,7 @@ def without_flags(index: bytes, kept: Collection[str]) -> bytes:
         if flags & _EXTENDED:
             more = struct.unpack_from(">H", changed, at + 2)[0]
             struct.pack_into(">H", changed, at + 2, more & ~_SKIPPED)
-    size = _hash_size(index)
+    size = _find_hash_size(index)
     # With `index.skipHash`, git writes zeros for the checksum.
     if size is not None and any(index[-size:]):
         algorithm = hashlib.sha1 if size == 20 else hashlib.sha256
@@ -41,20 +41,20 @@ def without_flags(index: bytes, kept: Collection[str]) -> bytes:
     return bytes(changed)
 
 
-def _hash_size(index: bytes) -> int | None:
+def _find_hash_size(index: bytes) -> int | None:
     """Return the bytes of an object's name, 20 or 32 by the hash function; None if the bytes are no valid index."""
     for size in (20, 32):
-        if _read(index, size) is not None:
+        if _read_with_size(index, size) is not None:
             return size
     return None
 
 
-def _entries(index: bytes) -> list[tuple[str, int, bool]] | None:
-    size = _hash_size(index)
-    return None if size is None else _read(index, size)
+def _read_entries(index: bytes) -> list[tuple[str, int, bool]] | None:
+    size = _find_hash_size(index)
+    return None if size is None else _read_with_size(index, size)
 
 
-def _read(index: bytes, size: int) -> list[tuple[str, int, bool]] | None:
+def _read_with_size(index: bytes, size: int) -> list[tuple[str, int, bool]] | None:
     """Return (path, offset of the flags, whether one is set) of each entry; None if the bytes are no valid index.
 
     Args:
@@ -79,7 +79,7 @@ def _read(index: bytes, size: int) -> list[tuple[str, int, bool]] | None:
                 more = struct.unpack_from(">H", index, at)[0]
                 at += 2
             if version == 4:
-                dropped, at = _number(index, at)
+                dropped, at = _read_number(index, at)
                 if dropped > len(name):
                     return None
                 name = name[: len(name) - dropped]
@@ -92,10 +92,10 @@ def _read(index: bytes, size: int) -> list[tuple[str, int, bool]] | None:
             found.append((name.decode(errors="surrogateescape"), place, is_flagged))
     except (ValueError, struct.error, IndexError):
         return None
-    return found if at <= len(index) - size and _is_rest(index, at, size) else None
+    return found if at <= len(index) - size and _is_valid_end(index, at, size) else None
 
 
-def _is_rest(index: bytes, at: int, size: int) -> bool:
+def _is_valid_end(index: bytes, at: int, size: int) -> bool:
     """Return whether the bytes from `at` on are extensions and a checksum, which tells the two hash sizes apart."""
     while at < len(index) - size:
         if at + 8 > len(index) - size:
@@ -104,7 +104,7 @@ def _is_rest(index: bytes, at: int, size: int) -> bool:
     return at == len(index) - size
 
 
-def _number(index: bytes, at: int) -> tuple[int, int]:
+def _read_number(index: bytes, at: int) -> tuple[int, int]:
     """Return a number of variable length, and the offset after it."""
     value = index[at] & 0x7F
     while index[at] & 0x80:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, VerifierError
-from benchflow.planes.reward.hardening.git_index import flagged_paths, without_flags
+from benchflow.planes.reward.hardening.git_index import clear_flags, list_flagged_paths
 from benchflow.planes.reward.hardening.survey import Survey
 
 ITEM = "repository_state"
@@ -22,7 +22,7 @@ VARIABLES = {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": "/run/benchflow/no
 exists, git prints a deprecation hint.
 """
 
-_MOST = 20
+_MAX_REPOSITORIES = 20
 """Maximum number of repositories that are checked."""
 
 # Prints the path of each file or directory by which git would replace or cut off a history.
@@ -36,29 +36,29 @@ done
 """
 
 
-def repositories_of(survey: Survey) -> list[str]:
+def list_repositories(survey: Survey) -> list[str]:
     """Return the `.git` directories of the repositories in a survey, at most 20."""
-    return [posixpath.dirname(path) for path in survey.git if posixpath.basename(path) == "config"][:_MOST]
+    return [posixpath.dirname(path) for path in survey.git if posixpath.basename(path) == "config"][:_MAX_REPOSITORIES]
 
 
-async def overlooked_paths(sandbox: Sandbox, repositories: Sequence[str]) -> dict[str, list[str]]:
+async def find_overlooked_paths(sandbox: Sandbox, repositories: Sequence[str]) -> dict[str, list[str]]:
     """Return the paths whose changes git overlooks by flags in the index, by repository."""
     found = {}
     for repository in repositories:
-        index = await _index_of(sandbox, repository)
-        if index is not None and (paths := flagged_paths(index)):
+        index = await _read_index(sandbox, repository)
+        if index is not None and (paths := list_flagged_paths(index)):
             found[repository] = paths
     return found
 
 
-async def replaced_histories(sandbox: Sandbox, repositories: Sequence[str]) -> list[str]:
+async def find_replaced_histories(sandbox: Sandbox, repositories: Sequence[str]) -> list[str]:
     """Return the paths by which repositories replace committed objects, or cut off a part of the history."""
     if not repositories:
         return []
     return (await sandbox.control(_REPLACED, *repositories)).stdout.splitlines()
 
 
-async def make_git_look(
+async def restore_git_view(
     sandbox: Sandbox, repositories: Sequence[str], before: Mapping[str, Sequence[str]], replaced: Collection[str]
 ) -> list[HardeningFinding]:
     """Clear new flags in the indexes, and return the findings about these and about replaced histories.
@@ -67,7 +67,7 @@ async def make_git_look(
         sandbox: Sandbox of the agent.
         repositories: `.git` directories of the repositories.
         before: Paths that were overlooked in the baseline already, by repository.
-        replaced: Paths that `replaced_histories` returned for the baseline.
+        replaced: Paths that `find_replaced_histories` returned for the baseline.
 
     Raises:
         VerifierError: An index can't be written.
@@ -76,19 +76,19 @@ async def make_git_look(
         return []
     found = []
     for repository in repositories:
-        index, known = await _index_of(sandbox, repository), before.get(repository, ())
-        paths = [path for path in flagged_paths(index) or () if path not in known] if index is not None else []
+        index, known = await _read_index(sandbox, repository), before.get(repository, ())
+        paths = [path for path in list_flagged_paths(index) or () if path not in known] if index is not None else []
         if index is None or not paths:
             continue
         file = f"{repository}/index"
-        await sandbox.write_file(f"{file}.benchflow", without_flags(index, known))
+        await sandbox.write_file(f"{file}.benchflow", clear_flags(index, known))
         # Written in place, so that the file keeps its owner.
         done = await sandbox.control('cat "$1.benchflow" >"$1" && rm -f "$1.benchflow"', file)
         if done.return_code:
             raise VerifierError("cannot be put right", file=file, log_tail=done.stderr[-2000:])
         detail = f"had git overlook {len(paths)} paths, {paths[0]} first"
-        found.append(_finding("restored", file, detail))
-    for path in await replaced_histories(sandbox, repositories):
+        found.append(_make_finding("restored", file, detail))
+    for path in await find_replaced_histories(sandbox, repositories):
         if path in replaced:
             continue
         if posixpath.basename(path) == "shallow":
@@ -97,16 +97,16 @@ async def make_git_look(
                 HardeningFinding(item=ITEM, action="found", path=path, detail="cuts off a part of the history")
             )
         else:
-            found.append(_finding("found", path, "replaces what was committed, and is not followed"))
+            found.append(_make_finding("found", path, "replaces what was committed, and is not followed"))
     return found
 
 
-def _finding(action: str, path: str, detail: str) -> HardeningFinding:
+def _make_finding(action: str, path: str, detail: str) -> HardeningFinding:
     content = {"item": ITEM, "action": action, "path": path, "detail": detail, "weight": "tampering"}
     return HardeningFinding.model_validate(content)
 
 
-async def _index_of(sandbox: Sandbox, repository: str) -> bytes | None:
+async def _read_index(sandbox: Sandbox, repository: str) -> bytes | None:
     """Return the index of a repository; None if it can't be read. Raise a `SandboxError` that is retryable."""
     try:
         return await sandbox.read_bytes(f"{repository}/index")

@@ -9,10 +9,10 @@ from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.planes.reward.hardening.survey import encode
 
-MOST = 200
+MAX_FINDINGS = 200
 """Maximum number of findings in a report."""
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Maximum number of further paths that one note names."""
 
 
@@ -31,11 +31,11 @@ class HardeningRecord:
 
 
 def extend_report(report: HardeningReport, found: Sequence[HardeningFinding]) -> HardeningReport:
-    """Return a report with further findings, duplicates left out; tampering first, and no more than `MOST`."""
+    """Return a report with further findings, duplicates left out; tampering first, and no more than `MAX_FINDINGS`."""
     more = [finding for finding in found if finding not in report.findings]
     findings = sorted([*report.findings, *more], key=lambda finding: not finding.is_tampering)
-    left_out = report.left_out + max(0, len(findings) - MOST)
-    return report.model_copy(update={"findings": findings[:MOST], "left_out": left_out})
+    left_out = report.left_out + max(0, len(findings) - MAX_FINDINGS)
+    return report.model_copy(update={"findings": findings[:MAX_FINDINGS], "left_out": left_out})
 
 
 def note_paths(item: str, paths: Sequence[str], detail: str) -> HardeningFinding:
@@ -43,11 +43,11 @@ def note_paths(item: str, paths: Sequence[str], detail: str) -> HardeningFinding
 
     Args:
         item: Item of `verifier.hardening`.
-        paths: At least one path; the first is the note's, and up to `MOST_NAMED` others are named in its detail.
+        paths: At least one path; the first is the note's, and up to `MAX_NAMED` others are named in its detail.
         detail: Text that holds for all of them.
     """
     first, *others = [encode(path).decode(errors="backslashreplace") for path in paths]
     if others:
-        named = ", ".join(others[:MOST_NAMED]) + (", …" if len(others) > MOST_NAMED else "")
+        named = ", ".join(others[:MAX_NAMED]) + (", …" if len(others) > MAX_NAMED else "")
         detail += f"; {len(others)} more: {named}"
     return HardeningFinding(item=item, action="found", path=first, detail=detail)

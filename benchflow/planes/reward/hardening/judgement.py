@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 
 from benchflow.contracts.reward import HardeningFinding, Weight
 from benchflow.contracts.verifier import HardeningConfig
-from benchflow.planes.reward.hardening.build_files import harmless_attributes, harmless_package, includes_by_variable
-from benchflow.planes.reward.hardening.repositories import without_programs
-from benchflow.planes.reward.hardening.survey import KeptFile, Survey, in_workspace, is_below, module_of
+from benchflow.planes.reward.hardening.build_files import (
+    filter_attributes,
+    filter_package_scripts,
+    has_variable_include,
+)
+from benchflow.planes.reward.hardening.repositories import filter_git_settings
+from benchflow.planes.reward.hardening.survey import KeptFile, Survey, get_module_name, is_below, is_in_workspace
 from benchflow.planes.reward.hardening.verifier_dependencies import (
     DOTFILES,
     HOOKED,
@@ -92,7 +96,7 @@ def judge(
     for path in sorted(set(now.found) - set(before.found)):
         _judge_new(path, before, now, workspace, result)
     for path in set(now.top) - set(before.top):
-        if module_of(path) not in named:
+        if get_module_name(path) not in named:
             result.remove[path] = PYTHON
     _judge_shadows(before, now, named, result)
     for path in now.git:
@@ -102,9 +106,9 @@ def judge(
         is_gone = path not in now.files
         if path.startswith(CRON_PLACES):
             if is_gone or now.files[path].content != kept.content:
-                result.found.append(_cron(path))
+                result.found.append(_note_cron_job(path))
         elif is_gone or now.files[path].content != kept.content:
-            result.restore[path] = (_item_of(path), kept if is_gone else _harmless(path, kept, now.files[path]))
+            result.restore[path] = (_find_item(path), kept if is_gone else _filter_changes(path, kept, now.files[path]))
             if not is_gone and result.restore[path][1].content == now.files[path].content:
                 del result.restore[path]
     for path in set(now.orphans) - set(before.orphans):
@@ -114,7 +118,7 @@ def judge(
     for path in now.fresh:
         result.remove.setdefault(path, PYTHON)
     for path, text in now.links.items():
-        if before.links.get(path) != text and not in_workspace(resolve(path, now.links), workspace):
+        if before.links.get(path) != text and not is_in_workspace(resolve_links(path, now.links), workspace):
             result.links[path] = text
     return _only(result, config)
 
@@ -140,13 +144,13 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         detail = "names directories only, which come after those of installed packages"
         result.found.append(HardeningFinding(item=PYTHON, action="found", path=path, detail=detail))
     elif path.startswith(CRON_PLACES):
-        result.found.append(_cron(path))
+        result.found.append(_note_cron_job(path))
     elif path.startswith(HOOKED) and not _names_program(now.files.get(path)):
         return
-    elif (permit := _permit_of(path)) is not None and (kept := now.files.get(path)) is not None:
+    elif (permit := _find_filter(path)) is not None and (kept := now.files.get(path)) is not None:
         if (harmless := permit(kept.content, "")) != kept.content:
             result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
-    elif (item := _item_of(path)) == CONFTESTS:
+    elif (item := _find_item(path)) == CONFTESTS:
         if not _is_installed(path):
             result.remove[path] = item
     elif name == "pyvenv.cfg":
@@ -157,7 +161,7 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         _judge_family(MAKE_BUILD, path, before, result)
     elif name == ".gitattributes":
         kept = now.files.get(path)
-        if kept is None or (harmless := harmless_attributes(kept.content, "")) != kept.content:
+        if kept is None or (harmless := filter_attributes(kept.content, "")) != kept.content:
             if kept is None:
                 result.remove[path] = BUILD
             else:
@@ -167,18 +171,18 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         result.found.append(HardeningFinding(item=ENVIRONMENT, action="found", path=path, detail=detail))
     elif path in before.includes or path in before.targets:
         result.remove[path] = BUILD
-    elif name.endswith(".mk") and in_workspace(path, workspace):
-        if any(includes_by_variable(file, kept.content) for file, kept in before.files.items()):
+    elif name.endswith(".mk") and is_in_workspace(path, workspace):
+        if any(has_variable_include(file, kept.content) for file, kept in before.files.items()):
             result.remove[path] = BUILD
-    elif path.endswith(_OF_HOME) and in_workspace(path, workspace) and name in NODE_BUILD:
+    elif path.endswith(_OF_HOME) and is_in_workspace(path, workspace) and name in NODE_BUILD:
         _judge_family(NODE_BUILD, path, before, result)
-    elif item == PYTHON or not in_workspace(path, workspace) or path.endswith(_OF_HOME):
+    elif item == PYTHON or not is_in_workspace(path, workspace) or path.endswith(_OF_HOME):
         result.remove[path] = item
     elif family := next((names for names in _FAMILIES if name in names), None):
         _judge_family(family, path, before, result)
 
 
-def _cron(path: str) -> HardeningFinding:
+def _note_cron_job(path: str) -> HardeningFinding:
     """Return the note about a job of cron or at."""
     detail = "is a job, and nothing starts it while the verifier runs"
     return HardeningFinding(item=PROCESSES, action="found", path=path, detail=detail)
@@ -195,33 +199,33 @@ def _judge_family(family: Collection[str], path: str, before: Survey, result: Ju
 
 def _judge_shadows(before: Survey, now: Survey, named: Collection[str], result: Judgement) -> None:
     """Report new modules that are named like one of the standard library, and are not removed."""
-    own = {module_of(path) for path in before.shadows} | set(named)
+    own = {get_module_name(path) for path in before.shadows} | set(named)
     for path in now.shadows:
-        if module_of(path) not in own and path not in result.remove:
+        if get_module_name(path) not in own and path not in result.remove:
             detail = "is not imported in place of the standard library's"
             result.found.append(HardeningFinding(item=STANDARD_ITEM, action="found", path=path, detail=detail))
 
 
-def _permit_of(path: str) -> Callable[[str, str], str] | None:
+def _find_filter(path: str) -> Callable[[str, str], str] | None:
     """Return the function that makes the permitted content of settings from theirs and the former one, if there is one.
 
     It is the same for new and for changed files.
     """
     if path.endswith(_GIT_OF_USERS):
-        return without_programs
+        return filter_git_settings
     if path in LOCALE_SETTINGS:
-        return without_variables
-    return with_login_settings if path == LOGIN_SETTINGS else None
+        return filter_locale_settings
+    return restore_login_settings if path == LOGIN_SETTINGS else None
 
 
-def _harmless(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
+def _filter_changes(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
     """Return the permitted form of a changed file: as it was, with changes that are known to run no program."""
     if posixpath.basename(path) == "package.json":
-        text = harmless_package(now.content, was.content)
+        text = filter_package_scripts(now.content, was.content)
     elif path.endswith(".gitattributes"):
-        text = harmless_attributes(now.content, was.content)
+        text = filter_attributes(now.content, was.content)
     else:
-        permit = _permit_of(path)
+        permit = _find_filter(path)
         text = None if permit is None else permit(now.content, was.content)
     return was if text is None else now.model_copy(update={"content": text})
 
@@ -240,17 +244,17 @@ def _judge_repository(path: str, before: Survey, now: Survey, workspace: str, re
         return
     elif name in (".git", "commondir"):
         leads_to = posixpath.normpath(posixpath.join(directory, kept.content.removeprefix("gitdir:").strip()))
-        if in_workspace(resolve(leads_to, now.links), workspace):
+        if is_in_workspace(resolve_links(leads_to, now.links), workspace):
             return
         if was is None:
             result.remove[path] = BUILD
         else:
             result.restore[path] = (BUILD, was)
-    elif (harmless := without_programs(kept.content, was.content if was else "")) != kept.content:
+    elif (harmless := filter_git_settings(kept.content, was.content if was else "")) != kept.content:
         result.restore[path] = (BUILD, kept.model_copy(update={"content": harmless}))
 
 
-def _item_of(path: str) -> str:
+def _find_item(path: str) -> str:
     """Return the item of `verifier.hardening` that a path belongs to."""
     name = posixpath.basename(path)
     if name == "conftest.py":
@@ -282,7 +286,7 @@ def _names_directories(path: str, now: Survey) -> bool:
     )
 
 
-def without_variables(content: str, was: str) -> str:
+def filter_locale_settings(content: str, was: str) -> str:
     """Return locale settings without new lines that set any other variable.
 
     Args:
@@ -293,7 +297,7 @@ def without_variables(content: str, was: str) -> str:
     return "".join(line for line in lines if line.rstrip("\n") in known or _OF_LOCALES.match(line))
 
 
-def with_login_settings(content: str, was: str) -> str:
+def restore_login_settings(content: str, was: str) -> str:
     """Return login settings in which those that set variables are as they were. All others are an administrator's work.
 
     Args:
@@ -307,7 +311,7 @@ def with_login_settings(content: str, was: str) -> str:
     return "".join([*(line for line in lines if not _OF_LOGINS.match(line)), *known])
 
 
-def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
+def get_weight(item: str, path: str, leads_to: str = "") -> Weight:
     """Return the weight of a removed or restored file: `note` for what honest work may leave, else `tampering`.
 
     Args:
@@ -328,7 +332,7 @@ def weight_of(item: str, path: str, leads_to: str = "") -> Weight:
     return "note"
 
 
-def resolve(path: str, links: dict[str, str]) -> str:
+def resolve_links(path: str, links: dict[str, str]) -> str:
     """Return the path that a path leads to, as far as the workspace's links are known; `/` for a loop."""
     resolved, rest = "", [part for part in path.split("/") if part]
     for _ in range(_LINKS_FOLLOWED):

@@ -46,7 +46,7 @@ _OF_TESTS = re.compile(r"/(tests?|testing|conftest)([.]py)?(/|$)|/test_|_test[.]
 
 _PASSED_ON = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "CONT")
 _DEATH_SIGNAL, _DUMPABLE, _SUBREAPER = 1, 4, 36
-_ROUNDS = 100
+_MAX_ROUNDS = 100
 
 
 def pytest_addoption(parser: Any, pluginmanager: Any) -> None:
@@ -101,7 +101,7 @@ def _supervise() -> Callable[[int], None] | None:
     except (ImportError, OSError, AttributeError):
         return None
     reading, writing = os.pipe()
-    token, parent, mine = os.urandom(16), os.getpid(), set(_children())
+    token, parent, mine = os.urandom(16), os.getpid(), set(_list_children())
     # Orphans of the tests become children of this process.
     prctl(_SUBREAPER, 1, 0, 0, 0)
     watched = {signal.SIGCHLD, *(getattr(signal, f"SIG{name}") for name in _PASSED_ON)}
@@ -112,9 +112,9 @@ def _supervise() -> Callable[[int], None] | None:
         try:
             os.close(writing)
             prctl(_DUMPABLE, 0, 0, 0, 0)
-            how = _ended(child, watched)
-            _end_rest(mine)
-            _leave(how, _reported(reading, token))
+            how = _wait_for_child(child, watched)
+            _kill_rest(mine)
+            _exit_as_session(how, _read_status(reading, token))
         finally:
             os._exit(FAILED)
     # A kill of the process that was started is meant for the tests.
@@ -145,7 +145,7 @@ def _is_command() -> bool:
     return outermost.endswith("console_main")
 
 
-def _ended(child: int, watched: Iterable[int]) -> int:
+def _wait_for_child(child: int, watched: Iterable[int]) -> int:
     """Return the child's wait status. Forward others' signals to it; it gets those of the terminal itself."""
     while True:
         info = signal.sigwaitinfo(watched)
@@ -157,7 +157,7 @@ def _ended(child: int, watched: Iterable[int]) -> int:
             os.kill(child, info.si_signo)
 
 
-def _children() -> list[int]:
+def _list_children() -> list[int]:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return [int(word) for word in file.read().split()]
@@ -165,10 +165,10 @@ def _children() -> list[int]:
         return []
 
 
-def _end_rest(mine: set[int]) -> None:
+def _kill_rest(mine: set[int]) -> None:
     """Kill the processes that the tests have left: they could change what comes after them."""
-    for _ in range(_ROUNDS):
-        left = set(_children()) - mine
+    for _ in range(_MAX_ROUNDS):
+        left = set(_list_children()) - mine
         for one in left:
             try:
                 os.kill(one, signal.SIGKILL)
@@ -179,7 +179,7 @@ def _end_rest(mine: set[int]) -> None:
             return
 
 
-def _reported(reading: int, token: bytes) -> int | None:
+def _read_status(reading: int, token: bytes) -> int | None:
     """Return the exit status that the session has reported; None if it did not come to its end."""
     os.set_blocking(reading, False)
     try:
@@ -189,7 +189,7 @@ def _reported(reading: int, token: bytes) -> int | None:
     return max((part[0] for part in said if part), default=None)
 
 
-def _leave(how: int, reported: int | None) -> None:
+def _exit_as_session(how: int, reported: int | None) -> None:
     """Exit as the session did. Only a success is doubted."""
     if os.WIFSIGNALED(how):
         number = os.WTERMSIG(how)
@@ -200,14 +200,14 @@ def _leave(how: int, reported: int | None) -> None:
         os._exit(128 + number)
     code = os.WEXITSTATUS(how)
     if code == 0 and reported is None:
-        _say("the process of the tests ended before their session did")
+        _print_doubt("the process of the tests ended before their session did")
         os._exit(FAILED)
     if code == 0 and reported:
-        _say(f"the process of the tests ended with 0, their session with {reported}")
+        _print_doubt(f"the process of the tests ended with 0, their session with {reported}")
     os._exit(code or reported or 0)
 
 
-def _say(what: str) -> None:
+def _print_doubt(what: str) -> None:
     """Print to stderr why the run counts as failed."""
     os.write(2, f"\nbenchflow: this run of pytest counts as failed: {what}\n".encode())
 
@@ -237,7 +237,7 @@ class _Guard:
     def pytest_collection(self, session: Any) -> Generator[None, Any, None]:
         self._hooks = _Hooks(session.config, self._program.known if self._program else set())
         yield
-        self._look()
+        self._record_changes()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -250,12 +250,12 @@ class _Guard:
         # Meanwhile a skip of unittest's is replaced by one of pytest's, or becomes the context of a later one.
         before = call.excinfo
         yield
-        self._note_excuse(item, before, call.excinfo)
+        self._record_excuse(item, before, call.excinfo)
 
     @pytest.hookimpl(tryfirst=True, hookwrapper=True)
     def pytest_make_collect_report(self, collector: Any) -> Generator[None, Any, None]:
         report = (yield).get_result()
-        self._note_excuse(collector, getattr(getattr(report, "call", None), "excinfo", None))
+        self._record_excuse(collector, getattr(getattr(report, "call", None), "excinfo", None))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
@@ -265,7 +265,7 @@ class _Guard:
     def pytest_sessionfinish(self, session: Any) -> None:
         # Workers of xdist report here; elsewhere `pytest_cmdline_main` checks later.
         if hasattr(session.config, "workeroutput"):
-            self._look()
+            self._record_changes()
             session.config.workeroutput["benchflow"] = [self._changed, self._excused]
 
     @pytest.hookimpl(optionalhook=True)
@@ -279,22 +279,25 @@ class _Guard:
         report = self._report
         outcome = yield
         status = int(outcome.get_result() or 0)
-        self._look()
-        if status == 0 and (doubt := self._doubt()):
-            _say(doubt)
+        self._record_changes()
+        if status == 0 and (doubt := self._find_doubt()):
+            _print_doubt(doubt)
             status = FAILED
             outcome.force_result(status)
         if report is not None:
             report(status)
 
-    def _look(self) -> None:
+    def _record_changes(self) -> None:
         """Record changes now: the code that changed pytest may restore it later."""
-        found = [*(self._program.changed() if self._program else ()), *(self._hooks.changed() if self._hooks else ())]
+        found = [
+            *(self._program.find_changes() if self._program else ()),
+            *(self._hooks.find_changes() if self._hooks else ()),
+        ]
         self._changed += [name for name in found if name not in self._changed]
 
-    def _note_excuse(self, node: Any, *raised: Any) -> None:
+    def _record_excuse(self, node: Any, *raised: Any) -> None:
         """Record a test outside of the workspace that tested code has skipped or declared an expected failure."""
-        root, file = _root(node.config), str(getattr(node, "path", None) or node.fspath)
+        root, file = _get_root(node.config), str(getattr(node, "path", None) or node.fspath)
         # A plugin of the workspace may skip tests, as long as no test has called it.
         tests = tuple(f"{place}{os.sep}" for place in (os.path.dirname(file), node.config.getoption("confcutdir")))
         for excinfo in raised:
@@ -306,7 +309,7 @@ class _Guard:
                     self._excused.append(node.nodeid)
                 error = error.__context__
 
-    def _doubt(self) -> str:
+    def _find_doubt(self) -> str:
         """Return the reason not to believe a success; empty if there is none."""
         if self._changed:
             return f"something has changed {', '.join(self._changed[:5])}"
@@ -317,7 +320,7 @@ class _Guard:
         return "something called pytest.exit with a status of 0" if self._interrupted else ""
 
 
-def _root(config: Any) -> str:
+def _get_root(config: Any) -> str:
     """Return the workspace, with a slash at its end."""
     return f"{WORKSPACE or getattr(config, 'rootpath', None) or config.rootdir}{os.sep}"
 
@@ -340,20 +343,20 @@ class _Program:
             if name.split(".")[0] in ("_pytest", "pluggy") or module is unittest.case
         }
         self.known = {id(vars(module)) for module in loaded.values()}
-        self._was = {place: (value, _code(value)) for place, value in self._places()}
+        self._was = {place: (value, _read_code(value)) for place, value in self._list_members()}
 
-    def changed(self) -> Iterator[str]:
-        now = dict(self._places())
+    def find_changes(self) -> Iterator[str]:
+        now = dict(self._list_members())
         for place, (value, code) in self._was.items():
             new = now.get(place)
-            if self._is_foreign(new) if new is not value else _code(value) != code:
+            if self._is_foreign(new) if new is not value else _read_code(value) != code:
                 yield ".".join(place)
         for place, new in now.items():
             # A new name in a class hides an inherited one, and one in a module a builtin.
             if place not in self._was and self._is_foreign(new) and (len(place) == 3 or place[1] in vars(builtins)):
                 yield ".".join(place)
 
-    def _places(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+    def _list_members(self) -> Iterator[tuple[tuple[str, ...], Any]]:
         """Yield the functions and members, by (module, name) or (module, class, name)."""
         for name, module in self._modules.items():
             for key, value in list(vars(module).items()):
@@ -367,13 +370,13 @@ class _Program:
 
     def _is_foreign(self, value: Any) -> bool:
         """Return whether a function comes from no module of before the tested code: plugins do change pytest."""
-        code = _code(value)
+        code = _read_code(value)
         if code is None:
             return True
         return id(code[2]) not in self.known or code[2].get("__file__") != code[0].co_filename
 
 
-def _code(value: Any) -> tuple[Any, Any, Any] | None:
+def _read_code(value: Any) -> tuple[Any, Any, Any] | None:
     """Return (code, defaults, globals) of a function; None for anything else."""
     for name in ("fget", "__func__", "func"):
         value = getattr(value, name, None) or value
@@ -387,18 +390,18 @@ class _Hooks:
 
     def __init__(self, config: Any, known: set[int]) -> None:
         self._known = known
-        self._root = _root(config)
+        self._root = _get_root(config)
         self._relay = config.pluginmanager.hook
-        self._callers = self._all()
+        self._callers = self._list_callers()
         self._was = [
             (name, impl, impl.function) for name, caller in self._callers.items() for impl in caller.get_hookimpls()
         ]
 
-    def _all(self) -> dict[str, Any]:
+    def _list_callers(self) -> dict[str, Any]:
         return {name: caller for name, caller in vars(self._relay).items() if name.startswith("pytest_")}
 
-    def changed(self) -> Iterator[str]:
-        now = self._all()
+    def find_changes(self) -> Iterator[str]:
+        now = self._list_callers()
         for name, caller in self._callers.items():
             if name not in now or now[name] is not caller:
                 yield name

@@ -27,7 +27,7 @@ _STANDARD = [path for path in sys.path if path == _LIBRARY or path.startswith(os
 _NOT_TAKEN = ("test", "this", "antigravity", "sitecustomize", "usercustomize", "__main__")
 
 
-def _names() -> frozenset[str]:
+def _list_protected_names() -> frozenset[str]:
     """Return the names of the standard library's modules that must not be shadowed."""
     known = getattr(sys, "stdlib_module_names", None)
     # Python before 3.10 has no `sys.stdlib_module_names`.
@@ -40,7 +40,7 @@ class StandardFirst:
 
     def __init__(self) -> None:
         """Make it for all modules of the standard library, except those in `OWN`."""
-        self._taken = _names()
+        self._taken = _list_protected_names()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return the spec of a module of the standard library; None for any other module.
@@ -48,7 +48,7 @@ class StandardFirst:
         Raises:
             ModuleNotFoundError: The module is Jython's `org`, which `copy` and `pickle` try to import.
         """
-        if name == "org" and _importer() in ("copy", "pickle"):
+        if name == "org" and _find_importer() in ("copy", "pickle"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return PathFinder.find_spec(name, _STANDARD) if path is None and name in self._taken else None
 
@@ -63,7 +63,7 @@ class StandardFirst:
             sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
-def _importer() -> str:
+def _find_importer() -> str:
     """Return the name of the standard library's module that makes the current import; empty for any other importer."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("importlib._bootstrap"):

@@ -34,16 +34,16 @@ _SETTINGS = """
 _HARMLESS = frozenset((_SECTIONS + _SETTINGS).split())
 
 
-def without_programs(text: str, before: str) -> str:
+def filter_git_settings(text: str, before: str) -> str:
     """Return git settings without new ones that may name a program.
 
     Args:
         text: Settings, as a configuration file of git has them.
         before: Former settings, all of which are allowed; empty for a new file.
     """
-    known = {setting for _, setting in _read(before) if setting is not None}
+    known = {setting for _, setting in _read_settings(before) if setting is not None}
     lines = []
-    for line, setting in _read(text):
+    for line, setting in _read_settings(text):
         if setting is not None:
             is_kept = setting in known or _is_harmless(*setting)
         else:
@@ -53,7 +53,7 @@ def without_programs(text: str, before: str) -> str:
     return "".join(lines)
 
 
-def _read(text: str) -> Iterator[tuple[str, _Setting | None]]:
+def _read_settings(text: str) -> Iterator[tuple[str, _Setting | None]]:
     """Yield each line, and its setting as (section, subsection, key, value); None for a line that is no setting."""
     section: tuple[str, str | None] | None = None
     # Git ends lines only at newlines, unlike splitlines().

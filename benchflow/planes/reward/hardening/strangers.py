@@ -9,7 +9,7 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.reward import HardeningFinding
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError, VerifierMemoryError
-from benchflow.planes.reward.hardening.hardening_record import MOST_NAMED
+from benchflow.planes.reward.hardening.hardening_record import MAX_NAMED
 from benchflow.planes.reward.hardening.judgement import PROCESSES
 from benchflow.planes.reward.hardening.verifier_dependencies import SCHEDULERS
 
@@ -28,18 +28,18 @@ async def kill_strangers(sandbox: Sandbox, found: list[HardeningFinding], known:
     Raises:
         VerifierError: They can't be killed, or multiply faster than they are killed.
     """
-    with explaining_survivors():
+    with translate_kill_errors():
         killed = await sandbox.kill_processes()
     if killed:
         what = "a process" if killed == 1 else f"{killed} processes"
         if named := list(dict.fromkeys(process.command for process in known if not process.is_altered)):
-            what += f": {', '.join(named[:MOST_NAMED])}" + (", …" if len(named) > MOST_NAMED else "")
+            what += f": {', '.join(named[:MAX_NAMED])}" + (", …" if len(named) > MAX_NAMED else "")
         found.append(HardeningFinding(item=PROCESSES, action="killed", detail=what))
     return killed
 
 
 @contextmanager
-def explaining_survivors() -> Iterator[None]:
+def translate_kill_errors() -> Iterator[None]:
     """Raise `VerifierError` for processes of an agent that can't be killed.
 
     A `SandboxError` would be another attempt in a fresh sandbox, and so the agent's reward for a fork bomb.
@@ -54,24 +54,24 @@ def explaining_survivors() -> Iterator[None]:
         raise VerifierError(error.message, remedy="see what the agent has left running") from error
 
 
-async def unaltered_strangers(sandbox: Sandbox) -> list[RunningProcess]:
+async def list_unaltered_strangers(sandbox: Sandbox) -> list[RunningProcess]:
     """Return the processes that are not the world's. Those of the world whose code was changed are left out."""
     return [process for process in await sandbox.strangers() if not process.is_altered]
 
 
-def told_running(process: RunningProcess, when: str = "beside the verifier") -> HardeningFinding:
+def note_running(process: RunningProcess, when: str = "beside the verifier") -> HardeningFinding:
     """Return the finding about a process that is not the world's, and runs while the verifier does, or after it."""
     return HardeningFinding(item=PROCESSES, action="found", detail=f"runs {when}: {process.command}")
 
 
-def told_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:
+def note_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:
     """Return the finding about a process whose code was changed, and which was killed or `is_left`."""
     detail = f"{ALTERED}: {process.command}"
     return HardeningFinding(item=PROCESSES, action="found" if is_left else "killed", detail=detail, weight="tampering")
 
 
 @asynccontextmanager
-async def without_memory_kills(sandbox: Sandbox) -> AsyncIterator[None]:
+async def refuse_memory_kills(sandbox: Sandbox) -> AsyncIterator[None]:
     """Raise `VerifierMemoryError` if the kernel kills for want of memory meanwhile: a survey may then be incomplete."""
     before = await sandbox.memory_use()
     yield
@@ -84,7 +84,7 @@ async def without_memory_kills(sandbox: Sandbox) -> AsyncIterator[None]:
         )
 
 
-def signal_schedulers(name: str) -> str:
+def format_scheduler_signal(name: str) -> str:
     """Return a script that sends a signal (`STOP`, `CONT`) to the daemons that start scheduled jobs."""
     return (
         "for p in /proc/[0-9]*; do c=; { read -r c <$p/comm; } 2>/dev/null; "

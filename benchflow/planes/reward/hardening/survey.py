@@ -17,7 +17,7 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
-from benchflow.planes.reward.hardening.build_files import included, targets_without_files
+from benchflow.planes.reward.hardening.build_files import list_includes, list_undeclared_targets
 from benchflow.planes.reward.hardening.contents import FILES, LISTS, PASS, PASSES, READ
 from benchflow.planes.reward.hardening.escaping_archives import PATTERNS as ARCHIVES
 from benchflow.planes.reward.hardening.verifier_dependencies import (
@@ -37,8 +37,8 @@ from benchflow.planes.reward.hardening.verifier_dependencies import (
     STARTUP,
 )
 
-ROOM = "/run/benchflow/hardening"
-MOST_SAID = 32 * 1024
+SURVEY_DIRECTORY = "/run/benchflow/hardening"
+MAX_COMMAND = 32 * 1024
 """Maximum number of characters of a command; a longer one is passed by a file, which is one more round trip."""
 _MAX_TEMPORARY = 40_000
 """Maximum number of bytes of the names listed from the temporary directories."""
@@ -46,26 +46,26 @@ _MAX_TEMPORARY = 40_000
 _OWN_LISTS = ("links", "found", "fresh", "top", "modules", "packed", "temporary")
 """Names of the lists that a survey returns, beside those about contents."""
 
-_KNOWN = f"{ROOM}.known"
-ARCHIVE = f"{ROOM}/out.tar"
+_KNOWN = f"{SURVEY_DIRECTORY}.known"
+ARCHIVE = f"{SURVEY_DIRECTORY}/out.tar"
 """File in the sandbox that a survey is read from."""
 
 
-def _any_of(names: Iterable[str]) -> str:
+def _match_names(names: Iterable[str]) -> str:
     return " -o ".join(f"-name {shlex.quote(name)}" for name in names)
 
 
 _GIT_OF_HOME = ".config/git/config"
-_SITE_NAMES = _any_of((*(f"{hook}*" for hook in HOOKS), "*.pth"))
-_NODE = rf"\( {_any_of(NODE_BUILD)} \) ! -path '*/node_modules/*'"
+_SITE_NAMES = _match_names((*(f"{hook}*" for hook in HOOKS), "*.pth"))
+_NODE = rf"\( {_match_names(NODE_BUILD)} \) ! -path '*/node_modules/*'"
 _MODULES = "-name '*.py' ! -path '*-packages/*' ! -path '*/node_modules/*'"
 _NAMES = (
-    f"{_any_of((*BUILD_PATTERNS, *MAKE_SOURCES, *RAKE_BUILD, *RUNNER_FILES, *PYTEST_FILES))} -o {_SITE_NAMES}"
-    f" -o {_any_of(('.gitattributes', 'conftest.py', 'pyvenv.cfg', '__pycache__'))}"
-    rf" -o {_NODE} -o ! -type d ! -path '*/{_GIT_OF_HOME}' \( {_any_of(GIT_FILES)} \)"
-    rf" -o -type d \( {_any_of(GIT_DIRECTORIES)} \)"
+    f"{_match_names((*BUILD_PATTERNS, *MAKE_SOURCES, *RAKE_BUILD, *RUNNER_FILES, *PYTEST_FILES))} -o {_SITE_NAMES}"
+    f" -o {_match_names(('.gitattributes', 'conftest.py', 'pyvenv.cfg', '__pycache__'))}"
+    rf" -o {_NODE} -o ! -type d ! -path '*/{_GIT_OF_HOME}' \( {_match_names(GIT_FILES)} \)"
+    rf" -o -type d \( {_match_names(GIT_DIRECTORIES)} \)"
 )
-_PACKED = _any_of(ARCHIVES)
+_PACKED = _match_names(ARCHIVES)
 _READ = (
     *("[.]pth$", "/[.]gitattributes$", "/[.]gitconfig$", "/git/config$"),
     *("^/etc/gitconfig$", "^/etc/apt/", "^/etc/dpkg/", "^/etc/default/locale$", "^/etc/locale[.]conf$"),
@@ -81,9 +81,9 @@ _SMALL = "grep " + " ".join(
 # long; only these are read again, and new files that match _SMALL. $7: further files to look for, a line each.
 _SCRIPT = rf"""
 ws=$1 home=${{2%/}} path=$3 modules=$4 since=$5 known=$6 wanted=$7 more=
-rm -rf {ROOM}
-umask 022; mkdir -p {posixpath.dirname(ROOM)} || exit 1
-umask 077; mkdir {ROOM} && cd {ROOM} || exit 1
+rm -rf {SURVEY_DIRECTORY}
+umask 022; mkdir -p {posixpath.dirname(SURVEY_DIRECTORY)} || exit 1
+umask 077; mkdir {SURVEY_DIRECTORY} && cd {SURVEY_DIRECTORY} || exit 1
 if [ -f {_KNOWN} ]; then mv {_KNOWN} known; fi
 for f in stamp {" ".join((*_OWN_LISTS, *FILES, *LISTS))}; do : >$f; done
 # By the kernel's clock: what a sandbox's own programs say of the time may be anything.
@@ -274,9 +274,9 @@ async def take_survey(
     Raises:
         VerifierError: The script failed, or its archive is gone or can't be read.
     """
-    workspace = workspace_of(sandbox)
+    workspace = get_workspace(sandbox)
     listed = "".join(f"{file}\n" for file in known)
-    if since is not None and not (listed.isascii() and len(listed) <= MOST_SAID):
+    if since is not None and not (listed.isascii() and len(listed) <= MAX_COMMAND):
         await sandbox.write_file(_KNOWN, encode(listed), mode=0o600)
         listed = ""
     asked = [workspace, home, path, modules, "" if since is None else str(since), listed, "\n".join(wanted)]
@@ -305,10 +305,10 @@ async def take_survey(
             f"the list of what is in the sandbox could not be read: {error.message}",
             remedy="see what the agent has left in it: very many files, or very long names",
         ) from error
-    return _read(packed)
+    return _read_archive(packed)
 
 
-def empty_archive() -> bytes:
+def make_empty_archive() -> bytes:
     """Return the archive of a sandbox in which nothing is found, for providers that run no scripts."""
     with io.BytesIO() as packed:
         with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -317,7 +317,7 @@ def empty_archive() -> bytes:
         return packed.getvalue()
 
 
-def workspace_of(sandbox: Sandbox) -> str:
+def get_workspace(sandbox: Sandbox) -> str:
     """Return the workspace of a sandbox; empty if that is `/`, which is not the agent's alone."""
     workspace = posixpath.normpath(sandbox.ref.workdir)
     return "" if workspace == "/" else workspace
@@ -328,7 +328,7 @@ def encode(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def _read(packed: bytes) -> Survey:
+def _read_archive(packed: bytes) -> Survey:
     """Return the survey in the archive that the script has packed."""
     lists: dict[str, list[str]] = {}
     files: dict[str, KeptFile] = {}
@@ -358,26 +358,26 @@ def _read(packed: bytes) -> Survey:
             f"the sandbox could not be looked through: its answer is garbled: {error}",
             remedy="see that nothing in the image has replaced `find` and `tar`",
         ) from error
-    git = {path for path in names if _is_of_git(path, names)}
-    found = {path for path in names - git if is_looked_for(path)}
-    standard = [path for path in lists["modules"] if module_of(path) in STANDARD]
+    git = {path for path in names if _is_repository_file(path, names)}
+    found = {path for path in names - git if is_relevant(path)}
+    standard = [path for path in lists["modules"] if get_module_name(path) in STANDARD]
     kept = {path: file for path, file in files.items() if path in found or path in git}
     return Survey(
         now=now,
         files=kept,
-        includes=sorted({name for path, file in kept.items() for name in included(path, file.content)}),
-        targets=sorted({name for path, file in kept.items() for name in targets_without_files(path, file.content)}),
+        includes=sorted({name for path, file in kept.items() for name in list_includes(path, file.content)}),
+        targets=sorted({name for path, file in kept.items() for name in list_undeclared_targets(path, file.content)}),
         found=sorted(found),
         links=dict(zip(links[0::2], links[1::2], strict=False)),
         fresh=fresh,
-        top=[path for path in top if shadows(path)],
+        top=[path for path in top if is_shadowing(path)],
         git=sorted(git),
         shadows=sorted(standard),
         packed=sorted(lists["packed"]),
         naming=said["naming"],
-        acting=_grouped(said["acting"]),
+        acting=_group_texts(said["acting"]),
         equal=said["equal"],
-        plugins=_grouped(said["plugins"]),
+        plugins=_group_texts(said["plugins"]),
         packages=said["packages"],
         hooks=sorted(said["hooks"]),
         journals=sorted(said["journals"]),
@@ -389,7 +389,7 @@ def _read(packed: bytes) -> Survey:
     )
 
 
-def _grouped(pairs: Sequence[str]) -> dict[str, list[str]]:
+def _group_texts(pairs: Sequence[str]) -> dict[str, list[str]]:
     """Return the texts of each file, from a list in which a file and a text alternate."""
     said: dict[str, list[str]] = {}
     for path, text in zip(pairs[0::2], pairs[1::2], strict=False):
@@ -397,7 +397,7 @@ def _grouped(pairs: Sequence[str]) -> dict[str, list[str]]:
     return said
 
 
-def is_looked_for(path: str) -> bool:
+def is_relevant(path: str) -> bool:
     """Return whether tools read a file of this name at this path: a `.pth`, say, may be weights of a model."""
     name = posixpath.basename(path)
     if name in (*GIT_FILES, *GIT_DIRECTORIES):
@@ -409,20 +409,20 @@ def is_looked_for(path: str) -> bool:
     return True
 
 
-def module_of(path: str) -> str:
+def get_module_name(path: str) -> str:
     """Return the name by which Python imports a file: of its package for an `__init__`, else its own."""
     directory, name = posixpath.split(path)
     stem = name.partition(".")[0]
     return posixpath.basename(directory) if stem == "__init__" else stem
 
 
-def shadows(path: str) -> bool:
+def is_shadowing(path: str) -> bool:
     """Return whether a module, in a directory that Python searches first, shadows one that a verifier needs."""
-    stem = module_of(path)
+    stem = get_module_name(path)
     return stem in SHADOWED or stem.startswith("_sysconfigdata")
 
 
-def _is_of_git(path: str, names: set[str]) -> bool:
+def _is_repository_file(path: str, names: set[str]) -> bool:
     """Return whether a file belongs to a repository, and does not only have such a name.
 
     Args:
@@ -435,7 +435,7 @@ def _is_of_git(path: str, names: set[str]) -> bool:
     return posixpath.basename(directory) == ".git" or all(f"{directory}/{one}" in names for one in GIT_DIRECTORIES)
 
 
-def in_workspace(path: str, workspace: str) -> bool:
+def is_in_workspace(path: str, workspace: str) -> bool:
     """Return whether a path is the workspace, or lies in it; false if the workspace is empty."""
     return bool(workspace) and (path == workspace or path.startswith(f"{workspace}/"))
 

@@ -18,10 +18,12 @@ from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import VerifierError
 from benchflow.planes.reward.hardening.baseline import HardeningBaseline
 from benchflow.planes.reward.hardening.git_state import VARIABLES
-from benchflow.planes.reward.hardening.hardening_record import MOST_NAMED
+from benchflow.planes.reward.hardening.hardening_record import MAX_NAMED
 from benchflow.planes.reward.hardening.judgement import ENVIRONMENT
-from benchflow.planes.reward.hardening.pytest_guard import PLUGIN, plugin_source
-from benchflow.planes.reward.hardening.survey import module_of, workspace_of
+from benchflow.planes.reward.hardening.survey import get_module_name, get_workspace
+
+PLUGIN = "benchflow_pytest_plugins"
+"""Name of the engine's plugin, as a module."""
 
 PLUGINS = "/run/benchflow/verifier"
 """Directory of the engine's plugin, in the sandbox."""
@@ -61,9 +63,22 @@ _DOUBT = re.compile(r"^benchflow: this run of pytest counts as failed: (.{1,300}
 """Pattern of the line in which the plugin reports why it does not believe a run."""
 
 _START = Path(__file__).with_name("python_start.py")
+_SESSION = Path(__file__).with_name("pytest_session.py")
 
 
-def start_source(own: Sequence[str]) -> str:
+def make_plugin_source(baseline: HardeningBaseline, declared: Sequence[str], workspace: str = "") -> str:
+    """Return the source of the plugin, with the names of the plugins that it may load.
+
+    Args:
+        baseline: Baseline with the plugins that the image had.
+        declared: The task's `verifier.pytest_plugins`: names of entry points or of modules.
+        workspace: Directory of the agent's work; empty where that is pytest's root directory.
+    """
+    settings = {"ALLOWED": baseline.plugins, "DECLARED": list(declared), "WORKSPACE": workspace}
+    return _SESSION.read_text() + "".join(f"\n{name} = {json.dumps(value)}" for name, value in settings.items()) + "\n"
+
+
+def make_start_source(own: Sequence[str]) -> str:
     """Return the source of the startup code of each Python.
 
     Args:
@@ -72,12 +87,14 @@ def start_source(own: Sequence[str]) -> str:
     return f"{_START.read_text()}\nOWN[:] = {json.dumps(sorted(own))}\nstart()\n"
 
 
-def own_modules(baseline: HardeningBaseline) -> list[str]:
+def list_own_modules(baseline: HardeningBaseline) -> list[str]:
     """Return the names of modules that may shadow the standard library: those of the project, and of the task."""
-    return sorted({*baseline.named, *(module_of(path) for path in baseline.survey.shadows)})
+    return sorted({*baseline.named, *(get_module_name(path) for path in baseline.survey.shadows)})
 
 
-def verifier_env(baseline: HardeningBaseline, config: VerifierConfig, *, target: str, workspace: str) -> dict[str, str]:
+def make_verifier_env(
+    baseline: HardeningBaseline, config: VerifierConfig, *, target: str, workspace: str
+) -> dict[str, str]:
     """Return the variables that are pinned while a verifier runs, which the task's `verifier.env` may override.
 
     Args:
@@ -124,17 +141,17 @@ def _searched(baseline: HardeningBaseline) -> list[str]:
     return [*baseline.directories, *others]
 
 
-def files_of(baseline: HardeningBaseline) -> list[str]:
+def list_plugin_files(baseline: HardeningBaseline) -> list[str]:
     """Return the paths that `put_plugins` writes in a sandbox."""
-    return [PLUGINS, *_copies(baseline)]
+    return [PLUGINS, *_list_copies(baseline)]
 
 
-def _copies(baseline: HardeningBaseline) -> list[str]:
+def _list_copies(baseline: HardeningBaseline) -> list[str]:
     """Return the paths of copies of the plugin, for Pythons that ignore or change PYTHONPATH."""
     return [f"{site}/{PLUGIN}.py" for site in baseline.sites]
 
 
-def misses_plugin(printed: str) -> bool:
+def is_plugin_missing(printed: str) -> bool:
     """Return whether a pytest could not find the plugin: its Python has another PYTHONPATH, and no copy of it.
 
     Args:
@@ -144,12 +161,12 @@ def misses_plugin(printed: str) -> bool:
 
 
 def note_doubts(printed: str) -> list[HardeningFinding]:
-    """Return notes about the runs that the plugin did not believe, at most `MOST_NAMED`.
+    """Return notes about the runs that the plugin did not believe, at most `MAX_NAMED`.
 
     Args:
         printed: Output of the verifier.
     """
-    said = list(dict.fromkeys(_DOUBT.findall(printed)))[:MOST_NAMED]
+    said = list(dict.fromkeys(_DOUBT.findall(printed)))[:MAX_NAMED]
     return [HardeningFinding(item=ENVIRONMENT, action="found", detail=f"a run of pytest failed: {why}") for why in said]
 
 
@@ -176,8 +193,8 @@ async def put_plugins(
     Raises:
         VerifierError: The files can't be written.
     """
-    source = plugin_source(baseline, declared, workspace_of(sandbox))
-    start = start_source(own) if own is not None else ""
-    result = await sandbox.control(_PUT, source, "root" if user is None else str(user), start, *_copies(baseline))
+    source = make_plugin_source(baseline, declared, get_workspace(sandbox))
+    start = make_start_source(own) if own is not None else ""
+    result = await sandbox.control(_PUT, source, "root" if user is None else str(user), start, *_list_copies(baseline))
     if result.return_code != 0:
         raise VerifierError("the verifier's own files could not be put in place", log_tail=result.stderr[-4000:])

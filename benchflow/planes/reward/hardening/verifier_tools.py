@@ -97,7 +97,7 @@ async def take_tools(sandbox: Sandbox, path: str, *, is_whole: bool) -> ToolSet:
     return ToolSet(
         path=path,
         programs=programs,
-        libraries=sorted(set(_places(loaded))),
+        libraries=sorted(set(_read_library_paths(loaded))),
         pythons=[posixpath.normpath(directory) for directory in pythons],
         loader=loader,
         accounts=accounts.decode("latin-1"),
@@ -105,7 +105,7 @@ async def take_tools(sandbox: Sandbox, path: str, *, is_whole: bool) -> ToolSet:
     )
 
 
-def _places(lines: Iterable[str]) -> Iterable[str]:
+def _read_library_paths(lines: Iterable[str]) -> Iterable[str]:
     """Yield the absolute paths of libraries in lines of the loader's trace."""
     for line in lines:
         found = re.match(r"\s*(\S+)(?: => (\S+))? \(0x", line)

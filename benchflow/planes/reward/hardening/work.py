@@ -11,14 +11,14 @@ from benchflow.contracts.reward import HardeningFinding, HardeningReport, Weight
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.verifier import HardeningConfig
 from benchflow.errors import SandboxError, UnsafePathError, VerifierError
-from benchflow.planes.reward.hardening.baseline import HardeningBaseline, skipped
-from benchflow.planes.reward.hardening.devices import list_devices, replaced_devices
-from benchflow.planes.reward.hardening.escaping_archives import MAX_ARCHIVES, MAX_BYTES, leads_out
+from benchflow.planes.reward.hardening.baseline import HardeningBaseline, list_skipped
+from benchflow.planes.reward.hardening.devices import find_replaced_devices, list_devices
+from benchflow.planes.reward.hardening.escaping_archives import MAX_ARCHIVES, MAX_BYTES, find_escaping_member
 from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM, Repairs, compare_tools
 from benchflow.planes.reward.hardening.foundation import ITEM as TOOLS_ITEM
 from benchflow.planes.reward.hardening.git_state import ITEM as GIT_ITEM
-from benchflow.planes.reward.hardening.git_state import make_git_look, repositories_of
-from benchflow.planes.reward.hardening.hardening_record import MOST_NAMED, HardeningRecord, extend_report
+from benchflow.planes.reward.hardening.git_state import list_repositories, restore_git_view
+from benchflow.planes.reward.hardening.hardening_record import MAX_NAMED, HardeningRecord, extend_report
 from benchflow.planes.reward.hardening.judgement import (
     BUILD,
     CONFTESTS,
@@ -30,32 +30,32 @@ from benchflow.planes.reward.hardening.judgement import (
     PYTHON,
     STANDARD_ITEM,
     Judgement,
+    get_weight,
     judge,
-    weight_of,
 )
 from benchflow.planes.reward.hardening.strangers import (
     ALTERED,
+    format_scheduler_signal,
     kill_strangers,
-    signal_schedulers,
-    told_altered,
-    told_running,
-    unaltered_strangers,
-    without_memory_kills,
+    list_unaltered_strangers,
+    note_altered,
+    note_running,
+    refuse_memory_kills,
 )
-from benchflow.planes.reward.hardening.survey import MOST_SAID, ROOM, encode, take_survey, workspace_of
+from benchflow.planes.reward.hardening.survey import MAX_COMMAND, SURVEY_DIRECTORY, encode, get_workspace, take_survey
 from benchflow.planes.reward.hardening.verifier_dependencies import CLEAR_AWAY, LOADER_CACHE, LOGS
 from benchflow.planes.reward.hardening.work_notes import note_work
 
-_ROUNDS = 4
+_MAX_ROUNDS = 4
 """Maximum number of comparisons, after which tools that keep changing are an error."""
 
-_PASSES = 2
+_MAX_PASSES = 2
 """Maximum number of times that a sandbox is surveyed, where services go on to start processes that are killed."""
 
 _MAX_MEMBER = 300
 """Maximum number of characters of an archive member's name in a finding."""
 
-_ACT = f"{ROOM}/act"
+_ACT = f"{SURVEY_DIRECTORY}/act"
 
 # A link to a program or a library of the image stays: virtual environments have such links, and they lead a verifier to
 # nothing that the agent wrote.
@@ -144,30 +144,30 @@ async def harden(
     found = record.findings
     action = "killed" if config.kill_processes and not trusted else "found"
     found += [HardeningFinding(item=PROCESSES, action=action, detail=command) for command in left]
-    for _ in range(_PASSES):
+    for _ in range(_MAX_PASSES):
         if not trusted:
             await _secure(sandbox, baseline, config, record)
             if config.verify_tools and baseline.devices:
-                replaced = replaced_devices(baseline.devices, await list_devices(sandbox), TOOLS_ITEM)
+                replaced = find_replaced_devices(baseline.devices, await list_devices(sandbox), TOOLS_ITEM)
                 found += [finding for finding in replaced if finding not in found]
                 record.unsafe = record.unsafe or next((f"{one.path} {one.detail}" for one in replaced), "")
-        async with without_memory_kills(sandbox):
+        async with refuse_memory_kills(sandbox):
             judged = await _judge(sandbox, baseline, config, plugins)
             # The restored cache lacks the libraries that the agent has installed, so it is rebuilt.
             is_old = any(finding.path == LOADER_CACHE for finding in found)
             acted = await _act(sandbox, judged, config, verifier, trusted, is_old)
             found += [finding for finding in acted if finding not in found]
-        running = [] if trusted else await unaltered_strangers(sandbox)
+        running = [] if trusted else await list_unaltered_strangers(sandbox)
         # What a service has started since the last kill may have changed what was compared before. A kill costs more
         # than a look, since the engine's own shell is started again.
         if not (running and config.kill_processes and await kill_strangers(sandbox, found, running)):
             break
     else:
-        running = await unaltered_strangers(sandbox)
+        running = await list_unaltered_strangers(sandbox)
     is_planted = any(finding.path.startswith(CRON_PLACES) for finding in found)
     if config.kill_processes and not trusted and (is_planted or baseline.has_schedulers):
-        await sandbox.control(signal_schedulers("STOP" if is_planted else "CONT"))
-    found += [told_running(process) for process in running if process.command not in left]
+        await sandbox.control(format_scheduler_signal("STOP" if is_planted else "CONT"))
+    found += [note_running(process) for process in running if process.command not in left]
     disabled = [name for name, is_on in config.model_dump().items() if not is_on]
     seconds = round(time.monotonic() - began, 4)
     report = HardeningReport(disabled=disabled, seconds=seconds, unsafe=record.unsafe)
@@ -180,17 +180,17 @@ async def _secure(
     """Restore the tools and kill what the agent left running, until neither changes any more.
 
     A process that still runs may change a tool again, so the tools are compared once more after each kill. Raises
-    `VerifierError` if they still change after `_ROUNDS` rounds, or can't be restored.
+    `VerifierError` if they still change after `_MAX_ROUNDS` rounds, or can't be restored.
     """
     tools = baseline.tools if config.verify_tools else None
     found = record.findings
     altered: dict[tuple[int, int], RunningProcess] = {}
     stops = baseline.has_schedulers and config.kill_processes
-    for turn in range(_ROUNDS):
+    for turn in range(_MAX_ROUNDS):
         repairs = Repairs()
         try:
             if tools is not None and baseline.changes is not None:
-                record.listing = await sandbox.changes(baseline.changes, skip=skipped(sandbox, tools))
+                record.listing = await sandbox.changes(baseline.changes, skip=list_skipped(sandbox, tools))
                 await compare_tools(sandbox, tools, baseline.changes, record.listing, repairs)
         except (VerifierError, UnsafePathError) as error:
             # Nothing of this round was restored yet, so its findings become `found`.
@@ -209,21 +209,21 @@ async def _secure(
             await sandbox.put_outside(repairs.put)
         if stops:
             # A job that is due would be started after the last kill. The kill ends this shell, whatever it has loaded.
-            await sandbox.control(signal_schedulers("STOP"))
+            await sandbox.control(format_scheduler_signal("STOP"))
         strangers = await sandbox.strangers() if config.kill_processes else []
-        altered |= _altered(strangers)
+        altered |= _find_altered(strangers)
         killed = await kill_strangers(sandbox, found, strangers) if config.kill_processes else 0
         found += await _finish_repairs(sandbox, repairs)
         if stops:
             # A kill by a script resumes them.
-            await sandbox.control(signal_schedulers("STOP"))
+            await sandbox.control(format_scheduler_signal("STOP"))
         if not (killed or repairs.is_any or (stops and turn == 0)):
-            left = _altered(await sandbox.strangers()) if config.kill_processes else {}
-            found += [told_altered(process, key in left) for key, process in (altered | left).items()]
+            left = _find_altered(await sandbox.strangers()) if config.kill_processes else {}
+            found += [note_altered(process, key in left) for key, process in (altered | left).items()]
             record.unsafe = next((f"{ALTERED} that cannot be ended: {one.command}" for one in left.values()), "")
             return
     if killed:
-        named = ", ".join(dict.fromkeys(process.command for process in strangers[:MOST_NAMED]))
+        named = ", ".join(dict.fromkeys(process.command for process in strangers[:MAX_NAMED]))
         problem = f"processes are started again after each kill, by a service or by each other: {named}"
     else:
         problem = f"{found[-1].path} of the sandbox is changed again after each restoration"
@@ -233,7 +233,7 @@ async def _secure(
     )
 
 
-def _altered(processes: Sequence[RunningProcess]) -> dict[tuple[int, int], RunningProcess]:
+def _find_altered(processes: Sequence[RunningProcess]) -> dict[tuple[int, int], RunningProcess]:
     """Return those processes whose code another process has changed in memory, by their identities."""
     return {process.identity: process for process in processes if process.is_altered}
 
@@ -241,11 +241,11 @@ def _altered(processes: Sequence[RunningProcess]) -> dict[tuple[int, int], Runni
 async def _finish_repairs(sandbox: Sandbox, repairs: Repairs) -> list[HardeningFinding]:
     """Remove files and reset directories by the sandbox's own programs, which can be trusted now. Return findings."""
     lines = [
-        f"chown {state.uid}:{state.gid} {_word(path)}; chmod {state.mode:o} {_word(path)} || exit 1"
+        f"chown {state.uid}:{state.gid} {_format_word(path)}; chmod {state.mode:o} {_format_word(path)} || exit 1"
         for path, state in repairs.directories.items()
     ]
     if repairs.remove:
-        lines.append(f"{_printed(f'{path}' + chr(0) for path in repairs.remove)} | xargs -0 rm -rf -- || exit 1")
+        lines.append(f"{_format_print(f'{path}' + chr(0) for path in repairs.remove)} | xargs -0 rm -rf -- || exit 1")
     if lines and (result := await sandbox.control("\n".join(lines), timeout=300)).return_code:
         raise VerifierError("what the agent changed could not be put back", log_tail=result.stderr[-2000:])
     return [
@@ -271,15 +271,17 @@ async def _judge(
         since=before.now,
         wanted=[*before.includes, *before.targets],
     )
-    judged = judge(before, now, config, workspace_of(sandbox), baseline.named)
-    notes = note_work(before, now, workspace_of(sandbox), {*baseline.plugins, *plugins})
+    judged = judge(before, now, config, get_workspace(sandbox), baseline.named)
+    notes = note_work(before, now, get_workspace(sandbox), {*baseline.plugins, *plugins})
     judged.found.extend(note for note in notes if getattr(config, note.item))
     if config.remove_escaping_links:
-        for path, member in (await _archives_that_lead_out(sandbox, now.packed)).items():
+        for path, member in (await _find_escaping_archives(sandbox, now.packed)).items():
             judged.remove[path] = LINKS
             judged.why[path] = f"would be unpacked to other places: {member}"
     if config.repository_state:
-        judged.found.extend(await make_git_look(sandbox, repositories_of(now), baseline.overlooked, baseline.replaced))
+        judged.found.extend(
+            await restore_git_view(sandbox, list_repositories(now), baseline.overlooked, baseline.replaced)
+        )
     return judged
 
 
@@ -301,36 +303,36 @@ async def _act(
         trusted: Whether the oracle has acted.
         rebuilds: Whether to make the loader's cache anew.
     """
-    lines = [f"ws={_word(workspace_of(sandbox))}", _BEGIN, _LOGS if config.fresh_logs else ""]
+    lines = [f"ws={_format_word(get_workspace(sandbox))}", _BEGIN, _LOGS if config.fresh_logs else ""]
     links = list(judged.links)
-    lines += [f"link {index} {_word(path)}" for index, path in enumerate(links)]
-    workspace = workspace_of(sandbox)
+    lines += [f"link {index} {_format_word(path)}" for index, path in enumerate(links)]
+    workspace = get_workspace(sandbox)
     if config.own_workspace and workspace:
-        lines.append(_MAKE.format(workspace=_word(workspace)))
+        lines.append(_MAKE.format(workspace=_format_word(workspace)))
     if judged.remove:
-        lines.append(f"{_printed(f'{path}' + chr(0) for path in judged.remove)} | xargs -0 rm -rf -- || exit 1")
+        lines.append(f"{_format_print(f'{path}' + chr(0) for path in judged.remove)} | xargs -0 rm -rf -- || exit 1")
     for path, (_, kept) in judged.restore.items():
-        content = _printed([kept.content], as_bytes=True)
-        lines.append(f"{content} | put {_word(path)} {kept.mode:o} {kept.uid}:{kept.gid} || exit 1")
+        content = _format_print([kept.content], as_bytes=True)
+        lines.append(f"{content} | put {_format_word(path)} {kept.mode:o} {kept.uid}:{kept.gid} || exit 1")
     if config.remove_escaping_links:
         lines.append(_TEMPORARY)
     if config.remove_escaping_links and workspace and not trusted:
-        lines.append(_PART.format(workspace=_word(workspace)))
+        lines.append(_PART.format(workspace=_format_word(workspace)))
     if config.own_workspace and workspace and not trusted:
         user = "0" if verifier in (None, "root") else str(verifier)
-        lines.append(_OWN.format(workspace=_word(workspace), user=_word(user)))
+        lines.append(_OWN.format(workspace=_format_word(workspace), user=_format_word(user)))
     if rebuilds:
         lines.append("ldconfig 2>/dev/null || :")
     script = "\n".join(lines)
-    if len(script) > MOST_SAID:
+    if len(script) > MAX_COMMAND:
         await sandbox.write_file(_ACT, script, mode=0o600)
         script = f". {_ACT}"
-    result = await sandbox.control(f"{script}\nrm -rf {ROOM}", timeout=300)
+    result = await sandbox.control(f"{script}\nrm -rf {SURVEY_DIRECTORY}", timeout=300)
     said = [line.split(" ") for line in result.stdout.splitlines()]
     if result.return_code != 0 or any(word == "failed" for word, *_ in said):
         raise VerifierError("what the agent left could not be cleared away", log_tail=result.stderr[-2000:])
     kept_links = {int(index) for word, index, *_ in said if word == "kept"}
-    found = _told(judged, links, kept_links)
+    found = _make_findings(judged, links, kept_links)
     for word, *rest in said:
         if word == "temporary":
             path = " ".join(rest)
@@ -341,34 +343,34 @@ async def _act(
     return found
 
 
-def _told(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[HardeningFinding]:
+def _make_findings(judged: Judgement, links: Sequence[str], kept: set[int]) -> list[HardeningFinding]:
     """Return the findings about removed and restored files and links, and the judgement's own, ordered by item."""
     found = [
         HardeningFinding(
             item=item,
             action="removed",
-            path=_shown(path),
-            detail=_shown(judged.why.get(path, "")),
-            weight=weight_of(item, path),
+            path=_format_path(path),
+            detail=_format_path(judged.why.get(path, "")),
+            weight=get_weight(item, path),
         )
         for path, item in judged.remove.items()
     ]
     for path, (item, _) in judged.restore.items():
-        weight = weight_of(item, path)
-        found.append(HardeningFinding(item=item, action="restored", path=_shown(path), weight=weight))
+        weight = get_weight(item, path)
+        found.append(HardeningFinding(item=item, action="restored", path=_format_path(path), weight=weight))
     for index, path in enumerate(links):
         target = judged.links[path]
-        detail, weight = f"to {_shown(target)}", weight_of(LINKS, path, target)
+        detail, weight = f"to {_format_path(target)}", get_weight(LINKS, path, target)
         if index in kept:
             detail += ", a program or a library"
         action = "found" if index in kept else "removed"
-        found.append(HardeningFinding(item=LINKS, action=action, path=_shown(path), detail=detail, weight=weight))
+        found.append(HardeningFinding(item=LINKS, action=action, path=_format_path(path), detail=detail, weight=weight))
     order = (PROCESSES, TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
     found += judged.found
     return sorted(found, key=lambda finding: order.index(finding.item))
 
 
-async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> dict[str, str]:
+async def _find_escaping_archives(sandbox: Sandbox, packed: Sequence[str]) -> dict[str, str]:
     """Return the archives that would unpack over files elsewhere, each with the first member that would.
 
     Args:
@@ -382,22 +384,22 @@ async def _archives_that_lead_out(sandbox: Sandbox, packed: Sequence[str]) -> di
         except (FileNotFoundError, SandboxError):
             # It is gone, or too large to be read at once.
             continue
-        if len(content) <= MAX_BYTES and (member := await asyncio.to_thread(leads_out, content)) is not None:
+        if len(content) <= MAX_BYTES and (member := await asyncio.to_thread(find_escaping_member, content)) is not None:
             found[path] = member[:_MAX_MEMBER]
     return found
 
 
-def _shown(path: str) -> str:
+def _format_path(path: str) -> str:
     """Return a name as text for a report, with bytes that are not UTF-8 escaped."""
     return encode(path).decode(errors="backslashreplace")
 
 
-def _word(text: str) -> str:
+def _format_word(text: str) -> str:
     """Return a shell word that expands to a text of any bytes, but for newlines at its end."""
-    return f'"$({_printed([text])})"'
+    return f'"$({_format_print([text])})"'
 
 
-def _printed(texts: Iterable[str], *, as_bytes: bool = False) -> str:
+def _format_print(texts: Iterable[str], *, as_bytes: bool = False) -> str:
     """Return a shell command, in ASCII alone, that prints the texts.
 
     Args:

@@ -4,10 +4,10 @@
 `criteria` and `role` turn verdicts into rewards.
 """
 
-from benchflow.planes.reward.judge.criteria import SYSTEM, Material, brief, judge_rubric, judging
-from benchflow.planes.reward.judge.documents import JudgedDocument, documents_below, question_text, select
+from benchflow.planes.reward.judge.criteria import SYSTEM, Material, cut_reasoning, judge_rubric, summarise_answers
+from benchflow.planes.reward.judge.documents import JudgedDocument, list_documents, make_prompt, select_documents
 from benchflow.planes.reward.judge.model_judge import ModelJudge
-from benchflow.planes.reward.judge.models import credential_of, judge_model, require_library
+from benchflow.planes.reward.judge.models import find_credential, require_library, resolve_model
 from benchflow.planes.reward.judge.role import judge_as_role
 
 __all__ = [
@@ -15,14 +15,14 @@ __all__ = [
     "JudgedDocument",
     "Material",
     "ModelJudge",
-    "brief",
-    "credential_of",
-    "documents_below",
+    "cut_reasoning",
+    "find_credential",
     "judge_as_role",
-    "judge_model",
     "judge_rubric",
-    "judging",
-    "question_text",
+    "list_documents",
+    "make_prompt",
     "require_library",
-    "select",
+    "resolve_model",
+    "select_documents",
+    "summarise_answers",
 ]

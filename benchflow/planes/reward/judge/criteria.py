@@ -21,7 +21,7 @@ from benchflow.contracts.reward import (
 )
 from benchflow.errors import JudgeError
 from benchflow.planes.reward.aggregate import aggregate_metrics
-from benchflow.planes.reward.judge.documents import JudgedDocument, question_text
+from benchflow.planes.reward.judge.documents import JudgedDocument, make_prompt
 
 SYSTEM = """\
 You judge the work of an AI agent. You are shown what the agent was asked and documents: files that it left, or records
@@ -79,8 +79,8 @@ async def judge_rubric(
         JudgeError: A criterion could not be judged; the error names the first one.
     """
     asker = _Asker(rubric, material, judge, model or rubric.judge.model, source)
-    answers = await (asker.together() if rubric.judge.mode == "batched" else asker.one_by_one())
-    events = [_event(criterion, answers[criterion.id], source, now) for criterion in rubric.criteria]
+    answers = await (asker.ask_together() if rubric.judge.mode == "batched" else asker.ask_one_by_one())
+    events = [_make_event(criterion, answers[criterion.id], source, now) for criterion in rubric.criteria]
     metrics = {criterion.id: event.value for criterion, event in zip(rubric.criteria, events, strict=True)}
     # A criterion of weight 0 is reported, and does not count.
     weights = {criterion.id: criterion.weight for criterion in rubric.criteria if criterion.weight > 0}
@@ -89,7 +89,7 @@ async def judge_rubric(
         reward=aggregate_metrics(metrics, policy),
         items=metrics,
         events=events,
-        metadata={"judge": judging({answer.transcript: answer for answer in answers.values()}.values())},
+        metadata={"judge": summarise_answers({answer.transcript: answer for answer in answers.values()}.values())},
     )
 
 
@@ -103,7 +103,7 @@ class _Asker:
     model: str | None
     source: str
 
-    async def one_by_one(self) -> dict[str, JudgeAnswer]:
+    async def ask_one_by_one(self) -> dict[str, JudgeAnswer]:
         """Ask about each criterion in a call of its own, all at the same time. Return the answers by criterion."""
         asked = [self._ask(criterion.id, [criterion], criterion.files) for criterion in self.rubric.criteria]
         # All are awaited, so that a retry finds the answers to the other questions recorded.
@@ -111,13 +111,13 @@ class _Asker:
         found: dict[str, JudgeAnswer] = {}
         for criterion, answer in zip(self.rubric.criteria, answers, strict=True):
             if isinstance(answer, JudgeError):
-                raise _named(answer, f"criterion {criterion.id!r}") from answer
+                raise _name_subject(answer, f"criterion {criterion.id!r}") from answer
             if isinstance(answer, BaseException):
                 raise answer
             found[criterion.id] = answer
         return found
 
-    async def together(self) -> dict[str, JudgeAnswer]:
+    async def ask_together(self) -> dict[str, JudgeAnswer]:
         """Ask about all criteria in one call. Return its answer for each criterion."""
         criteria = self.rubric.criteria
         files = {pattern: None for criterion in criteria for pattern in criterion.files}
@@ -126,7 +126,7 @@ class _Asker:
             answer = await self._ask("rubric", criteria, wanted)
         except JudgeError as error:
             names = ", ".join(criterion.id for criterion in criteria)
-            raise _named(error, f"criteria {names}") from error
+            raise _name_subject(error, f"criteria {names}") from error
         return {criterion.id: answer for criterion in criteria}
 
     async def _ask(self, name: str, criteria: Sequence[Criterion], wanted: Sequence[str]) -> JudgeAnswer:
@@ -134,7 +134,7 @@ class _Asker:
         told = f"What to know for judging:\n{context}\n\n" if context else ""
         several = len(criteria) > 1
         prompt = await asyncio.to_thread(
-            question_text,
+            make_prompt,
             task=self.material.task,
             instruction=self.material.instruction,
             documents=self.material.documents,
@@ -145,14 +145,14 @@ class _Asker:
             id=f"{self.source}.{name}",
             system=SYSTEM,
             prompt=prompt,
-            scales=tuple(_scale(criterion, tell_files=several) for criterion in criteria),
+            scales=tuple(_make_scale(criterion, tell_files=several) for criterion in criteria),
             model=self.model,
             timeout_sec=self.rubric.judge.timeout,
         )
         return await self.judge.ask(question)
 
 
-def _named(error: JudgeError, what: str) -> JudgeError:
+def _name_subject(error: JudgeError, what: str) -> JudgeError:
     """Return a copy of an error, whose message names what could not be judged."""
     return type(error)(
         f"{what} could not be judged: {error.message}",
@@ -163,7 +163,7 @@ def _named(error: JudgeError, what: str) -> JudgeError:
     )
 
 
-def _scale(criterion: Criterion, *, tell_files: bool) -> JudgeScale:
+def _make_scale(criterion: Criterion, *, tell_files: bool) -> JudgeScale:
     """Return the scale of a criterion.
 
     Args:
@@ -180,7 +180,7 @@ def _scale(criterion: Criterion, *, tell_files: bool) -> JudgeScale:
     return JudgeScale(id=criterion.id, description=f"{told} (1 if that is so, 0 if not.)")
 
 
-def normalised(criterion: Criterion, score: float) -> float:
+def normalise_score(criterion: Criterion, score: float) -> float:
     """Return a score on a criterion's own scale as a number in [0, 1]."""
     if criterion.type == "likert":
         value = (score - 1) / (criterion.points - 1)
@@ -191,24 +191,24 @@ def normalised(criterion: Criterion, score: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _event(criterion: Criterion, answer: JudgeAnswer, source: str, now: datetime) -> RewardEvent:
+def _make_event(criterion: Criterion, answer: JudgeAnswer, source: str, now: datetime) -> RewardEvent:
     verdict = answer.verdicts[criterion.id]
     return RewardEvent(
         space=criterion.space,
-        value=normalised(criterion, verdict.score),
+        value=normalise_score(criterion, verdict.score),
         source=source,
         ts=now,
         tag=criterion.id,
-        meta={"score": verdict.score, "reasoning": brief(verdict.reasoning), "transcript": answer.transcript},
+        meta={"score": verdict.score, "reasoning": cut_reasoning(verdict.reasoning), "transcript": answer.transcript},
     )
 
 
-def brief(text: str) -> str:
+def cut_reasoning(text: str) -> str:
     """Return reasoning, cut to the length for an event."""
     return text if len(text) <= REASONING_LENGTH else f"{text[: REASONING_LENGTH - 1]}…"
 
 
-def judging(answers: Any) -> Mapping[str, Any]:
+def summarise_answers(answers: Any) -> Mapping[str, Any]:
     """Return the models, calls, tokens and cost of answers, for `metadata["judge"]`.
 
     The cost is None if the price of one is not known.

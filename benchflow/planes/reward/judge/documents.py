@@ -27,7 +27,7 @@ MAX_SHOWN = 256 * 1024
 MAX_DOCUMENTS = 1000
 """Maximum number of documents that are found below one directory."""
 
-_LEAST = 1024
+_MIN_SHOWN = 1024
 """Minimum number of characters that must be left for a further document."""
 
 
@@ -40,7 +40,7 @@ class JudgedDocument:
     """The text itself, or the file that contains it."""
 
 
-def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[JudgedDocument]:
+def list_documents(place: ConfinedPath, *, prefix: str = "") -> list[JudgedDocument]:
     """Return the regular files at or below a path as documents, named relative to it; none if it does not exist.
 
     Links are left out. If there are more than `MAX_DOCUMENTS`, or the tree is too large or too deep, a last document
@@ -77,7 +77,7 @@ def documents_below(place: ConfinedPath, *, prefix: str = "") -> list[JudgedDocu
     return found
 
 
-def select(documents: Sequence[JudgedDocument], patterns: Sequence[str]) -> list[JudgedDocument]:
+def select_documents(documents: Sequence[JudgedDocument], patterns: Sequence[str]) -> list[JudgedDocument]:
     """Return the documents that a pattern selects; all of them if there is no pattern.
 
     Args:
@@ -98,7 +98,7 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def shown(document: JudgedDocument, limit: int = MAX_DOCUMENT) -> str:
+def format_document(document: JudgedDocument, limit: int = MAX_DOCUMENT) -> str:
     """Return the text of a document to show a judge.
 
     Args:
@@ -108,17 +108,19 @@ def shown(document: JudgedDocument, limit: int = MAX_DOCUMENT) -> str:
     if isinstance(document.source, str):
         text = document.source
         return (
-            text if len(text) <= limit else _halves(text[: limit // 2], text[-(limit // 2) :], len(text), "characters")
+            text
+            if len(text) <= limit
+            else _join_ends(text[: limit // 2], text[-(limit // 2) :], len(text), "characters")
         )
     try:
-        return _file_text(document.source, limit)
+        return _read_file(document.source, limit)
     except UnsafePathError as error:
         return f"[{error.message}]"
     except OSError as error:
         return f"[cannot be read: {error.strerror or error}]"
 
 
-def _file_text(path: ConfinedPath, limit: int) -> str:
+def _read_file(path: ConfinedPath, limit: int) -> str:
     with path.open() as file:
         status = os.fstat(file.fileno())
         head = file.read(limit)
@@ -128,7 +130,7 @@ def _file_text(path: ConfinedPath, limit: int) -> str:
             return head.decode("utf-8", "replace")
         file.seek(status.st_size - limit // 2)
         tail = file.read(limit // 2).decode("utf-8", "replace")
-    return _halves(head[: limit // 2].decode("utf-8", "replace"), tail, status.st_size, "bytes")
+    return _join_ends(head[: limit // 2].decode("utf-8", "replace"), tail, status.st_size, "bytes")
 
 
 def _is_binary(head: bytes) -> bool:
@@ -136,25 +138,25 @@ def _is_binary(head: bytes) -> bool:
     return b"\0" in head or head.decode("utf-8", "replace").count("�") > len(head) // 10
 
 
-def _halves(head: str, tail: str, size: int, unit: str) -> str:
+def _join_ends(head: str, tail: str, size: int, unit: str) -> str:
     """Return the two ends of a text, with a note in place of its middle."""
     return f"{head}\n[… of {size} {unit}, the middle is left out here …]\n{tail}"
 
 
-def sections(texts: Sequence[tuple[str, str]]) -> tuple[str, str]:
+def join_sections(texts: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """Join named texts between marks that no text can forge; return the result and the tag in the marks.
 
     The tag is a digest of all texts: a text that contained it would have to contain its own digest. The same texts
     always have the same tag, and so the same prompt.
     """
-    texts = [(_sendable(name), _sendable(text)) for name, text in texts]
+    texts = [(_replace_surrogates(name), _replace_surrogates(text)) for name, text in texts]
     content = json.dumps(texts)
     tag = hashlib.sha256(content.encode()).hexdigest()[:24]
     parts = [f"<<<{tag} {json.dumps(name)}>>>\n{text}\n<<<{tag} end>>>" for name, text in texts]
     return "\n\n".join(parts), tag
 
 
-def question_text(
+def make_prompt(
     *, task: str, instruction: str, documents: Sequence[JudgedDocument], ask: str, wanted: Sequence[str] = ()
 ) -> str:
     """Return the prompt of a judge: the agent's instruction, the documents, and the question.
@@ -167,18 +169,20 @@ def question_text(
         wanted: Patterns that select documents; empty for all. The prompt notes each pattern without a match.
     """
     texts = [("what the agent was asked", _short(instruction, MAX_DOCUMENT))] if instruction else []
-    left, chosen = MAX_SHOWN, select(documents, wanted)
+    left, chosen = MAX_SHOWN, select_documents(documents, wanted)
     unshown = 0
     for document in chosen:
-        if left < _LEAST:
+        if left < _MIN_SHOWN:
             unshown += 1
             continue
-        text = shown(document, min(left, MAX_DOCUMENT))
+        text = format_document(document, min(left, MAX_DOCUMENT))
         left -= len(text)
         texts.append((f"document {document.name}", text))
-    material, tag = sections(texts)
+    material, tag = join_sections(texts)
     notes = [f"[{unshown} more documents are not shown, because there are too many]"] if unshown else []
-    notes += [f"[no document is called {pattern!r}]" for pattern in wanted if not select(documents, [pattern])]
+    notes += [
+        f"[no document is called {pattern!r}]" for pattern in wanted if not select_documents(documents, [pattern])
+    ]
     if not chosen and not wanted:
         notes.append("[there are no documents]")
     head = f"The task is {json.dumps(task)}. " if task else ""
@@ -186,10 +190,10 @@ def question_text(
     return "\n\n".join([head, *([material] if material else []), *notes, f"[end of the material {tag}]", ask])
 
 
-def _sendable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Return a text without lone surrogates, of file names or JSON, which can't be sent."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _short(text: str, limit: int) -> str:
-    return shown(JudgedDocument("", text), limit)
+    return format_document(JudgedDocument("", text), limit)

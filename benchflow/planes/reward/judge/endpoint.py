@@ -39,7 +39,13 @@ from pydantic_ai.tools import ToolDefinition
 
 from benchflow.contracts.reward import JudgeQuestion
 from benchflow.planes.reward.judge.models import JudgeModel
-from benchflow.planes.reward.judge.verdicts import TOOL, AttemptFailedError, JudgeResponse, task_of, tool_schema
+from benchflow.planes.reward.judge.verdicts import (
+    TOOL,
+    AttemptFailedError,
+    JudgeResponse,
+    format_task,
+    make_tool_schema,
+)
 
 _AGAIN = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which a retry may help."""
@@ -61,12 +67,12 @@ class Conversation:
 
     def __init__(self, question: JudgeQuestion) -> None:
         """Make it for a question."""
-        prompt = f"{question.prompt}\n\n{task_of(question.scales)}"
+        prompt = f"{question.prompt}\n\n{format_task(question.scales)}"
         self._first = ModelRequest(parts=[UserPromptPart(content=prompt)], instructions=question.system)
         self._last: list[ModelMessage] = []
         self._system = question.system
         tool = ToolDefinition(
-            name=TOOL, description="Gives the verdict.", parameters_json_schema=tool_schema(question.scales)
+            name=TOOL, description="Gives the verdict.", parameters_json_schema=make_tool_schema(question.scales)
         )
         self.parameters = ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
 

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from benchflow.contracts.reward import JudgeAnswer, JudgeQuestion, JudgeSettings, Verdict
 from benchflow.errors import JudgeError, JudgeUnavailableError
-from benchflow.planes.reward.judge.models import JudgeModel, credential_of, judge_model, missing_library
-from benchflow.planes.reward.judge.transcripts import Transcripts, digest_of
+from benchflow.planes.reward.judge.models import JudgeModel, find_credential, make_library_error, resolve_model
+from benchflow.planes.reward.judge.transcripts import Transcripts, compute_digest
 from benchflow.planes.reward.judge.verdicts import AttemptFailedError, JudgeResponse, NotAVerdictError, read_verdicts
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 if TYPE_CHECKING:
     from benchflow.planes.reward.judge.endpoint import Conversation, JudgeEndpoint
 
-_LONGEST_PAUSE = 20.0
+_MAX_PAUSE = 20.0
 """Maximum seconds between two calls, if the endpoint names none."""
 
 _ERROR_LENGTH = 2000
 
 
-class _Room:
+class _CallLimit:
     """Limit of concurrent calls that all judges of one event loop share."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class _Room:
         self._left = asyncio.Event()
 
     @asynccontextmanager
-    async def place(self, limit: int) -> AsyncIterator[None]:
+    async def hold_place(self, limit: int) -> AsyncIterator[None]:
         """Hold one of `limit` places while the block runs; wait until one is free."""
         while self._under_way >= limit:
             await self._left.wait()
@@ -53,7 +53,7 @@ class _Room:
             self._left = asyncio.Event()
 
 
-_ROOMS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Room] = weakref.WeakKeyDictionary()
+_LIMITS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _CallLimit] = weakref.WeakKeyDictionary()
 
 
 class ModelJudge:
@@ -92,36 +92,36 @@ class ModelJudge:
             JudgeError: The model can't be asked, or gives no usable answer.
             StoreError: The transcript can't be written.
         """
-        model = judge_model(self._settings, question.model)
-        digest = digest_of(question, model)
-        recorded = await asyncio.to_thread(self._transcripts.recorded, question.id, digest)
+        model = resolve_model(self._settings, question.model)
+        digest = compute_digest(question, model)
+        recorded = await asyncio.to_thread(self._transcripts.find_recorded, question.id, digest)
         if recorded is not None:
             return recorded
         self._check_key(model)
-        endpoint = await self._endpoint(model)
+        endpoint = await self._get_endpoint(model)
         asking = _Asking(question, model, self._settings, self._transcripts, self._pause)
         async with endpoint:
-            return await asking.answer(endpoint, digest)
+            return await asking.ask(endpoint, digest)
 
     def _check_key(self, model: JudgeModel) -> None:
         """Raise `JudgeError` if the provider's own endpoint is to be asked without a key."""
         if not self._key and model.is_official:
-            variable = credential_of(self._settings, str(model))
+            variable = find_credential(self._settings, str(model))
             raise JudgeError(
                 f"there is no key for {model}",
                 key="judge.credential",
                 remedy=f"export {variable}=…, or name the variable that holds it: --judge-key",
             )
 
-    async def _endpoint(self, model: JudgeModel) -> JudgeEndpoint:
+    async def _get_endpoint(self, model: JudgeModel) -> JudgeEndpoint:
         """Return the endpoint of a model for the running event loop. Raises `JudgeError` if the library is missing."""
         # In a thread: the import of the library and its list of prices takes seconds.
         try:
-            return await asyncio.to_thread(self._open, asyncio.get_running_loop(), model)
+            return await asyncio.to_thread(self._open_endpoint, asyncio.get_running_loop(), model)
         except ImportError as error:
-            raise missing_library() from error
+            raise make_library_error() from error
 
-    def _open(self, loop: asyncio.AbstractEventLoop, model: JudgeModel) -> JudgeEndpoint:
+    def _open_endpoint(self, loop: asyncio.AbstractEventLoop, model: JudgeModel) -> JudgeEndpoint:
         """Return the endpoint of a model for an event loop; it is made at the first use."""
         from benchflow.planes.reward.judge.endpoint import JudgeEndpoint
 
@@ -130,6 +130,44 @@ class ModelJudge:
             if str(model) not in opened:
                 opened[str(model)] = JudgeEndpoint(model, self._key)
             return opened[str(model)]
+
+
+class JudgeByKey:
+    """A `Judge` that asks each question through the `ModelJudge` for the key of its model."""
+
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        value: Callable[[str], str | None],
+        transcripts: Path,
+        redact: Callable[[str], str] = lambda text: text,
+        *,
+        earlier: Sequence[Path] = (),
+    ) -> None:
+        """Make it; nothing is asked yet.
+
+        Args:
+            settings: Settings of the job.
+            value: Returns the value of a variable; None if it is not set.
+            transcripts: Directory to which transcripts are written.
+            redact: Removes secrets from a text.
+            earlier: Further directories of transcripts, which are only read.
+        """
+        self._settings = settings
+        self.value = value
+        self._transcripts = transcripts
+        self._redact = redact
+        self._earlier = earlier
+        self._judges: dict[str, ModelJudge] = {}
+
+    async def ask(self, question: JudgeQuestion) -> JudgeAnswer:
+        """Return the verdicts on all scales of the question; see `ModelJudge.ask`."""
+        name = find_credential(self._settings, question.model)
+        if name not in self._judges:
+            self._judges[name] = ModelJudge(
+                self._settings, self.value(name), self._transcripts, self._redact, earlier=self._earlier
+            )
+        return await self._judges[name].ask(question)
 
 
 class _Asking:
@@ -145,12 +183,12 @@ class _Asking:
     ) -> None:
         self.question, self.model, self.settings = question, model, settings
         self.transcripts, self.pause = transcripts, pause
-        self.room = _ROOMS.setdefault(asyncio.get_running_loop(), _Room())
+        self.room = _LIMITS.setdefault(asyncio.get_running_loop(), _CallLimit())
         self.attempts: list[dict[str, Any]] = []
         self.answers: list[JudgeResponse] = []
         self.started, self.start = datetime.now(UTC), time.monotonic()
 
-    async def answer(self, endpoint: JudgeEndpoint, digest: str) -> JudgeAnswer:
+    async def ask(self, endpoint: JudgeEndpoint, digest: str) -> JudgeAnswer:
         """Ask until there is an answer or no retry is left, and write the transcript. Raises `JudgeError`."""
         from benchflow.planes.reward.judge.endpoint import Conversation
 
@@ -159,23 +197,23 @@ class _Asking:
             try:
                 verdicts = await self._attempt(endpoint, conversation)
             except AttemptFailedError as failure:
-                pause = self._pause_after(failure)
+                pause = self._compute_pause(failure)
                 if pause is None:
-                    error = self._error(failure)
-                    await self._write(digest, None, error)
+                    error = self._make_error(failure)
+                    await self._write_transcript(digest, None, error)
                     # The failure may quote the key, which `error` does not contain.
                     raise error from None
                 await asyncio.sleep(pause)
             else:
-                answer = self._answer(verdicts)
-                return answer.model_copy(update={"transcript": await self._write(digest, answer, None)})
+                answer = self._make_answer(verdicts)
+                return answer.model_copy(update={"transcript": await self._write_transcript(digest, answer, None)})
 
     async def _attempt(self, endpoint: JudgeEndpoint, conversation: Conversation) -> dict[str, Verdict]:
         """Call the model once and return its verdicts, or object to its answer. Raise `AttemptFailedError`."""
         limit, question = self.question.timeout_sec, self.question
         record: dict[str, Any] = {}
         self.attempts.append(record)
-        async with self.room.place(self.settings.concurrency):
+        async with self.room.hold_place(self.settings.concurrency):
             start = time.monotonic()
             try:
                 async with awake_timeout(limit):
@@ -198,7 +236,7 @@ class _Asking:
             finally:
                 record["seconds"] = round(time.monotonic() - start, 3)
 
-    def _pause_after(self, failure: AttemptFailedError) -> float | None:
+    def _compute_pause(self, failure: AttemptFailedError) -> float | None:
         """Return the seconds until the next call; None if there is to be none."""
         made = len(self.attempts)
         if not failure.again or made > self.settings.retries:
@@ -206,9 +244,9 @@ class _Asking:
         if failure.wait is not None:
             # An endpoint that asks to wait for longer than a call may take counts as unavailable.
             return failure.wait if failure.wait <= self.question.timeout_sec else None
-        return min(self.pause * 2.0 ** (made - 1), _LONGEST_PAUSE) * random.uniform(0.8, 1.2)
+        return min(self.pause * 2.0 ** (made - 1), _MAX_PAUSE) * random.uniform(0.8, 1.2)
 
-    def _answer(self, verdicts: dict[str, Verdict]) -> JudgeAnswer:
+    def _make_answer(self, verdicts: dict[str, Verdict]) -> JudgeAnswer:
         """Return the answer, with the calls, tokens and cost of all attempts."""
         costs = [said.cost_usd for said in self.answers]
         answer = JudgeAnswer(
@@ -221,9 +259,9 @@ class _Asking:
             cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
         )
         # Redacted, so that it equals the one that will be read from its transcript.
-        return JudgeAnswer.model_validate(self.transcripts.cleaned(answer.model_dump()))
+        return JudgeAnswer.model_validate(self.transcripts.clean_data(answer.model_dump()))
 
-    def _error(self, failure: AttemptFailedError) -> JudgeError:
+    def _make_error(self, failure: AttemptFailedError) -> JudgeError:
         """Return the error for a question without an answer: `JudgeUnavailableError` if the endpoint is away."""
         calls = len(self.attempts)
         times = "once" if calls == 1 else f"{calls} times"
@@ -236,7 +274,7 @@ class _Asking:
             log_tail=last,
         )
 
-    async def _write(self, digest: str, answer: JudgeAnswer | None, error: JudgeError | None) -> str:
+    async def _write_transcript(self, digest: str, answer: JudgeAnswer | None, error: JudgeError | None) -> str:
         """Write the transcript, and return its name."""
         content = {
             "id": self.question.id,

@@ -55,7 +55,7 @@ class JudgeModel:
         return self.base_url == _OFFICIAL[self.provider]
 
 
-def judge_model(settings: JudgeSettings, wanted: str | None = None) -> JudgeModel:
+def resolve_model(settings: JudgeSettings, wanted: str | None = None) -> JudgeModel:
     """Return the model that judges, with its endpoint.
 
     Args:
@@ -72,7 +72,7 @@ def judge_model(settings: JudgeSettings, wanted: str | None = None) -> JudgeMode
             key="judge.model",
             remedy="name one in the rubric's `judge` table, or with --judge-model openai/… or anthropic/…",
         )
-    provider, name = _provider_of(named)
+    provider, name = _find_provider(named)
     base_url = (settings.base_url or _OFFICIAL[provider]).rstrip("/")
     if not is_http_address(base_url):
         raise JudgeError(
@@ -85,7 +85,7 @@ def judge_model(settings: JudgeSettings, wanted: str | None = None) -> JudgeMode
     return JudgeModel(provider, name, base_url)
 
 
-def _provider_of(named: str) -> tuple[Provider, str]:
+def _find_provider(named: str) -> tuple[Provider, str]:
     """Return (provider, name) of a model. Raise `JudgeError` if the provider is not known."""
     prefix, slash, name = named.partition("/")
     if slash and name:
@@ -99,7 +99,7 @@ def _provider_of(named: str) -> tuple[Provider, str]:
     return family, named
 
 
-def credential_of(settings: JudgeSettings, wanted: str | None = None) -> str:
+def find_credential(settings: JudgeSettings, wanted: str | None = None) -> str:
     """Return the name of the variable that holds the judge's key.
 
     Args:
@@ -109,15 +109,15 @@ def credential_of(settings: JudgeSettings, wanted: str | None = None) -> str:
     Raises:
         JudgeError: The model can't be resolved.
     """
-    return settings.credential or _CREDENTIALS[judge_model(settings, wanted).provider]
+    return settings.credential or _CREDENTIALS[resolve_model(settings, wanted).provider]
 
 
 def require_library() -> None:
     """Raise `JudgeError` if the package that asks models is not installed."""
     if importlib.util.find_spec("pydantic_ai") is None:
-        raise missing_library()
+        raise make_library_error()
 
 
-def missing_library() -> JudgeError:
+def make_library_error() -> JudgeError:
     """Return the error for the missing package."""
     return JudgeError("judges need a package that is not installed: pydantic-ai", remedy=_INSTALL)

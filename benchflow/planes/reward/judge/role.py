@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from benchflow.contracts.reward import Judge, JudgeQuestion, JudgeScale, RewardEvent, VerifyResult
-from benchflow.planes.reward.judge.criteria import SYSTEM, brief, judging
-from benchflow.planes.reward.judge.documents import JudgedDocument, question_text
+from benchflow.planes.reward.judge.criteria import SYSTEM, cut_reasoning, summarise_answers
+from benchflow.planes.reward.judge.documents import JudgedDocument, make_prompt
 
 _SCALE = JudgeScale(id="score", description="How good the agent's work is, in your role.")
 
@@ -42,7 +42,7 @@ async def judge_as_role(
         JudgeError: There is no usable answer.
     """
     prompt = await asyncio.to_thread(
-        question_text, task=task, instruction=instruction, documents=documents, ask=f"Your role:\n{role_prompt.strip()}"
+        make_prompt, task=task, instruction=instruction, documents=documents, ask=f"Your role:\n{role_prompt.strip()}"
     )
     answer = await judge.ask(
         JudgeQuestion(id=source, system=SYSTEM, prompt=prompt, scales=(_SCALE,), model=model, timeout_sec=timeout_sec)
@@ -52,6 +52,6 @@ async def judge_as_role(
         value=verdict.score,
         source=source,
         ts=now,
-        meta={"reasoning": brief(verdict.reasoning), "transcript": answer.transcript},
+        meta={"reasoning": cut_reasoning(verdict.reasoning), "transcript": answer.transcript},
     )
-    return VerifyResult(reward=verdict.score, events=[event], metadata={"judge": judging([answer])})
+    return VerifyResult(reward=verdict.score, events=[event], metadata={"judge": summarise_answers([answer])})

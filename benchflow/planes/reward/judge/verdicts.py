@@ -77,21 +77,21 @@ class JudgeResponse:
     """Response as an object of the library."""
 
 
-def describe(scale: JudgeScale) -> str:
+def describe_scale(scale: JudgeScale) -> str:
     """Return a scale in words: `a whole number from 1 to 5`."""
     return f"a {'whole ' if scale.is_whole else ''}number from {scale.low:g} to {scale.high:g}"
 
 
-def task_of(scales: Sequence[JudgeScale]) -> str:
+def format_task(scales: Sequence[JudgeScale]) -> str:
     """Return the end of each prompt: the criteria to judge, and the format of the answer."""
     if len(scales) == 1:
         shape = '{"reasoning": "…", "score": number}'
         return (
-            f"Judge this:\n{scales[0].description}\n\nScore: {describe(scales[0])}.\n"
+            f"Judge this:\n{scales[0].description}\n\nScore: {describe_scale(scales[0])}.\n"
             f"Answer by calling `{TOOL}` once with {shape}: first the reasons, from what you were shown, in a few"
             " sentences, then the score that follows from them. If you cannot call it, answer with that JSON alone."
         )
-    listed = "\n".join(f"- {json.dumps(one.id)}: {one.description}\n  Score: {describe(one)}." for one in scales)
+    listed = "\n".join(f"- {json.dumps(one.id)}: {one.description}\n  Score: {describe_scale(one)}." for one in scales)
     shape = '{"verdicts": [{"id": "…", "reasoning": "…", "score": number}, …]}'
     return (
         f"Judge each of these by itself:\n{listed}\n\nAnswer by calling `{TOOL}` once with {shape}, a verdict for every"
@@ -100,16 +100,16 @@ def task_of(scales: Sequence[JudgeScale]) -> str:
     )
 
 
-def tool_schema(scales: Sequence[JudgeScale]) -> dict[str, Any]:
+def make_tool_schema(scales: Sequence[JudgeScale]) -> dict[str, Any]:
     """Return the JSON schema of the tool's arguments. It has no bounds: not every endpoint knows their keywords."""
     one = {"reasoning": {"type": "string", "description": "Why, from what was shown."}}
     if len(scales) == 1:
-        return _object(one | {"score": {"type": "number", "description": describe(scales[0])}})
+        return _make_object_schema(one | {"score": {"type": "number", "description": describe_scale(scales[0])}})
     verdict = {"id": {"type": "string", "enum": [scale.id for scale in scales]}} | one | {"score": {"type": "number"}}
-    return _object({"verdicts": {"type": "array", "items": _object(verdict)}})
+    return _make_object_schema({"verdicts": {"type": "array", "items": _make_object_schema(verdict)}})
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _make_object_schema(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
@@ -127,13 +127,13 @@ def read_verdicts(
         NotAVerdictError: The answer is invalid or incomplete.
     """
     told = [arguments for name, arguments in calls if name == TOOL]
-    documents = [_load(each) if isinstance(each, str) else dict(each) for each in told] or [_in_text(text)]
+    documents = [_parse_json(each) if isinstance(each, str) else dict(each) for each in told] or [_find_json(text)]
     known = {scale.id: scale for scale in scales}
     found: dict[str, Verdict] = {}
-    for name, said in (pair for document in documents for pair in _pairs(document, scales)):
+    for name, said in (pair for document in documents for pair in _list_pairs(document, scales)):
         if name not in known:
             raise NotAVerdictError(f"there is nothing called {name!r} to judge")
-        verdict = _verdict(said, known[name])
+        verdict = _read_verdict(said, known[name])
         if found.get(name, verdict) != verdict:
             raise NotAVerdictError(f"there are two verdicts on {name!r}")
         found[name] = verdict
@@ -142,7 +142,7 @@ def read_verdicts(
     return {name: found[name] for name in known}
 
 
-def _in_text(text: str) -> Any:
+def _find_json(text: str) -> Any:
     """Return the JSON in a text: all of it, its one fenced block, or its one object. Raises `NotAVerdictError`."""
     stripped = text.strip()
     blocks = _FENCED.findall(stripped) or [stripped]
@@ -153,10 +153,10 @@ def _in_text(text: str) -> Any:
     if start < 0 or end < start:
         raise NotAVerdictError(f"`{TOOL}` was not called, and the answer holds no JSON object")
     # Two objects do not parse as one, so a quoted verdict is never taken for the judge's own.
-    return _load(block[start : end + 1])
+    return _parse_json(block[start : end + 1])
 
 
-def _load(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Parse JSON. Raise `NotAVerdictError` for invalid JSON, NaN and infinity."""
 
     def refuse(word: str) -> Any:
@@ -170,7 +170,7 @@ def _load(text: str) -> Any:
         raise NotAVerdictError(f"the answer is not valid JSON: {error}") from None
 
 
-def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, Any]]:
+def _list_pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, Any]]:
     """Yield (id, verdict) of a list of verdicts, a table by id, or, if there is one scale only, a single verdict."""
     if isinstance(document, dict) and isinstance(document.get("verdicts"), list | dict):
         document = document["verdicts"]
@@ -187,7 +187,7 @@ def _pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[str, A
         yield from document.items()
 
 
-def _verdict(said: Any, scale: JudgeScale) -> Verdict:
+def _read_verdict(said: Any, scale: JudgeScale) -> Verdict:
     """Return the verdict of a parsed object. Raise `NotAVerdictError` if it has no valid score."""
     if not isinstance(said, dict):
         raise NotAVerdictError(f"{_quote(said)} is not a verdict on {scale.id!r}")
@@ -195,10 +195,10 @@ def _verdict(said: Any, scale: JudgeScale) -> Verdict:
     if value is None:
         raise NotAVerdictError(f"there is no score for {scale.id!r}")
     reasoning = next((said[key] for key in _REASONS if isinstance(said.get(key), str)), "")
-    return Verdict(score=_score(value, scale), reasoning=reasoning.strip())
+    return Verdict(score=_read_score(value, scale), reasoning=reasoning.strip())
 
 
-def _score(value: Any, scale: JudgeScale) -> float:
+def _read_score(value: Any, scale: JudgeScale) -> float:
     """Return a score as a number on the scale; words such as `pass` count as 1 or 0. Raises `NotAVerdictError`."""
     if isinstance(value, str):
         value = _WORDS.get(value.strip().lower(), value)
@@ -208,11 +208,11 @@ def _score(value: Any, scale: JudgeScale) -> float:
         value = float(value)
     # An integer can be too large for a float.
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
-        raise NotAVerdictError(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
+        raise NotAVerdictError(f"the score of {scale.id!r} must be {describe_scale(scale)}, not {_quote(value)}")
     score = float(value)
     off = not scale.low <= score <= scale.high or (scale.is_whole and not score.is_integer())
     if off or not isfinite(score):
-        raise NotAVerdictError(f"the score of {scale.id!r} must be {describe(scale)}, not {_quote(value)}")
+        raise NotAVerdictError(f"the score of {scale.id!r} must be {describe_scale(scale)}, not {_quote(value)}")
     return score
 
 

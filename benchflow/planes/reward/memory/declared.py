@@ -9,7 +9,7 @@ from benchflow.contracts.task import Task
 from benchflow.planes.reward.functions import make_function
 
 
-def directories_of(task: Task, skill_paths: Sequence[str], allowed: Collection[str] = ()) -> tuple[str, ...]:
+def list_directories(task: Task, skill_paths: Sequence[str], allowed: Collection[str] = ()) -> tuple[str, ...]:
     """Return the directories that the task's reward functions read, for `capture_memory`; none for most tasks.
 
     A function declares them by a method `memory_directories(skill_paths)`.
@@ -20,7 +20,7 @@ def directories_of(task: Task, skill_paths: Sequence[str], allowed: Collection[s
         allowed: Modules that the user lets tasks load functions from.
     """
     rows = list(task.reward.funcs) if task.reward else []
-    rows += [row for step in (None, *(step.name for step in task.steps)) for row in memory_rows(task, step)]
+    rows += [row for step in (None, *(step.name for step in task.steps)) for row in make_memory_rows(task, step)]
     places: list[str] = []
     for index, spec in enumerate(rows):
         function = make_function(spec, file=task.config_file, index=index, allowed=allowed)
@@ -29,7 +29,7 @@ def directories_of(task: Task, skill_paths: Sequence[str], allowed: Collection[s
     return tuple(dict.fromkeys(places))
 
 
-def memory_rows(task: Task, step: str | None = None) -> list[RewardFuncSpec]:
+def make_memory_rows(task: Task, step: str | None = None) -> list[RewardFuncSpec]:
     """Return the entries of `reward.funcs` that `verifier.memory.expected_skills` is short for.
 
     Args:

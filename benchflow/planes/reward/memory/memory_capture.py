@@ -19,7 +19,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import RewardFuncError, VerifierError
 from benchflow.host_files import write_atomic
-from benchflow.planes.reward.memory.path_patterns import absolute, outermost
+from benchflow.planes.reward.memory.path_patterns import find_outermost, make_absolute
 from benchflow.stored_files import read_stored
 
 TEXT_LIMIT = 64 * 1024
@@ -33,7 +33,7 @@ LIST_LIMIT = 3 * 1024 * 1024
 sandbox.
 """
 
-HASHED = 64 * 1024 * 1024
+HASH_LIMIT = 64 * 1024 * 1024
 """Maximum bytes of a file that are hashed."""
 
 TIMEOUT = 120.0
@@ -141,10 +141,10 @@ async def capture_memory(
         VerifierError: The directories can't be captured.
     """
     workspace = sandbox.ref.workdir
-    places = outermost([absolute(place, home=home, workspace=workspace) for place in directories])
+    places = find_outermost([make_absolute(place, home=home, workspace=workspace) for place in directories])
     if not places:
         return MemoryCapture(home=home, workspace=workspace, directories=())
-    limits = {"SMALL": TEXT_LIMIT + 1, "HASHED": HASHED, "LISTED": LIST_LIMIT + 1, "TEXTS": TEXTS_LIMIT + 1}
+    limits = {"SMALL": TEXT_LIMIT + 1, "HASHED": HASH_LIMIT, "LISTED": LIST_LIMIT + 1, "TEXTS": TEXTS_LIMIT + 1}
     script, program = _SCRIPT, _LIST
     for name, value in limits.items():
         script, program = script.replace(name, str(value)), program.replace(name, str(value))
@@ -155,11 +155,11 @@ async def capture_memory(
             f"the agent's memory cannot be captured: {why}",
             remedy="name narrower directories, and an image with a POSIX shell, find and sha256sum",
         )
-    listing, texts = _decoded(said.stdout)
-    return _Reading(listing, texts, clean).capture(home, workspace, places)
+    listing, texts = _decode_answer(said.stdout)
+    return _Reading(listing, texts, clean).make_capture(home, workspace, places)
 
 
-def keep_memory(capture: MemoryCapture, evidence: Path, when: When) -> Path:
+def store_memory(capture: MemoryCapture, evidence: Path, when: When) -> Path:
     """Write a capture below a rollout's evidence, and return its file.
 
     Raises:
@@ -180,10 +180,10 @@ def read_memory(evidence: Path | None) -> tuple[MemoryCapture, MemoryCapture]:
         raise RewardFuncError(
             "nothing was kept of this rollout's sandbox", remedy="score a rollout whose evidence was kept"
         )
-    return _read(evidence, "before"), _read(evidence, "after")
+    return _read_capture(evidence, "before"), _read_capture(evidence, "after")
 
 
-def _read(evidence: Path, when: When) -> MemoryCapture:
+def _read_capture(evidence: Path, when: When) -> MemoryCapture:
     path = evidence / "memory" / f"{when}.json"
     try:
         return MemoryCapture.model_validate_json(read_stored(path))
@@ -202,7 +202,7 @@ def _read(evidence: Path, when: When) -> MemoryCapture:
 # --- what a sandbox has answered -----------------------------------------------------------------------
 
 
-def _decoded(answer: str) -> tuple[bytes, bytes]:
+def _decode_answer(answer: str) -> tuple[bytes, bytes]:
     """Return the list of files and the texts in a script's output. Raise `VerifierError` if it is garbled."""
     coding, _, rest = answer.partition("\n")
     listing, _, texts = rest.partition("--\n")
@@ -226,7 +226,7 @@ class _Reading:
     clean: Callable[[str], str]
     """Removes secrets from a text."""
 
-    def capture(self, home: str, workspace: str, places: tuple[str, ...]) -> MemoryCapture:
+    def make_capture(self, home: str, workspace: str, places: tuple[str, ...]) -> MemoryCapture:
         """Return the capture. Raises `VerifierError` if the list ends early without having reached its limit."""
         is_complete = len(self.listing) <= LIST_LIMIT
         # After the last NUL is nothing, or a part of an item of a list that was cut.
@@ -236,15 +236,15 @@ class _Reading:
         there: set[bytes] = set()
         try:
             there.update(next(items) for _ in range(int(next(items, b"0"))))
-            self._read(items, files)
+            self._read_batches(items, files)
         except StopIteration:
             if is_complete:
                 raise VerifierError("the agent's memory cannot be captured: the answer ends early") from None
         untold = sum(file.text is None and file.link is None and file.size <= TEXT_LIMIT for file in files.values())
         if len(self.texts) > TEXTS_LIMIT:
             cuts.append(f"of small files, {untold} have no text here: together they have more than {TEXTS_LIMIT} bytes")
-        if huge := sum(file.size > HASHED for file in files.values()):
-            cuts.append(f"of {huge} large files, only the first {HASHED} bytes are hashed")
+        if huge := sum(file.size > HASH_LIMIT for file in files.values()):
+            cuts.append(f"of {huge} large files, only the first {HASH_LIMIT} bytes are hashed")
         return MemoryCapture(
             home=home,
             workspace=workspace,
@@ -255,7 +255,7 @@ class _Reading:
             cuts=tuple(cuts),
         )
 
-    def _read(self, items: Iterator[bytes], files: dict[str, MemoryFile]) -> None:
+    def _read_batches(self, items: Iterator[bytes], files: dict[str, MemoryFile]) -> None:
         """Add the files of all batches."""
         at = 0
         for kind in items:
@@ -264,22 +264,22 @@ class _Reading:
                 for _ in range(count):
                     path, target = next(items), next(items)
                     digest = hashlib.sha256(target).hexdigest()
-                    files[shown(path)] = MemoryFile(sha256=digest, size=len(target), link=shown(target))
+                    files[escape_path(path)] = MemoryFile(sha256=digest, size=len(target), link=escape_path(target))
                 continue
             names = [next(items) for _ in range(count)]
             sizes, lines = next(items).split(), next(items)
             sums: Sequence[bytes | None]
-            sums = [line[:64] for line in lines.splitlines()] if kind == b"huge" else _sums(names, lines)
+            sums = [line[:64] for line in lines.splitlines()] if kind == b"huge" else _read_hashes(names, lines)
             for name, size, told in zip(names, sizes, sums, strict=False):
                 if told is None or not size.isdigit():
                     continue  # It was removed before it could be read.
                 length, digest, text = int(size), told.decode(), None
                 if kind == b"small":
-                    text = self._text(at, length, digest)
+                    text = self._read_text(at, length, digest)
                     at += length
-                files[shown(name)] = MemoryFile(sha256=digest, size=length, text=text)
+                files[escape_path(name)] = MemoryFile(sha256=digest, size=length, text=text)
 
-    def _text(self, at: int, length: int, digest: str) -> str | None:
+    def _read_text(self, at: int, length: int, digest: str) -> str | None:
         """Return the text of a small file at an offset of the texts; None if it is not complete, or no UTF-8."""
         content = self.texts[at : at + length]
         # The hash shows whether the content is complete, and this file's.
@@ -291,7 +291,7 @@ class _Reading:
             return None
 
 
-def _sums(names: Sequence[bytes], lines: bytes) -> Sequence[bytes | None]:
+def _read_hashes(names: Sequence[bytes], lines: bytes) -> Sequence[bytes | None]:
     """Return the hash of each name in lines of sha256sum, however it quotes names; None for a name without one.
 
     Args:
@@ -314,6 +314,6 @@ def _sums(names: Sequence[bytes], lines: bytes) -> Sequence[bytes | None]:
     return found
 
 
-def shown(path: bytes) -> str:
+def escape_path(path: bytes) -> str:
     """Return a path as text; different paths have different texts."""
     return path.replace(b"\\", b"\\\\").decode(errors="backslashreplace")

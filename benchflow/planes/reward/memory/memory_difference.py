@@ -8,10 +8,10 @@ from typing import Literal
 from benchflow.contracts.base import Model
 from benchflow.planes.reward.memory.memory_capture import MemoryCapture, MemoryFile
 
-MOST_LINES = 2000
+MAX_LINES = 2000
 """Maximum number of lines of a text that is compared by lines, so that an agent's text can't keep a worker busy."""
 
-MOST_DIFF = 8000
+MAX_DIFF = 8000
 """Maximum number of characters of a diff."""
 
 _UNENDED = "\\ No newline at end of file"
@@ -25,7 +25,7 @@ class MemoryChange(Model):
 
     kind: Literal["added", "removed", "changed"]
     diff: str | None = None
-    """Unified diff; None if the text of a side is not known, or has more than `MOST_LINES` lines."""
+    """Unified diff; None if the text of a side is not known, or has more than `MAX_LINES` lines."""
 
 
 def diff_memory(before: MemoryCapture, after: MemoryCapture) -> list[MemoryChange]:
@@ -34,24 +34,24 @@ def diff_memory(before: MemoryCapture, after: MemoryCapture) -> list[MemoryChang
     for path in sorted(before.files.keys() | after.files.keys()):
         old, new = before.files.get(path), after.files.get(path)
         if old is None:
-            changes.append(MemoryChange(path=path, kind="added", diff=_diff(path, old, new)))
+            changes.append(MemoryChange(path=path, kind="added", diff=_make_diff(path, old, new)))
         elif new is None:
-            changes.append(MemoryChange(path=path, kind="removed", diff=_diff(path, old, new)))
+            changes.append(MemoryChange(path=path, kind="removed", diff=_make_diff(path, old, new)))
         elif (old.sha256, old.size, old.link) != (new.sha256, new.size, new.link):
-            changes.append(MemoryChange(path=path, kind="changed", diff=_diff(path, old, new)))
+            changes.append(MemoryChange(path=path, kind="changed", diff=_make_diff(path, old, new)))
     return changes
 
 
-def _diff(path: str, old: MemoryFile | None, new: MemoryFile | None) -> str | None:
-    before, after = _lines(old), _lines(new)
-    if before is None or after is None or max(len(before), len(after)) > MOST_LINES:
+def _make_diff(path: str, old: MemoryFile | None, new: MemoryFile | None) -> str | None:
+    before, after = _split_lines(old), _split_lines(new)
+    if before is None or after is None or max(len(before), len(after)) > MAX_LINES:
         return None
     text = "\n".join(difflib.unified_diff(before, after, fromfile=path, tofile=path, lineterm=""))
-    left_out = len(text) - MOST_DIFF
-    return text if left_out <= 0 else f"{text[:MOST_DIFF]}\n[{left_out} more characters]"
+    left_out = len(text) - MAX_DIFF
+    return text if left_out <= 0 else f"{text[:MAX_DIFF]}\n[{left_out} more characters]"
 
 
-def _lines(file: MemoryFile | None) -> list[str] | None:
+def _split_lines(file: MemoryFile | None) -> list[str] | None:
     """Return the lines of a file's text; empty for no file, None if the text is not known."""
     text = "" if file is None else file.text
     if not text:

@@ -14,7 +14,7 @@ from benchflow.contracts.reward import RewardEvent, RolloutNode, Space, VerifyRe
 from benchflow.errors import RewardFuncError
 from benchflow.planes.reward.memory.memory_capture import MemoryCapture, read_memory
 from benchflow.planes.reward.memory.memory_difference import MemoryChange, diff_memory
-from benchflow.planes.reward.memory.path_patterns import Place, absolute, fixed_part, is_below, matches
+from benchflow.planes.reward.memory.path_patterns import Place, get_fixed_part, is_below, make_absolute, matches
 
 _SHOWN = 20
 
@@ -47,11 +47,11 @@ class MemoryFiles:
     space: ClassVar[Space] = "memory"
 
     @model_validator(mode="after")
-    def _claim_something(self) -> MemoryFiles:
+    def _require_claim(self) -> MemoryFiles:
         if not (self.changed or self.unchanged or any(self.contains.values()) or self.absent):
             raise ValueError("claims nothing: give `changed`, `unchanged`, `contains` or `absent`")
-        for glob in () if self.directories else self._places():
-            if fixed_part(glob).strip("/~.") in ("", "{home}", "{workspace}"):
+        for glob in () if self.directories else self._list_places():
+            if get_fixed_part(glob).strip("/~.") in ("", "{home}", "{workspace}"):
                 raise ValueError(f"{glob!r} may be anywhere: name `directories`")
         return self
 
@@ -61,7 +61,7 @@ class MemoryFiles:
         Args:
             skill_paths: Directories in which the agent looks for skills; not used.
         """
-        return self.directories or tuple(dict.fromkeys(map(fixed_part, self._places())))
+        return self.directories or tuple(dict.fromkeys(map(get_fixed_part, self._list_places())))
 
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Return the share, with one event, and an item for each kind of claim.
@@ -71,38 +71,38 @@ class MemoryFiles:
         """
         before, after = read_memory(node.rollout.evidence)
         for capture in (before, after):
-            require_captured(capture, [fixed_part(glob) for glob in self._places()])
+            require_captured(capture, [get_fixed_part(glob) for glob in self._list_places()])
         verdicts: dict[str, dict[str, bool]] = {}
         evidence: list[dict[str, Any]] = []
-        for kind, claim, holds, meta in self._claims(before, after, diff_memory(before, after)):
+        for kind, claim, holds, meta in self._check_claims(before, after, diff_memory(before, after)):
             verdicts.setdefault(kind, {})[claim] = holds
             evidence.append({"claim": kind, "of": claim, "holds": holds} | meta)
-        items = {kind: _share(told.values()) for kind, told in verdicts.items()}
-        value = _share([holds for told in verdicts.values() for holds in told.values()])
+        items = {kind: _compute_share(told.values()) for kind, told in verdicts.items()}
+        value = _compute_share([holds for told in verdicts.values() for holds in told.values()])
         event = RewardEvent(
             space="memory", value=value, source="memory-files", ts=datetime.now(UTC), meta={"claims": evidence}
         )
         return VerifyResult(reward=value, items=items, events=[event], space="memory")
 
-    def _places(self) -> tuple[str, ...]:
+    def _list_places(self) -> tuple[str, ...]:
         return (*self.changed, *self.unchanged, *self.contains, *self.absent)
 
-    def _claims(
+    def _check_claims(
         self, before: MemoryCapture, after: MemoryCapture, changes: list[MemoryChange]
     ) -> Iterator[tuple[str, str, bool, dict[str, Any]]]:
         """Yield (kind, claim, whether it holds, evidence) of each claim."""
 
         def place(glob: str) -> str:
-            return absolute(glob, home=after.home, workspace=after.workspace)
+            return make_absolute(glob, home=after.home, workspace=after.workspace)
 
         for glob in self.changed:
             hit = [change for change in changes if change.kind != "removed" and matches(change.path, place(glob))]
-            yield "changed", glob, bool(hit), {"changes": shown_changes(hit)}
+            yield "changed", glob, bool(hit), {"changes": format_changes(hit)}
         for glob in self.unchanged:
             hit = [change for change in changes if matches(change.path, place(glob))]
-            yield "unchanged", glob, not hit, {"changes": shown_changes(hit)}
+            yield "unchanged", glob, not hit, {"changes": format_changes(hit)}
         for path, texts in self.contains.items():
-            content = _text(after, place(path)) if texts else None
+            content = _read_text(after, place(path)) if texts else None
             for text in texts:
                 yield "contains", f"{path}: {text[:200]}", content is not None and text in content, {}
         for glob in self.absent:
@@ -113,7 +113,7 @@ class MemoryFiles:
 def require_captured(capture: MemoryCapture, places: Sequence[str]) -> None:
     """Raise `RewardFuncError` unless all files below these places are in the capture."""
     for place in places:
-        path = absolute(place, home=capture.home, workspace=capture.workspace)
+        path = make_absolute(place, home=capture.home, workspace=capture.workspace)
         if not is_below(path, capture.directories):
             raise RewardFuncError(
                 f"{place} was not captured", key="directories", remedy="run the task again with this directory declared"
@@ -133,7 +133,7 @@ def require_captured(capture: MemoryCapture, places: Sequence[str]) -> None:
         )
 
 
-def shown_changes(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:
+def format_changes(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:
     """Return changes as evidence for an event, limited in number and length."""
     return [
         {"path": change.path, "kind": change.kind} | ({"diff": change.diff[:1000]} if change.diff else {})
@@ -141,7 +141,7 @@ def shown_changes(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:
     ]
 
 
-def _text(capture: MemoryCapture, path: str) -> str | None:
+def _read_text(capture: MemoryCapture, path: str) -> str | None:
     """Return the text of a captured file; None if the file does not exist. Raise `RewardFuncError` if it is unknown."""
     file = capture.files.get(path)
     if file is not None and file.text is None:
@@ -152,5 +152,5 @@ def _text(capture: MemoryCapture, path: str) -> str | None:
     return file.text if file is not None else None
 
 
-def _share(verdicts: Collection[bool]) -> float:
+def _compute_share(verdicts: Collection[bool]) -> float:
     return sum(verdicts) / len(verdicts)

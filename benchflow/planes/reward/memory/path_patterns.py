@@ -16,7 +16,7 @@ _KERNELS = ("/proc", "/sys", "/dev")
 _WILD = re.compile(r"[*?\[]")
 
 
-def _narrow(path: str) -> str:
+def _check_place(path: str) -> str:
     """Return a path as it is.
 
     Raises:
@@ -27,17 +27,17 @@ def _narrow(path: str) -> str:
     if ".." in path.split("/"):
         raise ValueError("must not contain `..`: name the directory as it is")
     if path.startswith("/"):
-        fixed = posixpath.normpath(fixed_part(path)).replace("//", "/")
+        fixed = posixpath.normpath(get_fixed_part(path)).replace("//", "/")
         if fixed == "/" or is_below(fixed, _KERNELS):
             raise ValueError("is too wide: name the directories that hold skills or memory")
     return path
 
 
-Place = Annotated[str, StringConstraints(min_length=1), AfterValidator(_narrow)]
+Place = Annotated[str, StringConstraints(min_length=1), AfterValidator(_check_place)]
 """Type of a path or glob in a task: absolute, below the agent's home (`~/…`), or relative to the workspace."""
 
 
-def absolute(place: str, *, home: str, workspace: str) -> str:
+def make_absolute(place: str, *, home: str, workspace: str) -> str:
     """Return the absolute path of a place.
 
     Args:
@@ -57,7 +57,7 @@ def is_below(path: str, directories: Iterable[str]) -> bool:
     return any(path == directory or path.startswith(f"{directory}/") for directory in directories)
 
 
-def outermost(directories: Sequence[str]) -> tuple[str, ...]:
+def find_outermost(directories: Sequence[str]) -> tuple[str, ...]:
     """Return the directories that lie in no other one of them, in their order."""
     distinct = list(dict.fromkeys(directories))
     return tuple(one for one in distinct if not is_below(one, [other for other in distinct if other != one]))
@@ -85,12 +85,12 @@ def matches(path: str, glob: str) -> bool:
     return all(rest == "**" for rest in parts[part:])
 
 
-def fixed_part(glob: str) -> str:
+def get_fixed_part(glob: str) -> str:
     """Return the deepest directory that contains all matches of a glob; a path without wildcards as it is."""
     wild = _WILD.search(glob)
     return glob if wild is None else glob[: wild.start()].rpartition("/")[0] or ("/" if glob[0] == "/" else ".")
 
 
-def is_wild(text: str) -> bool:
+def has_wildcards(text: str) -> bool:
     """Return whether a text has wildcards."""
     return _WILD.search(text) is not None

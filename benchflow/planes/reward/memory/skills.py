@@ -15,11 +15,18 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.reward import RewardEvent, RolloutNode, Space, VerifyResult
 from benchflow.errors import RewardFuncError
-from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
+from benchflow.planes.reward.action.tool_calls import ToolCall, list_calls
 from benchflow.planes.reward.memory.memory_capture import MemoryCapture, read_memory
 from benchflow.planes.reward.memory.memory_difference import MemoryChange, diff_memory
-from benchflow.planes.reward.memory.memory_files import require_captured, shown_changes
-from benchflow.planes.reward.memory.path_patterns import Place, absolute, fixed_part, is_below, is_wild, matches
+from benchflow.planes.reward.memory.memory_files import format_changes, require_captured
+from benchflow.planes.reward.memory.path_patterns import (
+    Place,
+    get_fixed_part,
+    has_wildcards,
+    is_below,
+    make_absolute,
+    matches,
+)
 
 _FRONT = re.compile(r"---[ \t]*\n(.*?\n)---[ \t]*(?:\n|\Z)", re.DOTALL)
 _NAME = re.compile(r"^name:.{1,300}$", re.MULTILINE)
@@ -27,7 +34,7 @@ _HOME = re.compile(r"/(?:~|\$HOME|\$\{HOME\})(?=/|\Z)")
 _SKILL_TOOL = re.compile(r"(?!.*(?:create|update|edit|write|delete|remove|list|search|install)).*skill", re.IGNORECASE)
 _NAMING = ("skill", "skill_name", "skillName", "name", "command")
 _SHOWN = 20
-_MOST_GLOBS = 50
+_MAX_GLOBS = 50
 
 
 @plain_dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Skills:
     space: ClassVar[Space] = "memory"
 
     @model_validator(mode="after")
-    def _ask_something(self) -> Skills:
+    def _require_part(self) -> Skills:
         if self.expected is None and not self.updated and not self.unchanged:
             raise ValueError("asks nothing: give `expected`, `updated` or `unchanged`")
         if both := set(self.updated) & set(self.unchanged):
@@ -96,35 +103,35 @@ class Skills:
             RewardFuncError: The captures or tool calls don't show what the agent did with its skills.
         """
         before, after = read_memory(node.rollout.evidence)
-        seen = _Seen(before, after, self._places(before, after), diff_memory(before, after))
+        seen = _Seen(before, after, self._resolve_directories(before, after), diff_memory(before, after))
         parts: list[float] = []
         items: dict[str, float] = {}
         meta: dict[str, Any] = {}
         warnings: list[str] = []
         if self.expected is not None:
-            used = _used(node, seen)
-            told = _agreement(set(self.expected), used, seen)
+            used = _find_used(node, seen)
+            told = _score_agreement(set(self.expected), used, seen)
             items |= told
             parts.append(told["f1"])
             meta["used"] = {name: seqs[:_SHOWN] for name, seqs in used.items()}
             warnings = [
                 f"the expected skill {name!r} is in none of the captured directories"
                 for name in self.expected
-                if not seen.named(name) and name not in used
+                if not seen.find_named(name) and name not in used
             ]
         for kind, wanted in (("updated", self.updated), ("unchanged", self.unchanged)):
             if wanted:
-                hits = {name: _is(kind, name, seen) for name in wanted}
+                hits = {name: _has_state(kind, name, seen) for name in wanted}
                 items[kind] = sum(hits.values()) / len(hits)
                 parts.append(items[kind])
                 meta[kind] = hits
         if self.updated or self.unchanged:
-            meta["changes"] = shown_changes(seen.changes)
+            meta["changes"] = format_changes(seen.changes)
         value = sum(parts) / len(parts)
         event = RewardEvent(space="memory", value=value, source="skills", ts=datetime.now(UTC), meta=meta)
         return VerifyResult(reward=value, items=items, events=[event], space="memory", warnings=warnings)
 
-    def _places(self, before: MemoryCapture, after: MemoryCapture) -> tuple[str, ...]:
+    def _resolve_directories(self, before: MemoryCapture, after: MemoryCapture) -> tuple[str, ...]:
         """Return the absolute directories of the skills. Raise `RewardFuncError` if none is known or captured."""
         places = self.directories or after.directories
         if not places:
@@ -133,7 +140,7 @@ class Skills:
             )
         for capture in (before, after):
             require_captured(capture, places)
-        return tuple(absolute(place, home=after.home, workspace=after.workspace) for place in places)
+        return tuple(make_absolute(place, home=after.home, workspace=after.workspace) for place in places)
 
 
 class _Seen:
@@ -143,27 +150,29 @@ class _Seen:
         self, before: MemoryCapture, after: MemoryCapture, places: Collection[str], changes: Iterable[MemoryChange]
     ) -> None:
         self.home = after.home
-        self.before, self.after = skills_in(before, places), skills_in(after, places)
+        self.before, self.after = find_skills(before, places), find_skills(after, places)
         self.all = self.before | self.after
-        self.files = [path for path in sorted(before.files.keys() | after.files.keys()) if self.owner(path) is not None]
+        self.files = [
+            path for path in sorted(before.files.keys() | after.files.keys()) if self.find_owner(path) is not None
+        ]
         self._filled: dict[str, list[str]] = {}
-        self.changes = [change for change in changes if self.owner(change.path) is not None]
+        self.changes = [change for change in changes if self.find_owner(change.path) is not None]
 
-    def named(self, name: str) -> list[Skill]:
+    def find_named(self, name: str) -> list[Skill]:
         """Return all skills that may be called by a name."""
         known = [*self.before.values(), *self.after.values()]
         return list(dict.fromkeys(skill for skill in known if name in skill.names))
 
-    def files_like(self, glob: str) -> list[str]:
+    def expand_glob(self, glob: str) -> list[str]:
         """Return the files of skills that match a glob, as a shell expands it; none after too many globs."""
-        if not is_wild(glob) or len(self._filled) >= _MOST_GLOBS:
+        if not has_wildcards(glob) or len(self._filled) >= _MAX_GLOBS:
             return self._filled.get(glob, [])
         if glob not in self._filled:
-            above = fixed_part(glob)
+            above = get_fixed_part(glob)
             self._filled[glob] = [path for path in self.files if path.startswith(above) and matches(path, glob)]
         return self._filled[glob]
 
-    def owner(self, path: str) -> str | None:
+    def find_owner(self, path: str) -> str | None:
         """Return the innermost skill's directory that contains a path; None if there is none."""
         while path != "/":
             path = posixpath.dirname(path)
@@ -172,17 +181,17 @@ class _Seen:
         return None
 
 
-def skills_in(capture: MemoryCapture, directories: Collection[str]) -> dict[str, Skill]:
+def find_skills(capture: MemoryCapture, directories: Collection[str]) -> dict[str, Skill]:
     """Return the skills below these absolute directories, by their directories."""
     found = {}
     for path, file in capture.files.items():
         directory, _, name = path.rpartition("/")
         if name == "SKILL.md" and file.link is None and is_below(path, directories):
-            found[directory] = Skill(directory, _declared_name(file.text or "") or posixpath.basename(directory))
+            found[directory] = Skill(directory, _read_declared_name(file.text or "") or posixpath.basename(directory))
     return found
 
 
-def _declared_name(text: str) -> str | None:
+def _read_declared_name(text: str) -> str | None:
     """Return the name in the front matter of a `SKILL.md`; None if there is none."""
     front = _FRONT.match(text)
     # Only its line is parsed: an agent's YAML must not keep the parser busy.
@@ -198,7 +207,7 @@ def _declared_name(text: str) -> str | None:
 # --- use -----------------------------------------------------------------------------------------------
 
 
-def _used(node: RolloutNode, seen: _Seen) -> dict[str, list[int]]:
+def _find_used(node: RolloutNode, seen: _Seen) -> dict[str, list[int]]:
     """Return the used skills by name, with the `seq` of the calls. Raise `RewardFuncError` for the oracle."""
     if any(event["type"] == "oracle" for event in node.trajectory):
         raise RewardFuncError(
@@ -206,13 +215,13 @@ def _used(node: RolloutNode, seen: _Seen) -> dict[str, list[int]]:
             remedy="ask for `updated` or `unchanged` only, or score another agent",
         )
     used: dict[str, list[int]] = {}
-    for call in calls_of(node):
-        for name in dict.fromkeys((*_read(call, seen), *_invoked(call, seen))) if not call.failed else ():
+    for call in list_calls(node):
+        for name in dict.fromkeys((*_find_read(call, seen), *_find_invoked(call, seen))) if not call.failed else ():
             used.setdefault(name, []).append(call.seq)
     return used
 
 
-def _read(call: ToolCall, seen: _Seen) -> Iterator[str]:
+def _find_read(call: ToolCall, seen: _Seen) -> Iterator[str]:
     """Yield the names of the skills whose files a call reads or runs."""
     for access in call.accesses:
         if access.mode not in ("read", "run"):
@@ -220,12 +229,12 @@ def _read(call: ToolCall, seen: _Seen) -> Iterator[str]:
         in_home = _HOME.search(access.path)
         path = seen.home + access.path[in_home.end() :] if in_home else access.path
         # A shell expands wildcards, so one command may read files of many skills.
-        for one in (path, *seen.files_like(path)):
-            if (directory := seen.owner(one)) is not None:
+        for one in (path, *seen.expand_glob(path)):
+            if (directory := seen.find_owner(one)) is not None:
                 yield seen.all[directory].name
 
 
-def _invoked(call: ToolCall, seen: _Seen) -> Iterator[str]:
+def _find_invoked(call: ToolCall, seen: _Seen) -> Iterator[str]:
     """Yield the names of the skills that a call names to a tool for skills."""
     for tool, given in call.tools:
         if not _SKILL_TOOL.match(tool.tool or tool.name):
@@ -234,13 +243,13 @@ def _invoked(call: ToolCall, seen: _Seen) -> Iterator[str]:
         if said is not None:
             # A skill of a package is named `package:skill`, and one that is called as a command `/skill`.
             plain = said.strip().removeprefix("/").split()[0].rpartition(":")[2] if said.strip() else said
-            known = seen.named(said) or seen.named(plain)
+            known = seen.find_named(said) or seen.find_named(plain)
             yield known[0].name if known else plain
 
 
-def _agreement(expected: set[str], used: Collection[str], seen: _Seen) -> dict[str, float]:
+def _score_agreement(expected: set[str], used: Collection[str], seen: _Seen) -> dict[str, float]:
     """Return recall, precision and F1 of the used skills against the expected ones."""
-    names = {one: {one}.union(*(skill.names for skill in seen.named(one))) for one in {*expected, *used}}
+    names = {one: {one}.union(*(skill.names for skill in seen.find_named(one))) for one in {*expected, *used}}
     hits = [one for one in expected if any(names[one] & names[other] for other in used)]
     wanted = [one for one in used if any(names[one] & names[other] for other in expected)]
     told = {"recall": len(hits) / len(expected)} if expected else {}
@@ -253,10 +262,10 @@ def _agreement(expected: set[str], used: Collection[str], seen: _Seen) -> dict[s
 # --- change --------------------------------------------------------------------------------------------
 
 
-def _is(kind: str, name: str, seen: _Seen) -> bool:
+def _has_state(kind: str, name: str, seen: _Seen) -> bool:
     """Return whether a skill is `updated` or `unchanged`. Raise `RewardFuncError` if an unchanged one never existed."""
-    places = {skill.directory for skill in seen.named(name)}
-    has_changed = any(seen.owner(change.path) in places for change in seen.changes)
+    places = {skill.directory for skill in seen.find_named(name)}
+    has_changed = any(seen.find_owner(change.path) in places for change in seen.changes)
     if kind == "updated":
         return has_changed and any(directory in seen.after for directory in places)
     if not places:

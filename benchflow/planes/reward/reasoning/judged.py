@@ -23,8 +23,8 @@ from benchflow.contracts.reward import (
     VerifyResult,
 )
 from benchflow.errors import JudgeError, RewardFuncError
-from benchflow.planes.reward.judge import SYSTEM, JudgedDocument, brief, judging, question_text
-from benchflow.planes.reward.reasoning.narrative import StepStory, seqs_of, stories_of
+from benchflow.planes.reward.judge import SYSTEM, JudgedDocument, cut_reasoning, make_prompt, summarise_answers
+from benchflow.planes.reward.reasoning.narrative import StepStory, list_seqs, read_stories
 
 _SCALE = "connected"
 _QUESTION = (
@@ -33,7 +33,7 @@ _QUESTION = (
     " follows from what its actions showed. That it states little is no fault by itself. Reasons that have nothing to"
     " do with the actions, that the actions contradict, or that were made up for a result, are."
 )
-_MOST_SHOWN = 200_000
+_MAX_SHOWN = 200_000
 """Maximum number of characters of all steps in one question."""
 
 _WHOLE = "You are shown all that the agent said and did, step by step."
@@ -74,7 +74,7 @@ class ReasoningJudge:
             RewardFuncError: There is no judge, or the agent stated no reasoning at all, such as the oracle.
             JudgeError: A question has no usable answer.
         """
-        judge, stories = node.rollout.judge, stories_of(node)
+        judge, stories = node.rollout.judge, read_stories(node)
         if judge is None:
             raise RewardFuncError(
                 "there is no model to judge", remedy="name one with --judge-model openai/… or anthropic/…"
@@ -87,10 +87,10 @@ class ReasoningJudge:
             )
         alone = told if self.per_step and len(stories) > 1 else []
         asked = [self._ask(judge, node, stories, "whole", _WHOLE)]
-        asked += [self._ask(judge, node, [story], _name(story), _STEP) for story in alone]
+        asked += [self._ask(judge, node, [story], _format_step_name(story), _STEP) for story in alone]
         # All are awaited, so that a retry finds the answers to the other questions recorded.
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        for name, answer in zip(("whole", *map(_name, alone)), answers, strict=True):
+        for name, answer in zip(("whole", *map(_format_step_name, alone)), answers, strict=True):
             if isinstance(answer, JudgeError):
                 answer.message = f"the reasoning could not be judged ({name}): {answer.message}"
             if isinstance(answer, BaseException):
@@ -99,7 +99,7 @@ class ReasoningJudge:
         # An only step is the whole, and is not asked about twice.
         if self.per_step and len(stories) == 1:
             alone, each = told, [whole]
-        return self._result(node, whole, list(zip(alone, each, strict=True)))
+        return self._make_result(node, whole, list(zip(alone, each, strict=True)))
 
     async def _ask(
         self, judge: Judge, node: RolloutNode, stories: Sequence[StepStory], name: str, what: str
@@ -114,9 +114,11 @@ class ReasoningJudge:
             what: Scope of the question, in words for the judge.
         """
         documents = [JudgedDocument("the answer", node.answer)] if node.answer and name == "whole" else []
-        documents += [JudgedDocument(_name(story), story.shown(_MOST_SHOWN // len(stories))) for story in stories]
+        documents += [
+            JudgedDocument(_format_step_name(story), story.format_text(_MAX_SHOWN // len(stories))) for story in stories
+        ]
         prompt = await asyncio.to_thread(
-            question_text,
+            make_prompt,
             task=node.rollout.task,
             instruction=node.rollout.instruction,
             documents=documents,
@@ -142,7 +144,7 @@ class ReasoningJudge:
             return "reasoning-judge"
         return f"reasoning-judge-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:8]}"
 
-    def _result(
+    def _make_result(
         self, node: RolloutNode, whole: JudgeAnswer, steps: Sequence[tuple[StepStory, JudgeAnswer]]
     ) -> VerifyResult:
         """Return the result, made of the judge's answers."""
@@ -150,7 +152,9 @@ class ReasoningJudge:
 
         def event(answer: JudgeAnswer, **fields: Any) -> RewardEvent:
             verdict = answer.verdicts[_SCALE]
-            meta = {"reasoning": brief(verdict.reasoning), "transcript": answer.transcript} | fields.pop("meta", {})
+            meta = {"reasoning": cut_reasoning(verdict.reasoning), "transcript": answer.transcript} | fields.pop(
+                "meta", {}
+            )
             return RewardEvent(
                 space="reasoning", value=verdict.score, source="reasoning-judge", ts=now, meta=meta, **fields
             )
@@ -160,7 +164,7 @@ class ReasoningJudge:
                 answer,
                 granularity="step",
                 step=story.node.step,
-                meta={"node": story.node.id, "stated": seqs_of(story.reasons), "actions": seqs_of(story.actions)},
+                meta={"node": story.node.id, "stated": list_seqs(story.reasons), "actions": list_seqs(story.actions)},
             )
             for story, answer in steps
         ]
@@ -172,10 +176,10 @@ class ReasoningJudge:
             items={"steps": sum(values) / len(values)} if values else {},
             events=events,
             space="reasoning",
-            metadata={"judge": judging(asked.values())},
+            metadata={"judge": summarise_answers(asked.values())},
         )
 
 
-def _name(story: StepStory) -> str:
+def _format_step_name(story: StepStory) -> str:
     """Return the name of a step for the judge: its index, or the id of its node."""
     return f"step {story.node.step}" if story.node.step is not None else f"node {story.node.id}"

@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import Any, Literal
 
 from benchflow.contracts.reward import RolloutNode
-from benchflow.planes.reward.action.tool_calls import ToolCall, calls_of
+from benchflow.planes.reward.action.tool_calls import ToolCall, list_calls
 from benchflow.planes.reward.reasoning.outcomes import Outcome, read_outcomes
 
 Kind = Literal["plan", "thought", "message", "action", "prompt"]
 
-LONGEST_TEXT = 4000
-LONGEST_INPUT = 2000
-LONGEST_OUTPUT = 1500
-LONGEST_STEP = 60_000
+MAX_TEXT = 4000
+MAX_INPUT = 2000
+MAX_OUTPUT = 1500
+MAX_STEP = 60_000
 """Maximum numbers of characters shown of a text, of an action's input and output, and of a step."""
 
 _SAID: Mapping[str, Kind] = {"agent_thought": "thought", "agent_message": "message", "user_message": "prompt"}
@@ -74,27 +74,27 @@ class StepStory:
         return [e for e in self.entries if e.is_statement and (e.kind != "message" or e.seq < last)]
 
     @property
-    def stated_first(self) -> bool:
+    def has_stated_first(self) -> bool:
         """Return whether anything was stated before the first action."""
         first = self.actions[0].seq if self.actions else None
         return any(entry.is_statement and (first is None or entry.seq < first) for entry in self.entries)
 
-    def shown(self, limit: int = LONGEST_STEP) -> str:
+    def format_text(self, limit: int = MAX_STEP) -> str:
         """Return the step as text for a judge, of about `limit` characters; a note tells what is left out."""
-        parts = [_shown(entry) for entry in self.entries]
-        return cut("\n\n".join(part for part in parts if part), min(limit, LONGEST_STEP))
+        parts = [_format_entry(entry) for entry in self.entries]
+        return cut("\n\n".join(part for part in parts if part), min(limit, MAX_STEP))
 
 
-def stories_of(node: RolloutNode) -> list[StepStory]:
+def read_stories(node: RolloutNode) -> list[StepStory]:
     """Return the narratives of the steps on the path to a node in which the agent stated or did anything."""
-    calls = {call.seq: call for call in calls_of(node)}
+    calls = {call.seq: call for call in list_calls(node)}
     outcomes = read_outcomes(node.trajectory)
     places = iter(range(len(node.trajectory)))
-    told = [StepStory(one, tuple(_entries(one, calls, outcomes, places))) for one in node.path]
+    told = [StepStory(one, tuple(_read_entries(one, calls, outcomes, places))) for one in node.path]
     return [story for story in told if story.is_active]
 
 
-def _entries(
+def _read_entries(
     node: RolloutNode, calls: Mapping[int, ToolCall], outcomes: Mapping[int, Outcome], places: Iterator[int]
 ) -> list[StoryEntry]:
     """Return the entries of one step.
@@ -128,7 +128,7 @@ def _entries(
     return found
 
 
-def plan_entries(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def read_plan(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (content, status) of the entries in a plan's event."""
     entries = event.get("entries")
     for entry in entries if isinstance(entries, list) else ():
@@ -137,26 +137,24 @@ def plan_entries(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _plan_lines(entries: Any) -> Iterator[str]:
-    return (f"- [{status}] {content}" for content, status in plan_entries({"entries": entries}))
+    return (f"- [{status}] {content}" for content, status in read_plan({"entries": entries}))
 
 
 _LABELS: Mapping[Kind, str] = {"plan": "PLAN", "thought": "THOUGHT", "message": "SAID", "prompt": "WAS ASKED"}
 
 
-def _shown(entry: StoryEntry) -> str:
+def _format_entry(entry: StoryEntry) -> str:
     if entry.kind != "action" or entry.call is None:
         return (
-            f"[{entry.seq}] {_LABELS.get(entry.kind, '')}:\n{cut(entry.text, LONGEST_TEXT)}"
-            if entry.text.strip()
-            else ""
+            f"[{entry.seq}] {_LABELS.get(entry.kind, '')}:\n{cut(entry.text, MAX_TEXT)}" if entry.text.strip() else ""
         )
     call, outcome = entry.call, entry.outcome or Outcome()
-    told = f"[{entry.seq}] ACTION {cut(call.name, 200)}: {cut(entry.text, LONGEST_INPUT)}"
+    told = f"[{entry.seq}] ACTION {cut(call.name, 200)}: {cut(entry.text, MAX_INPUT)}"
     if call.title and call.title not in entry.text:
         told += f"\n{cut(call.title, 300)}"
     code = "" if outcome.exit_code is None else f", exit status {outcome.exit_code}"
     told += f"\nCAME TO {outcome.status or 'nothing that is told'}{code}"
-    return f"{told}:\n{cut(outcome.text, LONGEST_OUTPUT)}" if outcome.text.strip() else told
+    return f"{told}:\n{cut(outcome.text, MAX_OUTPUT)}" if outcome.text.strip() else told
 
 
 def cut(text: str, limit: int) -> str:
@@ -167,6 +165,6 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out here …]\n{text[-half:]}"
 
 
-def seqs_of(entries: Sequence[StoryEntry]) -> list[int]:
+def list_seqs(entries: Sequence[StoryEntry]) -> list[int]:
     """Return the sequence numbers of the first 20 entries."""
     return [entry.seq for entry in entries[:20]]

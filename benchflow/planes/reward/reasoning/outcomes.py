@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-LONGEST = 200_000
+MAX_OUTPUT_READ = 200_000
 """Maximum number of characters of an output that are read: from its end, where results are."""
 
 _TEXTS = ("output", "stdout", "formatted_output", "aggregated_output", "result", "content", "stderr")
 _CODES = ("exit_code", "exitCode", "exit", "return_code", "returncode")
-_TOLD = re.compile(r"\bexit(?:ed with)? (?:code|status):? (-?\d{1,10})\b", re.IGNORECASE)
+_STATED_CODE = re.compile(r"\bexit(?:ed with)? (?:code|status):? (-?\d{1,10})\b", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -44,11 +44,11 @@ def read_outcomes(events: tuple[Mapping[str, Any], ...]) -> dict[int, Outcome]:
         if event["type"] == "tool_call" or call not in begun:
             begun[call] = seq if isinstance(seq, int) else place
             found[begun[call]] = Outcome()
-        _take(found[begun[call]], event)
+        _merge_line(found[begun[call]], event)
     return found
 
 
-def _take(outcome: Outcome, event: Mapping[str, Any]) -> None:
+def _merge_line(outcome: Outcome, event: Mapping[str, Any]) -> None:
     """Merge a line into the outcome of its call."""
     outcome.status = str(event.get("status") or outcome.status)
     raw, meta = event.get("raw_output"), event.get("meta")
@@ -56,17 +56,17 @@ def _take(outcome: Outcome, event: Mapping[str, Any]) -> None:
     delta = meta.get("terminal_output_delta") or meta.get("terminal_output")
     if isinstance(delta, dict) and isinstance(delta.get("data"), str):
         outcome._deltas.append(delta["data"])
-    text = _text(raw) or _blocks(event.get("content")) or "".join(outcome._deltas)
+    text = _read_text(raw) or _join_blocks(event.get("content")) or "".join(outcome._deltas)
     if text:
-        outcome.text = _COLOUR.sub("", text[-LONGEST:])
-    code = _code(raw) if isinstance(raw, dict) else None
-    code = _code(meta.get("terminal_exit")) if code is None else code
+        outcome.text = _COLOUR.sub("", text[-MAX_OUTPUT_READ:])
+    code = _find_code(raw) if isinstance(raw, dict) else None
+    code = _find_code(meta.get("terminal_exit")) if code is None else code
     if code is None and raw is not None:
-        code = _told(outcome.text)
+        code = _find_stated_code(outcome.text)
     outcome.exit_code = code if code is not None else outcome.exit_code
 
 
-def _text(raw: Any) -> str:
+def _read_text(raw: Any) -> str:
     """Return the output in a raw output of any agent's format; empty if there is none."""
     if isinstance(raw, str):
         return raw
@@ -80,7 +80,7 @@ def _text(raw: Any) -> str:
     return "" if set(raw) <= {*_CODES, *_TEXTS} else json.dumps(raw, default=str)
 
 
-def _blocks(content: Any) -> str:
+def _join_blocks(content: Any) -> str:
     """Return the texts of a call's content blocks, joined."""
     found = []
     for block in content if isinstance(content, list) else ():
@@ -90,16 +90,16 @@ def _blocks(content: Any) -> str:
     return "\n".join(found)
 
 
-def _code(table: Any) -> int | None:
+def _find_code(table: Any) -> int | None:
     """Return the exit status in a table; None if there is none."""
     if not isinstance(table, dict):
         return None
     told = (table.get(key) for key in _CODES)
     found = next((code for code in told if isinstance(code, int) and not isinstance(code, bool)), None)
-    return found if found is not None else _code(table.get("metadata"))
+    return found if found is not None else _find_code(table.get("metadata"))
 
 
-def _told(text: str) -> int | None:
+def _find_stated_code(text: str) -> int | None:
     """Return the exit status in an output's text, on the first line or near the end; None if there is none."""
-    found = _TOLD.match(text.lstrip("[ \n")) or next(iter(_TOLD.findall(text[-200:])[-1:]), None)
+    found = _STATED_CODE.match(text.lstrip("[ \n")) or next(iter(_STATED_CODE.findall(text[-200:])[-1:]), None)
     return int(found if isinstance(found, str) else found[1]) if found else None

@@ -11,10 +11,10 @@ from pydantic.dataclasses import dataclass
 
 from benchflow.contracts.reward import RewardEvent, RolloutNode, Space, VerifyResult
 from benchflow.errors import RewardFuncError
-from benchflow.planes.reward.reasoning.narrative import StepStory, plan_entries, seqs_of, stories_of
+from benchflow.planes.reward.reasoning.narrative import StepStory, list_seqs, read_plan, read_stories
 
 _SHOWN = 20
-_LONGEST = 200
+_MAX_TEXT = 200
 
 
 class Check(NamedTuple):
@@ -50,7 +50,7 @@ class ReasoningChecks:
     space: ClassVar[Space] = "reasoning"
 
     @model_validator(mode="after")
-    def _check_something(self) -> ReasoningChecks:
+    def _require_check(self) -> ReasoningChecks:
         if not any((self.states_first, self.answers, self.finished_plan)):
             raise ValueError("checks nothing: leave one of the checks on")
         return self
@@ -61,16 +61,16 @@ class ReasoningChecks:
         Raises:
             RewardFuncError: The agent stated and called nothing, such as the oracle, or no check applies.
         """
-        stories = stories_of(node)
+        stories = read_stories(node)
         if not stories:
             raise RewardFuncError(
                 "there is nothing to check: the agent said nothing and called no tool",
                 remedy="leave reasoning-checks out for agents that tell neither",
             )
         checks = {
-            "states-first": _states_first(stories) if self.states_first else None,
+            "states-first": _check_states_first(stories) if self.states_first else None,
             "answers": Check(float(bool(node.answer)), {}) if self.answers else None,
-            "finished-plan": _finished_plan(node, stories) if self.finished_plan else None,
+            "finished-plan": _check_finished_plan(node, stories) if self.finished_plan else None,
         }
         made = {name: check for name, check in checks.items() if check is not None}
         if not made:
@@ -80,51 +80,51 @@ class ReasoningChecks:
             )
         value = sum(check.value for check in made.values()) / len(made)
         meta = {name: {"value": check.value} | check.meta for name, check in made.items()}
-        events = _of_steps(stories) if self.states_first else []
-        events.append(_event(value, meta=meta))
+        events = _make_step_events(stories) if self.states_first else []
+        events.append(_make_event(value, meta=meta))
         items = {name: check.value for name, check in made.items()}
         return VerifyResult(reward=value, items=items, events=events, space="reasoning")
 
 
-def _event(value: float, **fields: Any) -> RewardEvent:
+def _make_event(value: float, **fields: Any) -> RewardEvent:
     return RewardEvent(space="reasoning", value=value, source="reasoning-checks", ts=datetime.now(UTC), **fields)
 
 
-def _states_first(stories: Sequence[StepStory]) -> Check | None:
+def _check_states_first(stories: Sequence[StepStory]) -> Check | None:
     acting = [story for story in stories if story.actions]
-    silent = [story for story in acting if not story.stated_first]
+    silent = [story for story in acting if not story.has_stated_first]
     if not acting:
         return None
     meta = {"steps": len(acting), "silent": [story.actions[0].seq for story in silent[:_SHOWN]]}
     return Check(1 - len(silent) / len(acting), meta)
 
 
-def _of_steps(stories: Sequence[StepStory]) -> list[RewardEvent]:
+def _make_step_events(stories: Sequence[StepStory]) -> list[RewardEvent]:
     return [
-        _event(
-            float(story.stated_first),
+        _make_event(
+            float(story.has_stated_first),
             granularity="step",
             step=story.node.step,
             tag="states-first",
-            meta={"node": story.node.id, "first_action": story.actions[0].seq, "stated": seqs_of(story.reasons)},
+            meta={"node": story.node.id, "first_action": story.actions[0].seq, "stated": list_seqs(story.reasons)},
         )
         for story in stories
         if story.actions
     ]
 
 
-def _finished_plan(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
+def _check_finished_plan(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
     """Check completed plan entries, where each is first marked as completed; return None if there are none."""
     begun = sorted(action.seq for story in stories for action in story.actions)
     finished: dict[str, int] = {}
     for place, event in enumerate(node.trajectory):
         if event.get("type") == "plan":
             seq = event["seq"] if isinstance(event.get("seq"), int) else place
-            for content, status in plan_entries(event):
+            for content, status in read_plan(event):
                 if status == "completed":
                     finished.setdefault(content, seq)
     if not finished:
         return None
-    early = {content[:_LONGEST]: seq for content, seq in finished.items() if not begun or seq < begun[0]}
+    early = {content[:_MAX_TEXT]: seq for content, seq in finished.items() if not begun or seq < begun[0]}
     shown = dict(list(early.items())[:_SHOWN])
     return Check(1 - len(early) / len(finished), {"completed": len(finished), "without_action": shown})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchflow.contracts.verifier import HardeningConfig
-from benchflow.planes.reward.hardening.judgement import judge, resolve, weight_of
-from benchflow.planes.reward.hardening.repositories import without_programs
-from benchflow.planes.reward.hardening.survey import KeptFile, Survey, is_looked_for, shadows
+from benchflow.planes.reward.hardening.judgement import get_weight, judge, resolve_links
+from benchflow.planes.reward.hardening.repositories import filter_git_settings
+from benchflow.planes.reward.hardening.survey import KeptFile, Survey, is_relevant, is_shadowing
 
 
 def kept(content: str = "") -> KeptFile:
@@ -26,7 +26,7 @@ def kept(content: str = "") -> KeptFile:
     ],
 )
 def test_links_are_followed_as_far_as_they_are_known(links: dict[str, str], path: str, leads_to: str) -> None:
-    assert resolve(path, links) == leads_to
+    assert resolve_links(path, links) == leads_to
 
 
 def test_an_editable_installation_stays_and_code_in_a_pth_does_not() -> None:
@@ -49,9 +49,9 @@ def test_a_file_that_was_removed_is_put_back() -> None:
 
 
 def test_names_mean_something_only_where_they_are_read() -> None:
-    assert not is_looked_for("/app/models/net.pth")
-    assert is_looked_for("/app/.venv/lib/python3.12/site-packages/net.pth")
-    assert not is_looked_for("/app/sitecustomize_notes.md") and is_looked_for("/app/sitecustomize.pyc")
+    assert not is_relevant("/app/models/net.pth")
+    assert is_relevant("/app/.venv/lib/python3.12/site-packages/net.pth")
+    assert not is_relevant("/app/sitecustomize_notes.md") and is_relevant("/app/sitecustomize.pyc")
 
 
 def test_packages_that_were_installed_keep_their_conftests() -> None:
@@ -81,7 +81,7 @@ REPOSITORY = """[core]
 
 
 def test_settings_that_people_make_stay() -> None:
-    assert without_programs(REPOSITORY, "") == REPOSITORY
+    assert filter_git_settings(REPOSITORY, "") == REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_settings_that_people_make_stay() -> None:
     ],
 )
 def test_settings_by_which_git_runs_programs_do_not_unless_they_were_there(setting: str) -> None:
-    left = without_programs(REPOSITORY + setting, REPOSITORY)
+    left = filter_git_settings(REPOSITORY + setting, REPOSITORY)
     assert left.startswith(REPOSITORY)
     assert not any(line.startswith("\t") for line in left.removeprefix(REPOSITORY).splitlines())
     assert "= x" not in left and "/app" not in left
     if "\\" not in setting and "\n\t" in setting:
-        assert without_programs(REPOSITORY + setting, setting) == REPOSITORY + setting
+        assert filter_git_settings(REPOSITORY + setting, setting) == REPOSITORY + setting
 
 
 def test_a_repository_keeps_its_settings_and_does_not_lead_elsewhere() -> None:
@@ -149,9 +149,9 @@ def test_a_journal_without_a_database_is_taken_out() -> None:
     before, now = Survey(orphans=["/app/a.db-wal"]), Survey(orphans=["/app/a.db-wal", "/app/b.db-journal"])
     judged = judge(before, now, HardeningConfig(), "/app")
     assert judged.remove == {"/app/b.db-journal": "remove_escaping_links"}
-    assert weight_of("remove_escaping_links", "/app/b.db-journal") == "note"
+    assert get_weight("remove_escaping_links", "/app/b.db-journal") == "note"
     # A link is no journal, whatever its name.
-    assert weight_of("remove_escaping_links", "/app/b.db-journal", "/tests/expected.txt") == "tampering"
+    assert get_weight("remove_escaping_links", "/app/b.db-journal", "/tests/expected.txt") == "tampering"
 
 
 @pytest.mark.parametrize("path", ["/etc/default/locale", "/etc/locale.conf"])
@@ -186,7 +186,7 @@ def test_of_the_settings_of_logins_those_that_set_variables_stay_as_they_were() 
 
 def test_a_module_that_is_new_where_python_looks_first_is_taken_out_by_its_name_alone() -> None:
     found = ["/app/textwrap.py", "/app/json/__init__.pyc", "/app/_struct.cpython-312.so", "/app/statistics.py"]
-    assert [path for path in found if shadows(path)] == found[:3]
+    assert [path for path in found if is_shadowing(path)] == found[:3]
     before = Survey(top=["/app/types.py"])
     judged = judge(before, Survey(top=["/app/textwrap.py", "/app/types.py"]), HardeningConfig(), "/app")
     assert judged.remove == {"/app/textwrap.py": "cleanup_python_hooks"} and judged.restore == {}

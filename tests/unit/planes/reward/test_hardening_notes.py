@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.planes.reward.hardening import note_doubts
-from benchflow.planes.reward.hardening.hardening_record import MOST, extend_report, note_paths
+from benchflow.planes.reward.hardening.hardening_record import MAX_FINDINGS, extend_report, note_paths
 from benchflow.planes.reward.hardening.survey import Survey
 from benchflow.planes.reward.hardening.work_notes import note_work
 
@@ -65,6 +65,9 @@ def test_a_report_takes_more_findings_once_and_tampering_first() -> None:
     whole = extend_report(first, [NOTE, TAMPERING])
     assert (whole.findings, whole.left_out, whole.disabled) == ([TAMPERING, NOTE], 0, ["own_workspace"])
     assert extend_report(whole, [TAMPERING]) == whole
-    notes = [HardeningFinding(item="cleanup_conftests", action="removed", path=f"/{number}") for number in range(MOST)]
+    notes = [
+        HardeningFinding(item="cleanup_conftests", action="removed", path=f"/{number}")
+        for number in range(MAX_FINDINGS)
+    ]
     full = extend_report(HardeningReport(), [*notes, TAMPERING])
-    assert (len(full.findings), full.findings[0], full.left_out) == (MOST, TAMPERING, 1)
+    assert (len(full.findings), full.findings[0], full.left_out) == (MAX_FINDINGS, TAMPERING, 1)

@@ -10,7 +10,7 @@ from support.idle_sandbox import IdleSandbox
 
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.errors import SandboxError, VerifierError
-from benchflow.planes.reward.hardening.survey import ARCHIVE, Survey, empty_archive, take_survey
+from benchflow.planes.reward.hardening.survey import ARCHIVE, Survey, make_empty_archive, take_survey
 
 
 class _Watched(IdleSandbox):
@@ -54,7 +54,7 @@ class _Filled(IdleSandbox):
         self._lists = lists
 
     async def read_bytes(self, path: str) -> bytes:
-        with io.BytesIO(empty_archive()) as packed:
+        with io.BytesIO(make_empty_archive()) as packed:
             with tarfile.open(fileobj=packed, mode="a") as archive:
                 for name, content in self._lists.items():
                     member = tarfile.TarInfo(name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.reward import JudgeScale
-from benchflow.planes.reward.judge.verdicts import NotAVerdictError, read_verdicts, task_of, tool_schema
+from benchflow.planes.reward.judge.verdicts import NotAVerdictError, format_task, make_tool_schema, read_verdicts
 
 A = JudgeScale(id="a", description="Is it so?")
 B = JudgeScale(id="b", description="How good?", low=1, high=5, is_whole=True)
@@ -121,7 +121,7 @@ def test_random_answers_are_scores_on_the_scale_or_refused() -> None:
 
 
 def test_the_question_and_the_tool_name_what_is_wanted() -> None:
-    assert "Is it so?" in task_of([A]) and "Is it so?" in task_of([A, B])
-    assert "a whole number from 1 to 5" in task_of([A, B])
-    assert list(tool_schema([A])["properties"]) == ["reasoning", "score"], "reasons come before the score"
-    assert tool_schema([A, B])["properties"]["verdicts"]["items"]["properties"]["id"]["enum"] == ["a", "b"]
+    assert "Is it so?" in format_task([A]) and "Is it so?" in format_task([A, B])
+    assert "a whole number from 1 to 5" in format_task([A, B])
+    assert list(make_tool_schema([A])["properties"]) == ["reasoning", "score"], "reasons come before the score"
+    assert make_tool_schema([A, B])["properties"]["verdicts"]["items"]["properties"]["id"]["enum"] == ["a", "b"]

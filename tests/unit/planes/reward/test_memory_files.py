@@ -16,9 +16,9 @@ from benchflow.contracts.reward import RewardFuncSpec, RewardTable
 from benchflow.contracts.task import StepConfig, Task
 from benchflow.contracts.verifier import MemoryConfig, VerifierConfig
 from benchflow.errors import RewardFuncError
-from benchflow.planes.reward.memory import MemoryCapture, MemoryFiles, diff_memory, directories_of, memory_rows
-from benchflow.planes.reward.memory.memory_difference import MOST_DIFF, MOST_LINES
-from benchflow.planes.reward.memory.path_patterns import absolute, matches
+from benchflow.planes.reward.memory import MemoryCapture, MemoryFiles, diff_memory, list_directories, make_memory_rows
+from benchflow.planes.reward.memory.memory_difference import MAX_DIFF, MAX_LINES
+from benchflow.planes.reward.memory.path_patterns import make_absolute, matches
 
 # --- differences
 
@@ -85,12 +85,12 @@ def test_a_file_that_became_a_link_has_changed() -> None:
 
 def test_long_texts_and_long_differences_are_cut_and_take_no_time() -> None:
     chance = random.Random(1)
-    old, new = ("\n".join(str(chance.randint(0, 100)) for _ in range(MOST_LINES)) for _ in range(2))
+    old, new = ("\n".join(str(chance.randint(0, 100)) for _ in range(MAX_LINES)) for _ in range(2))
     began = time.process_time()
     (change,) = diff_memory(capture({"m": old}), capture({"m": new}))
     assert time.process_time() - began < 60
-    assert change.diff is not None and change.diff.endswith("more characters]") and len(change.diff) < MOST_DIFF + 50
-    (change,) = diff_memory(capture({"m": old}), capture({"m": "\n" * (MOST_LINES + 1)}))
+    assert change.diff is not None and change.diff.endswith("more characters]") and len(change.diff) < MAX_DIFF + 50
+    (change,) = diff_memory(capture({"m": old}), capture({"m": "\n" * (MAX_LINES + 1)}))
     assert change.kind == "changed" and change.diff is None
 
 
@@ -127,7 +127,7 @@ def test_places_are_the_homes_the_workspaces_or_absolute() -> None:
         "//x//y": "/x/y",
         "~a": "/app/~a",
     }
-    assert {place: absolute(place, home=HOME, workspace="/app") for place in places} == places
+    assert {place: make_absolute(place, home=HOME, workspace="/app") for place in places} == places
 
 
 # --- the function
@@ -225,20 +225,20 @@ def test_only_what_reward_functions_read_is_captured() -> None:
     skills = RewardFuncSpec(type="skills", name="s", options={"expected": ["a"]})
     named = RewardFuncSpec(type="skills", name="n", options={"expected": ["a"], "directories": ["/skills", "~/m"]})
     other = RewardFuncSpec(type="string-match", name="o", options={"expected": "x"})
-    assert directories_of(task(), ["~/.claude/skills"]) == ()
-    assert directories_of(task(files), ["~/.claude/skills"]) == ("~/m", "notes.md")
-    assert directories_of(task(other, files, skills, named), ["~/k"]) == ("~/m", "notes.md", "~/k", "/skills")
-    assert directories_of(task(expected=["a"]), ["~/k"]) == ("~/k",)
-    assert directories_of(task(expected=[]), ["~/k"]) == ()
+    assert list_directories(task(), ["~/.claude/skills"]) == ()
+    assert list_directories(task(files), ["~/.claude/skills"]) == ("~/m", "notes.md")
+    assert list_directories(task(other, files, skills, named), ["~/k"]) == ("~/m", "notes.md", "~/k", "/skills")
+    assert list_directories(task(expected=["a"]), ["~/k"]) == ("~/k",)
+    assert list_directories(task(expected=[]), ["~/k"]) == ()
 
 
 def test_the_published_key_stands_for_a_row() -> None:
-    assert memory_rows(task()) == memory_rows(task(expected=[])) == []
+    assert make_memory_rows(task()) == make_memory_rows(task(expected=[])) == []
     row = RewardFuncSpec(type="skills", name="skills", options={"expected": ["a"]})
-    assert memory_rows(task(expected=["a"])) == [row]
-    assert memory_rows(task(row, expected=["a"])) == [row.model_copy(update={"name": "expected-skills"})]
-    assert memory_rows(task(expected=["steps"]), "one") == []
-    assert memory_rows(task(expected=["steps"]), "two")[0].options == {"expected": ["steps"]}
+    assert make_memory_rows(task(expected=["a"])) == [row]
+    assert make_memory_rows(task(row, expected=["a"])) == [row.model_copy(update={"name": "expected-skills"})]
+    assert make_memory_rows(task(expected=["steps"]), "one") == []
+    assert make_memory_rows(task(expected=["steps"]), "two")[0].options == {"expected": ["steps"]}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from support.memory_cases import HOME, SKILLS, capture, file, node
 from benchflow.contracts.reward import VerifyResult
 from benchflow.errors import RewardFuncError
 from benchflow.planes.reward.memory import MemoryCapture, Skills
-from benchflow.planes.reward.memory.skills import skills_in
+from benchflow.planes.reward.memory.skills import find_skills
 
 
 def skill(name: str | None, directory: str, body: str = "Do it.") -> dict[str, str]:
@@ -165,20 +165,20 @@ async def test_skills_are_updated_or_left_alone(tmp_path: Path, options: dict[st
     ],
 )
 def test_a_skill_without_a_name_is_called_as_its_directory(text: str) -> None:
-    found = skills_in(capture({f"{SKILLS}/deep/er/SKILL.md": text}, [SKILLS]), [SKILLS])
+    found = find_skills(capture({f"{SKILLS}/deep/er/SKILL.md": text}, [SKILLS]), [SKILLS])
     assert [(one.directory, one.name) for one in found.values()] == [(f"{SKILLS}/deep/er", "er")]
 
 
 @pytest.mark.parametrize(("line", "name"), [("name: a b # c", "a b"), ("name: 'x: y'", "x: y"), ("name:   z", "z")])
 def test_a_skill_is_called_as_it_says(line: str, name: str) -> None:
     text = f"---\ndescription: >\n  long\n{line}\nallowed: [x]\n---\nname: no\n"
-    found = skills_in(capture({f"{SKILLS}/d/SKILL.md": text}, [SKILLS]), [SKILLS])
+    found = find_skills(capture({f"{SKILLS}/d/SKILL.md": text}, [SKILLS]), [SKILLS])
     assert found[f"{SKILLS}/d"].name == name and found[f"{SKILLS}/d"].names == {name, "d"}
 
 
 def test_only_files_called_so_below_the_directories_make_skills() -> None:
     files = {f"{HOME}/x/SKILL.md": "", f"{SKILLS}/a/skill.md": "", f"{SKILLS}/l/SKILL.md": file("", link="/x")}
-    assert skills_in(capture(files), [SKILLS]) == {}
+    assert find_skills(capture(files), [SKILLS]) == {}
 
 
 # --- what cannot be told

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from benchflow.planes.reward.hardening.devices import replaced_devices
+from benchflow.planes.reward.hardening.devices import find_replaced_devices
 
 BEFORE = ["1:3 null", "1:9 urandom", "0:0 'fd' -> '/proc/self/fd'"]
 
 
 def paths(now: list[str]) -> list[str]:
-    return [finding.path for finding in replaced_devices(BEFORE, now, "verify_tools") if finding.is_tampering]
+    return [finding.path for finding in find_replaced_devices(BEFORE, now, "verify_tools") if finding.is_tampering]
 
 
 def test_devices_as_they_were_are_no_finding() -> None:
@@ -16,7 +16,7 @@ def test_devices_as_they_were_are_no_finding() -> None:
 
 
 def test_a_device_that_is_gone_is_one_of_them() -> None:
-    found = replaced_devices(BEFORE, [BEFORE[0], BEFORE[2]], "verify_tools")
+    found = find_replaced_devices(BEFORE, [BEFORE[0], BEFORE[2]], "verify_tools")
     assert [(finding.path, finding.detail, finding.weight) for finding in found] == [
         ("/dev/urandom", "is gone", "tampering")
     ]

@@ -21,7 +21,7 @@ from benchflow.contracts.reward import (
     VerifyResult,
 )
 from benchflow.errors import RewardFuncError, VerifierError
-from benchflow.planes.reward.score import Scored, combine, mean_of, run_function, score
+from benchflow.planes.reward.score import Scored, combine, compute_mean, run_function, score
 
 NODE = RolloutNode(id="n1", events=({"type": "agent_message", "text": "please"},), parent=RolloutNode(id="n0"), step=0)
 
@@ -266,9 +266,9 @@ async def test_a_space_that_is_not_known_may_be_any() -> None:
 
 def test_a_mean_of_ones_is_one_whatever_the_weights() -> None:
     weights = [0.1, 0.2, 0.7, 1e-300, 1e300, 3.0]
-    assert mean_of([one(str(w), "action", 1.0, w) for w in weights]) == 1.0
-    assert mean_of([one("a", "action", 1.0, 0.7), one("b", "action", 0.0, 0.3)]) == pytest.approx(0.7)
-    assert mean_of([]) is None
+    assert compute_mean([one(str(w), "action", 1.0, w) for w in weights]) == 1.0
+    assert compute_mean([one("a", "action", 1.0, 0.7), one("b", "action", 0.0, 0.3)]) == pytest.approx(0.7)
+    assert compute_mean([]) is None
 
 
 # --- random tables ---------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ import zipfile
 import pytest
 
 from benchflow.planes.reward.hardening.build_files import (
-    harmless_attributes,
-    harmless_package,
-    included,
-    includes_by_variable,
-    targets_without_files,
+    filter_attributes,
+    filter_package_scripts,
+    has_variable_include,
+    list_includes,
+    list_undeclared_targets,
 )
-from benchflow.planes.reward.hardening.escaping_archives import leads_out
-from benchflow.planes.reward.hardening.git_index import flagged_paths, without_flags
+from benchflow.planes.reward.hardening.escaping_archives import find_escaping_member
+from benchflow.planes.reward.hardening.git_index import clear_flags, list_flagged_paths
 
 
 def tar(*members: tuple[str, str | None], mode: str = "w") -> bytes:
@@ -73,34 +73,34 @@ def zipped(name: str, target: str) -> bytes:
     ],
 )
 def test_an_archive_that_leads_out_is_known_by_its_first_such_member(content: bytes, member: str | None) -> None:
-    assert leads_out(content) == member
+    assert find_escaping_member(content) == member
 
 
 def test_files_that_a_makefile_or_a_configuration_of_git_includes_are_known() -> None:
     text = "include rules.mk  other.inc # more\n-include local.mk\ninclude $(wildcard *.mk)\nall:\n\techo include x\n"
-    assert list(included("/app/Makefile", text)) == ["/app/rules.mk", "/app/other.inc", "/app/local.mk"]
-    assert includes_by_variable("/app/Makefile", text)
-    assert not includes_by_variable("/app/Makefile", "include rules.mk\n")
-    assert list(included("/app/notes.txt", text)) == []
+    assert list(list_includes("/app/Makefile", text)) == ["/app/rules.mk", "/app/other.inc", "/app/local.mk"]
+    assert has_variable_include("/app/Makefile", text)
+    assert not has_variable_include("/app/Makefile", "include rules.mk\n")
+    assert list(list_includes("/app/notes.txt", text)) == []
     config = "[include]\n\tpath = ../team.gitconfig\n\tpath = ~/own\n"
-    assert list(included("/app/.git/config", config)) == ["/app/team.gitconfig"]
+    assert list(list_includes("/app/.git/config", config)) == ["/app/team.gitconfig"]
 
 
 def test_a_package_keeps_its_scripts_and_takes_new_dependencies() -> None:
     before = json.dumps({"scripts": {"test": "jest"}, "jest": {"a": 1}})
     wanted = {"scripts": {"test": "true", "pretest": "evil", "lint": "eslint"}, "dependencies": {"a": "1"}, "jest": {}}
-    found = json.loads(harmless_package(json.dumps(wanted), before) or "")
+    found = json.loads(filter_package_scripts(json.dumps(wanted), before) or "")
     assert found == {"dependencies": {"a": "1"}, "jest": {"a": 1}, "scripts": {"lint": "eslint", "test": "jest"}}
     same = json.dumps({"scripts": {"test": "jest", "lint": "eslint"}, "jest": {"a": 1}})
-    assert harmless_package(same, before) == same
+    assert filter_package_scripts(same, before) == same
     for garbage in ("[]", "{", '{"scripts": 1}'):
-        assert harmless_package(garbage, before) is None
+        assert filter_package_scripts(garbage, before) is None
 
 
 def test_attributes_of_git_name_no_new_program() -> None:
     text = "*.c text\n*.py filter=stamp\n*.bin filter=lfs diff=lfs merge=lfs -text\n*.x diff=own\n"
     assert (
-        harmless_attributes(text, "*.x diff=own\n")
+        filter_attributes(text, "*.x diff=own\n")
         == "*.c text\n*.bin filter=lfs diff=lfs merge=lfs -text\n*.x diff=own\n"
     )
 
@@ -119,9 +119,9 @@ def index(*entries: tuple[str, int, int | None], version: int = 3) -> bytes:
 
 def test_flags_by_which_git_overlooks_changes_are_taken_out_of_an_index() -> None:
     flagged = index(("a", 0x8000, None), ("b/c", 0x4000, 0x4000), ("d", 0x4000, 0x2000), ("e", 0, None))
-    assert flagged_paths(flagged) == ["a", "b/c"]
-    cleaned = without_flags(flagged, ["a"])
-    assert flagged_paths(cleaned) == ["a"]
+    assert list_flagged_paths(flagged) == ["a", "b/c"]
+    cleaned = clear_flags(flagged, ["a"])
+    assert list_flagged_paths(cleaned) == ["a"]
     assert cleaned[-20:] == hashlib.sha1(cleaned[:-20]).digest()
     # What is added to be committed later stays so.
     assert cleaned == index(("a", 0x8000, None), ("b/c", 0x4000, 0), ("d", 0x4000, 0x2000), ("e", 0, None))
@@ -129,11 +129,11 @@ def test_flags_by_which_git_overlooks_changes_are_taken_out_of_an_index() -> Non
 
 @pytest.mark.parametrize("content", [b"", b"DIRC", index(("a", 0, None))[:-1], index(("a", 0x4000, 0), version=2)])
 def test_what_is_no_index_is_told_from_one(content: bytes) -> None:
-    assert flagged_paths(content) is None
+    assert list_flagged_paths(content) is None
 
 
 def test_files_that_would_keep_make_from_a_rule_are_those_that_no_rule_makes() -> None:
     text = "app: main.c\n\tcc main.c -o app\ncheck lint:\n\tpytest\n.PHONY: lint\n"
     text += "out:\n\ttouch $@\nempty: app\nA := b\n"
-    assert list(targets_without_files("/app/Makefile", text)) == ["/app/check"]
-    assert list(targets_without_files("/app/rules.mk", text)) == []
+    assert list(list_undeclared_targets("/app/Makefile", text)) == ["/app/check"]
+    assert list(list_undeclared_targets("/app/rules.mk", text)) == []

@@ -9,9 +9,9 @@ import pytest
 from support.action_lines import Line, calls, edit, file_call, mcp, node_of, scored, shell
 
 from benchflow.planes.reward.action import Asked, CallBudget, ForbiddenTools, KnownTools, NoRewardHacking, RequiredCalls
-from benchflow.planes.reward.action.programs import touched_by_script
+from benchflow.planes.reward.action.programs import read_script_effects
 from benchflow.planes.reward.action.shell_reader import read_script
-from benchflow.planes.reward.action.tool_calls import calls_of, read_calls
+from benchflow.planes.reward.action.tool_calls import list_calls, read_calls
 
 PATCH = "*** Begin Patch\n*** Update File: /app/a.py\n@@\n-x\n+y\n*** End Patch"
 
@@ -146,7 +146,7 @@ def test_a_tool_of_a_server_has_its_name_whichever_agent_called_it(agent: str) -
 
 def test_a_call_knows_where_it_was_made_and_how_it_ended() -> None:
     node = node_of(shell("ls"), shell("make", status="failed"))
-    first, second = calls_of(node)
+    first, second = list_calls(node)
     assert [(call.node, call.step, call.seq, call.failed) for call in (first, second)] == [
         ("n0", 0, 0, False),
         ("n1", 1, 2, True),
@@ -205,12 +205,12 @@ def test_an_oracle_has_no_calls() -> None:
     ],
 )
 def test_a_script_is_read_as_its_simple_commands(script: str, commands: list[tuple[str, ...]]) -> None:
-    found, _ = touched_by_script(script, "/app")
+    found, _ = read_script_effects(script, "/app")
     assert [command.words for command in found] == commands
 
 
 def test_a_directory_that_a_script_goes_to_is_where_its_paths_begin() -> None:
-    _, touched = touched_by_script("(cd /srv && cat a); cat b > ../c 2>/dev/null", "/app")
+    _, touched = read_script_effects("(cd /srv && cat a); cat b > ../c 2>/dev/null", "/app")
     assert [(one.mode, one.path) for one in touched.accesses] == [
         ("read", "/srv/a"),
         ("write", "/c"),
@@ -240,7 +240,7 @@ def test_a_directory_that_a_script_goes_to_is_where_its_paths_begin() -> None:
     ],
 )
 def test_requests_of_commands_and_code_are_seen(script: str, requests: list[tuple[str, str, str | None]]) -> None:
-    _, touched = touched_by_script(script, "/app")
+    _, touched = read_script_effects(script, "/app")
     assert [(one.method, one.url, one.body) for one in touched.requests] == requests
 
 
@@ -272,7 +272,7 @@ def test_what_a_script_does_counts_when_it_is_run_that_the_agent_has_written() -
 )
 def test_a_script_that_is_made_to_be_hard_to_read_is_read_in_no_time(script: str) -> None:
     assert len(read_script(script)) <= 2000
-    touched_by_script(script)
+    read_script_effects(script)
 
 
 # --- anything -------------------------------------------------------------------------------------------
