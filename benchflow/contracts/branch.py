@@ -48,12 +48,12 @@ class ChildSpec(Model):
 Count = Annotated[int, Field(ge=1)]
 """Number of children that start at one node."""
 
-COUNT_KINDS = ("a number", "numbers")
+_COUNT_KINDS = ("a number", "numbers")
 """Tags of the two shapes of `Counts`. A validation error names one of them after the field."""
 
 Counts = Annotated[
-    Annotated[Count, Tag(COUNT_KINDS[0])] | Annotated[tuple[Count, ...], Tag(COUNT_KINDS[1])],
-    Discriminator(lambda given: COUNT_KINDS[isinstance(given, list | tuple)]),
+    Annotated[Count, Tag(_COUNT_KINDS[0])] | Annotated[tuple[Count, ...], Tag(_COUNT_KINDS[1])],
+    Discriminator(lambda given: _COUNT_KINDS[isinstance(given, list | tuple)]),
 ]
 """One number of children for all places, or one number for each place."""
 

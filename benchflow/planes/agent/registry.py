@@ -26,7 +26,8 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.acpx import PREFIX, acpx_record
 from benchflow.planes.agent.agent_record_files import load_record, parse_record
-from benchflow.user_files.problems import nearest
+from benchflow.user_files.problems import ProblemError, nearest
+from benchflow.user_files.user_document import read_text
 
 GROUP = "benchflow.agents"
 """Group of the entry points of agents."""
@@ -138,9 +139,9 @@ def _distinct(records: Iterable[AgentRecord]) -> Iterator[AgentRecord]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=str(file), remedy="make it readable UTF-8") from error
+        return read_text(file)
+    except ProblemError as error:
+        raise error.as_error(ConfigError) from error
 
 
 def _installed() -> Iterator[AgentRecord]:
