@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import io
 import itertools
 import os
 import posixpath
@@ -92,18 +93,28 @@ def _add(archive: tarfile.TarFile, path: Path, name: str, owner: tuple[int, int]
         archive.addfile(info)
 
 
-def make_header(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:
-    """Return the header of a file that exists only in memory, with size 0.
+def make_header(name: str, mode: int, owner: tuple[int, int], size: int) -> tarfile.TarInfo:
+    """Return the header of a file that exists only in memory.
 
     Args:
         name: Name of the member.
         mode: Permission bits.
         owner: Uid and gid.
+        size: Bytes of its content.
     """
     info = tarfile.TarInfo(name)
-    info.mode = mode
+    info.mode, info.size = mode, size
     info.uid, info.gid = owner
     return info
+
+
+def pack_bytes(name: str, content: bytes, mode: int, owner: tuple[int, int]) -> IO[bytes]:
+    """Return a tar archive with one file, of which only the content exists. See `make_header`."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(make_header(name, mode, owner, len(content)), io.BytesIO(content))
+    packed.seek(0)
+    return packed
 
 
 DOWNLOAD_LIMIT = 4 * 1024 * 1024 * 1024

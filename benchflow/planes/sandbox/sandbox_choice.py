@@ -31,17 +31,17 @@ class SandboxChoice:
     """Reason of the choice, for people."""
 
 
-def choose_sandbox(patience: float = DAEMON_TIMEOUT_SEC) -> SandboxChoice:
+def choose_sandbox(timeout: float = DAEMON_TIMEOUT_SEC) -> SandboxChoice:
     """Return Docker if its daemon answers in time, else the local sandbox.
 
     Args:
-        patience: Seconds for the daemon's answer.
+        timeout: Seconds for the daemon's answer.
 
     Raises:
         SandboxUnavailableError: Neither can be used.
     """
     address = find_docker_address()
-    problem = find_docker_problem(address, patience)
+    problem = find_docker_problem(address, timeout)
     if problem is None:
         return SandboxChoice("docker", f"a Docker daemon answers at {address}")
     from benchflow.planes.sandbox.local.requirements import require_platform
@@ -62,24 +62,24 @@ def find_docker_address() -> str:
     return os.environ.get("DOCKER_HOST") or _SOCKET
 
 
-def find_docker_problem(address: str, patience: float = DAEMON_TIMEOUT_SEC) -> str | None:
+def find_docker_problem(address: str, timeout: float = DAEMON_TIMEOUT_SEC) -> str | None:
     """Return the reason why no Docker daemon can be used at an address; None if one answers.
 
     The `docker` library, whose import would take longer than all the rest, is used only for addresses that need it.
 
     Args:
         address: Address, as DOCKER_HOST spells it.
-        patience: Timeout in seconds.
+        timeout: Timeout in seconds.
     """
     where = urlsplit(address)
     plain_tcp = where.scheme in ("tcp", "http") and not os.environ.get("DOCKER_TLS_VERIFY")
     try:
         if where.scheme == "unix":
-            status = _ping(_Unix(where.path, patience))
+            status = _ping(_Unix(where.path, timeout))
         elif plain_tcp:
-            status = _ping(http.client.HTTPConnection(where.hostname or "", where.port or 2375, timeout=patience))
+            status = _ping(http.client.HTTPConnection(where.hostname or "", where.port or 2375, timeout=timeout))
         else:
-            return _try_library(address, patience)
+            return _try_library(address, timeout)
     except PermissionError:
         return f"this user may not talk to the Docker daemon at {address}"
     except (OSError, http.client.HTTPException) as error:
@@ -96,12 +96,12 @@ def _ping(connection: http.client.HTTPConnection) -> int:
         connection.close()
 
 
-def _try_library(address: str, patience: float) -> str | None:
+def _try_library(address: str, timeout: float) -> str | None:
     """Return the reason why the `docker` library reaches no daemon; None if one answers."""
     import docker
 
     try:
-        client = docker.from_env(timeout=int(patience))
+        client = docker.from_env(timeout=int(timeout))
         client.ping()
         client.close()
     except Exception as error:
@@ -112,8 +112,8 @@ def _try_library(address: str, patience: float) -> str | None:
 class _Unix(http.client.HTTPConnection):
     """An HTTP connection over a Unix socket."""
 
-    def __init__(self, path: str, patience: float) -> None:
-        super().__init__("localhost", timeout=patience)
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:

@@ -42,15 +42,15 @@ class Attendance:
         self._record = record
         now = time.monotonic()
         self._began = now if since is None else since
-        noted = self._read_record()
-        self.missed_sec: float = noted["missed"] if noted else 0.0
+        earlier = self._read_record()
+        self.missed_sec: float = earlier["missed"] if earlier else 0.0
         """Unattended seconds so far."""
-        self.missed: list[tuple[float, float]] = _parse_intervals(noted)
+        self.missed: list[tuple[float, float]] = _parse_intervals(earlier)
         """Begin and end of each unattended time, by the monotonic clock."""
-        self._seen: float = noted["seen"] if noted else self._began
-        self._has_left: bool = noted["left"] if noted else False
-        self._noted_at = self._seen
-        if noted is None and since is None:
+        self._seen: float = earlier["seen"] if earlier else self._began
+        self._has_left: bool = earlier["left"] if earlier else False
+        self._recorded_at = self._seen
+        if earlier is None and since is None:
             self._write_record()
 
     @property
@@ -62,16 +62,16 @@ class Attendance:
         """Record that this worker attends now. Return whether the time since its last poll was unattended."""
         now = time.monotonic()
         was_missed = self._has_left or now - self._seen > FROZEN_SEC
-        if was_missed and (noted := self._read_record()) is not None and noted["seen"] > self._seen:
+        if was_missed and (record := self._read_record()) is not None and record["seen"] > self._seen:
             # Another worker took over while this one was frozen.
-            self.missed_sec, self._seen, self._has_left = noted["missed"], noted["seen"], noted["left"]
-            self.missed = _parse_intervals(noted)
+            self.missed_sec, self._seen, self._has_left = record["missed"], record["seen"], record["left"]
+            self.missed = _parse_intervals(record)
         gap = now - self._seen
         if self._has_left or gap > FROZEN_SEC:
             self.missed_sec += gap
             self.missed.append((self._seen, now))
         self._seen, self._has_left = now, False
-        if was_missed or now - self._noted_at >= POLL_INTERVAL_SEC:
+        if was_missed or now - self._recorded_at >= POLL_INTERVAL_SEC:
             self._write_record()
         return was_missed
 
@@ -86,25 +86,25 @@ class Attendance:
         if self._record is None:
             return None
         try:
-            noted: dict[str, Any] = json.loads(self._record.read_text())
+            record: dict[str, Any] = json.loads(self._record.read_text())
         except (FileNotFoundError, ValueError):
             # ValueError: a power cut has left the file without its content.
             return None
-        return noted
+        return record
 
     def _write_record(self) -> None:
         """Write the record, if there is to be one."""
         if self._record is not None:
-            noted = {"missed": self.missed_sec, "seen": self._seen, "left": self._has_left, "gaps": self.missed}
+            record = {"missed": self.missed_sec, "seen": self._seen, "left": self._has_left, "gaps": self.missed}
             with storage_errors(self._record), atomic_file(self._record) as file:
-                file.write(json.dumps(noted).encode())
-        self._noted_at = self._seen
+                file.write(json.dumps(record).encode())
+        self._recorded_at = self._seen
 
 
-def _parse_intervals(noted: dict[str, Any] | None) -> list[tuple[float, float]]:
+def _parse_intervals(record: dict[str, Any] | None) -> list[tuple[float, float]]:
     """Return the unattended intervals of a record."""
     # Records of older versions have no `gaps`.
-    return [(began, ended) for began, ended in noted.get("gaps", ())] if noted else []
+    return [(began, ended) for began, ended in record.get("gaps", ())] if record else []
 
 
 class AwakeDeadline:

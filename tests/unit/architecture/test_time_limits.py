@@ -22,7 +22,7 @@ ALLOWED: dict[str, str] = {
 
 WALL_CLOCK: dict[str, str] = {
     "planes/environment/world_context.py::save_snapshot": "only notes the time",
-    "planes/sandbox/docker/restores.py::_is_orphan": "the age of what is left: who lives holds a lock",
+    "planes/sandbox/docker/restores.py::tidy": "the age of what is left: who lives holds a lock",
     "hosting/provisioning.py::sandbox_labels": "for the reaper of a later process, which watches what looks too old",
     "activities/reaper.py::_is_abandoned": "beside a clock that nobody sets",
     "activities/reaper.py::_is_over": "beside a clock that nobody sets",

@@ -32,7 +32,7 @@ from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.docker import uppers
-from benchflow.planes.sandbox.docker.container_config import PROGRAMS
+from benchflow.planes.sandbox.docker.container_config import PROGRAMS, read_label
 from benchflow.planes.sandbox.docker.container_records import lock_for_capture
 from benchflow.planes.sandbox.docker.descriptions import describe_image
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
@@ -91,19 +91,8 @@ class Captures:
             container: `inspect` data of the container.
             name: Name of the snapshot, unique in the stack.
         """
-        reference = format_snapshot_reference(_stack_of(container), name)
-
-        async def make() -> ImageRef:
-            found = await self._images.find(reference, built=True)
-            if found is None:
-                await self._take(container, reference)
-                found = await self._images.find(reference, built=True)
-            if found is None:
-                raise SandboxError(f"the snapshot {name} was removed while it was taken")
-            return found
-
-        found = await self._images.find(reference, built=True)
-        return found if found is not None else await self._images.make_locked(reference, make)
+        reference = format_snapshot_reference(hash_stack(read_label(container, STACK_LABEL)), name)
+        return await self._images.find_or_make(reference, lambda: self._take(container, reference))
 
     async def take_fork(self, container: dict[str, Any]) -> str:
         """Capture a container as an image for forks and return its reference.
@@ -113,7 +102,7 @@ class Captures:
         Args:
             container: `inspect` data of the container.
         """
-        reference = f"{FORK}:{_stack_of(container)}-{secrets.token_hex(8)}"
+        reference = f"{FORK}:{hash_stack(read_label(container, STACK_LABEL))}-{secrets.token_hex(8)}"
         await self._take(container, reference)
         return reference
 
@@ -195,7 +184,7 @@ class Captures:
         """Capture a container under an image name, by copy if possible, else by commit."""
         _refuse_volumes(container)
         own = await self._engine.inspect_image(container["Image"])
-        part = f"{PART}:{_stack_of(container)}-{secrets.token_hex(8)}"
+        part = f"{PART}:{hash_stack(read_label(container, STACK_LABEL))}-{secrets.token_hex(8)}"
         try:
             by_copy = await self._copy(container, own, part)
             if not by_copy:
@@ -263,7 +252,7 @@ class Captures:
 
     async def _flatten(self, container: dict[str, Any], part: str) -> None:
         """Import an image's files, exported from a container that never runs, as the one-layer image `part`-flat."""
-        labels = {STACK_LABEL: container["Config"]["Labels"].get(STACK_LABEL, ""), PART_LABEL: ""}
+        labels = {STACK_LABEL: read_label(container, STACK_LABEL), PART_LABEL: ""}
         repository, _, tag = f"{part}-flat".partition(":")
 
         def copy(client: RecordingClient) -> None:
@@ -316,31 +305,31 @@ def pause(client: RecordingClient, container: str) -> None:
     Raises:
         APIError: It could not be paused within 30 s.
     """
-    giving_up = AwakeDeadline(_PAUSE_TIMEOUT)
+    deadline = AwakeDeadline(_PAUSE_TIMEOUT)
     while True:
-        _await_entries(client, container, giving_up)
+        _await_entries(client, container, deadline)
         try:
             client.pause(container)
             return
         except APIError as error:
-            said = str(error.explanation)
-            if "already paused" in said:
+            message = str(error.explanation)
+            if "already paused" in message:
                 # By a process that has died since: the capture lock admits one at a time.
                 return
             # On a busy machine the runtime's own timeout for freezing is too short.
-            if "freeze" not in said or giving_up.is_over():
+            if "freeze" not in message or deadline.is_over():
                 raise
             time.sleep(_POLL_INTERVAL)
 
 
-def _await_entries(client: RecordingClient, container: str, giving_up: AwakeDeadline) -> None:
+def _await_entries(client: RecordingClient, container: str, deadline: AwakeDeadline) -> None:
     """Wait until no exec is entering a container: one that is paused on its way in would keep it paused for ever.
 
     The caller's lock keeps other execs from starting. The daemon answers a start when it begins it, and sets the pid at
     the end.
     """
     entering = list(client.inspect_container(container)["ExecIDs"] or ())
-    while entering and not giving_up.is_over():
+    while entering and not deadline.is_over():
         entering = [each for each in entering if _is_entering(client, each)]
         if entering:
             time.sleep(_POLL_INTERVAL)
@@ -376,10 +365,6 @@ def format_snapshot_reference(stack: str, name: str) -> str:
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[-80:]
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{SNAPSHOT}:{stack}-{readable}-{digest}"
-
-
-def _stack_of(container: dict[str, Any]) -> str:
-    return hash_stack((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))
 
 
 def hash_stack(stack: str) -> str:

@@ -84,6 +84,11 @@ RUN_AND_STAY = (
 NO_SHELL = "the image needs /bin/sh and the usual small commands (coreutils or busybox)"
 
 
+def read_label(container: dict[str, Any], label: str, default: str = "") -> str:
+    """Return the value of a container's label, from `inspect` data; `default` if it has none."""
+    return str((container["Config"]["Labels"] or {}).get(label, default))
+
+
 def list_warnings(spec: SandboxSpec, info: dict[str, Any]) -> tuple[str, ...]:
     """Return a sentence for each limit of a spec that this daemon, by its `info`, cannot enforce."""
     found = []

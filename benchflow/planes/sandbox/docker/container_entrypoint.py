@@ -1,8 +1,11 @@
 """The image's own entrypoint as the container's first process: its secrets and its status.
 
-Secrets go to a first process that reads them from its stdin and then becomes the entrypoint (see `become`). So they are
-in no file, image or configuration, and the entrypoint starts only once, however often they are sent by processes that
-die and are replaced. A resource limit that the shell sets just before shows that the entrypoint has started.
+Secrets go to a first process: a shell script, which reads them from its stdin and then becomes the entrypoint. So they
+are in no file, image or configuration, and the entrypoint starts only once, however often they are sent by processes
+that die and are replaced. A resource limit that the shell sets just before shows that the entrypoint has started.
+
+The script also switches to the image's USER. The container is not created with that user, although the switch would
+then be needless: under no-new-privileges, no later command in it could be root.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from typing import Any
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState
 from benchflow.errors import ConfigError, SandboxError, SandboxStartError
-from benchflow.planes.sandbox.docker.become import BECOME, SCRIPT
 from benchflow.planes.sandbox.docker.container_config import IDLE, NO_SHELL, make_no_image_error
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.docker.root_shell import RootShell
@@ -42,9 +44,68 @@ _SEND_INTERVAL = 5.0
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# The script of `become` sets the soft limit of the resident set, which Linux does not enforce, to a finite value before
+# `_BECOME` sets the soft limit of the resident set, which Linux does not enforce, to a finite value before
 # it executes the entrypoint. The limit is read from /proc with builtins of the shell alone.
 _STARTED = 'while read -r a b c s l; do [ "$b" != resident ] || [ "$s" = unlimited ] || echo yes; done </proc/1/limits'
+
+_SCRIPT = "benchflow-entrypoint"
+"""Name of the script below, as its `$0`."""
+
+# $1: `wait` to read secrets; $2: user, empty for root; $3: `own` if HOME was set on purpose; the rest: the command.
+# Secrets are one message: `begin NONCE`, shell lines after a `|` each, `end NONCE`. A truncated message is discarded.
+_BECOME = r"""
+set -f
+bf_s=; bf_w=$1; bf_u=$2; bf_o=$3; shift 3
+if [ -n "$bf_w" ]; then
+  bf_n=
+  while IFS= read -r bf_l; do case $bf_l in
+  "begin "*) bf_n=${bf_l#begin }; bf_s=;;
+  "end $bf_n") [ -z "$bf_n" ] || break;;
+  "|"*) bf_s="$bf_s${bf_l#?}
+";;
+  esac; done
+  [ -n "$bf_n" ] || exit 125
+fi
+if [ -n "$bf_u" ]; then
+  bf_name=${bf_u%%:*}; bf_group=; bf_uid=; bf_gid=0; bf_home=/
+  case $bf_u in *:*) bf_group=${bf_u#*:};; esac
+  while IFS=: read -r bf_a bf_x bf_i bf_j bf_c bf_d bf_r; do
+    if [ "$bf_a" = "$bf_name" ] || [ "$bf_i" = "$bf_name" ]; then
+      bf_name=$bf_a; bf_uid=$bf_i; bf_gid=$bf_j; bf_home=$bf_d; break
+    fi
+  done </etc/passwd
+  if [ -z "$bf_uid" ]; then
+    case $bf_name in *[!0-9]*) echo "the image has no user $bf_name" >&2; exit 125;; esac
+    bf_uid=$bf_name
+  fi
+  bf_all=
+  while IFS=: read -r bf_a bf_x bf_i bf_m; do
+    if [ -n "$bf_group" ]; then
+      [ "$bf_a" != "$bf_group" ] || { bf_group=$bf_i; break; }
+    else
+      case ",$bf_m," in *",$bf_name,"*) bf_all=$bf_all,$bf_i;; esac
+    fi
+  done </etc/group
+  case $bf_group in *[!0-9]*) echo "the image has no group $bf_group" >&2; exit 125;; esac
+  bf_gid=${bf_group:-$bf_gid}; bf_all=$bf_gid$bf_all
+  if setpriv --reuid="$bf_uid" --regid="$bf_gid" --groups="$bf_all" true 2>/dev/null; then
+    set -- setpriv --reuid="$bf_uid" --regid="$bf_gid" --groups="$bf_all" "$@"
+  elif chroot --userspec="$bf_uid:$bf_gid" --groups="$bf_all" --skip-chdir / true 2>/dev/null; then
+    set -- chroot --userspec="$bf_uid:$bf_gid" --groups="$bf_all" --skip-chdir / "$@"
+  elif [ -z "$bf_group" ] && su -m -s /bin/sh -c : "$bf_name" 2>/dev/null; then
+    set -- su -m -s /bin/sh -c 'exec "$@"' "$bf_name" sh "$@"
+  else
+    echo "neither setpriv nor chroot nor su can run the entrypoint as the image's USER $bf_u" >&2; exit 125
+  fi
+  [ -n "$bf_o" ] || export HOME="$bf_home"
+fi
+ulimit -S -m 9007199254740991
+eval "$bf_s"
+unset bf_s bf_w bf_u bf_o bf_n bf_l bf_name bf_group bf_uid bf_gid bf_home bf_all
+unset bf_a bf_x bf_i bf_j bf_c bf_d bf_r bf_m
+set +f
+exec "$@" </dev/null
+"""
 
 
 @dataclass(frozen=True)
@@ -90,13 +151,15 @@ async def _read_config(engine: DockerDaemon, reference: str) -> dict[str, Any]:
     return image.get("Config") or {}
 
 
-async def define_first_process(engine: DockerDaemon, spec: SandboxSpec, told: Mapping[str, str]) -> dict[str, Any]:
+async def define_first_process(
+    engine: DockerDaemon, spec: SandboxSpec, secret_env: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the arguments of the daemon's `create_container` that define a container's first process.
 
     Args:
         engine: The daemon.
         spec: The sandbox.
-        told: Secrets of the entrypoint, of which only the names are used: with any, the process waits for them.
+        secret_env: Secrets of the entrypoint, of which only the names are used: with any, the process waits for them.
 
     Raises:
         ConfigError: The name of a secret is no valid variable name.
@@ -111,39 +174,39 @@ async def define_first_process(engine: DockerDaemon, spec: SandboxSpec, told: Ma
     program = await read_program(engine, spec.image.reference)
     if spec.entrypoint == "below":
         return {"entrypoint": idle, "user": "0"}
-    for name in told:
+    for name in secret_env:
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"{name!r} cannot be told to an entrypoint: it is not a name of letters, digits and underscores",
                 key="forward_env",
                 remedy="give the variable another name",
             )
-    if not told and program.user in _ROOT:
+    if not secret_env and program.user in _ROOT:
         return {"user": "0"}
-    mode = ("wait" if told else "", "" if program.user in _ROOT else program.user)
+    mode = ("wait" if secret_env else "", "" if program.user in _ROOT else program.user)
     home = "own" if "HOME" in program.env | spec.env.keys() else ""
-    argv = ["/bin/sh", "-c", BECOME, SCRIPT, *mode, home, *program.argv]
-    return {"entrypoint": argv, "user": "0", "stdin_open": bool(told)}
+    argv = ["/bin/sh", "-c", _BECOME, _SCRIPT, *mode, home, *program.argv]
+    return {"entrypoint": argv, "user": "0", "stdin_open": bool(secret_env)}
 
 
-async def send_secrets(engine: DockerDaemon, shell: RootShell, container: str, told: Mapping[str, str]) -> None:
+async def send_secrets(engine: DockerDaemon, shell: RootShell, container: str, secret_env: Mapping[str, str]) -> None:
     """Send the secrets to a first process that waits for them, until it has become the entrypoint.
 
-    A container whose first process is not the script of `become` is left alone.
+    A container whose first process is not that script is left alone.
 
     Args:
         engine: The daemon.
         shell: Root shell of the container.
         container: Id of the container.
-        told: Secrets, by variable name.
+        secret_env: Secrets, by variable name.
 
     Raises:
         SandboxError: The entrypoint did not start within 60 s.
     """
     config = (await engine.inspect(container))["Config"]
-    if SCRIPT not in (config["Entrypoint"] or ()):
+    if _SCRIPT not in (config["Entrypoint"] or ()):
         return
-    script = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
+    script = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in secret_env.items())
     nonce = secrets.token_hex(8)
     lines = ["", f"begin {nonce}", *(f"|{line}" for line in script.split("\n")), f"end {nonce}", ""]
     try:

@@ -97,10 +97,10 @@ class ContainerProcesses:
         pause, longest = 0.05, 1.0
         if (stream := self._streams.get((handle, process_id))) is not None:
             try:
-                said = (await stream.read_all(_MAX_REASON)).decode(errors="replace").strip()
+                message = (await stream.read_all(_MAX_REASON)).decode(errors="replace").strip()
             finally:
                 self._drop(handle, process_id)
-            if said and (refused := self._handle_refusal(handle, process_id, said)) is not None:
+            if message and (refused := self._handle_refusal(handle, process_id, message)) is not None:
                 return refused
             # The daemon may notice the end a little later.
             pause, longest = 0.002, 0.2
@@ -109,19 +109,19 @@ class ContainerProcesses:
             pause = min(pause * 2, longest)
         return status
 
-    def _handle_refusal(self, handle: str, process_id: str, said: str) -> ProcessStatus | None:
+    def _handle_refusal(self, handle: str, process_id: str, message: str) -> ProcessStatus | None:
         """Return the status of a command that the daemon did not start; None if another process has started it.
 
         Raises:
             SandboxError: The reason passes, so that a retry may succeed.
         """
-        if (passing := find_passing_error(said)) is not None:
+        if (passing := find_passing_error(message)) is not None:
             known = self._read_record(handle, process_id)
             if known is not None and (file := _record(handle, process_id)).exists():
                 # The exit code that the daemon will have for the exec is not the command's.
                 write_record(file, known | {"refused": True})
             raise passing
-        return None if "already run" in said else ProcessStatus(error=said)
+        return None if "already run" in message else ProcessStatus(error=message)
 
     async def stream(self, container: str, process: Process) -> AsyncGenerator[ExecChunk, None]:
         """Run a command and yield its output as it comes, then its exit code. Closing early leaves it running."""

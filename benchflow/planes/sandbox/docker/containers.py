@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchflow.contracts.sandbox import SandboxSpec
@@ -65,7 +65,7 @@ class Containers:
         found = await self.restores.find(spec.name)
         if found is None:
             return None
-        if read_stack(found) != spec.labels.get(STACK_LABEL, ""):
+        if container_config.read_label(found, STACK_LABEL) != spec.labels.get(STACK_LABEL, ""):
             raise SandboxStartError(
                 f"a container named {spec.name} exists and does not belong to this stack",
                 remedy=f"remove it (`docker rm -f {spec.name}`) or choose another job name",
@@ -88,19 +88,19 @@ class Containers:
         await self.remove(container)
         return None
 
-    async def create(self, spec: SandboxSpec, info: dict[str, Any], told: dict[str, str]) -> str:
+    async def create(self, spec: SandboxSpec, info: dict[str, Any], secret_env: Mapping[str, str]) -> str:
         """Create and start a container, and return its id. If another process was faster, return the other's.
 
         Args:
             spec: The sandbox.
             info: The daemon's `info`.
-            told: Secrets of the entrypoint, of which only the names are used here.
+            secret_env: Secrets of the entrypoint, of which only the names are used here.
 
         Raises:
             SandboxStartError: The container does not come up, or the name belongs to another stack.
             SandboxBusyError: It could not be created in time.
         """
-        first = await container_entrypoint.define_first_process(self._engine, spec, told)
+        first = await container_entrypoint.define_first_process(self._engine, spec, secret_env)
         stack = spec.labels.get(STACK_LABEL, "")
         # Only below the image's ENTRYPOINT, which may leave orphans and ignore SIGTERM: the daemon's init handles both.
         init = "command" in first and "entrypoint" not in first
@@ -166,8 +166,3 @@ class Containers:
             with contextlib.suppress(NotFoundError, ConflictError):
                 await self._engine.call(lambda client: client.remove_volume(room))
         await self._captures.release(container["Image"])
-
-
-def read_stack(container: dict[str, Any]) -> str:
-    """Return the stack id of a container's label, from `inspect` data; empty if it has none."""
-    return str((container["Config"]["Labels"] or {}).get(STACK_LABEL, ""))

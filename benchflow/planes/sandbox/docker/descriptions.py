@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import make_header
 from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
-from benchflow.planes.sandbox.docker.translation import raise_if_full
+from benchflow.planes.sandbox.docker.layers import load_image, stream_image
 from benchflow.planes.sandbox.docker.uppers import EmptyLayer, format_comment, parse_copied_numbers
 
 
@@ -45,17 +41,10 @@ def describe_image(
         numbers = (*numbers, len(layers))
         layers.append(top.digest)
     description = json.dumps(make_description(like, config, layers, format_comment(reference, numbers))).encode()
-    name = f"{hashlib.sha256(description).hexdigest()}.json"
-    files = [f"{number}/layer.tar" for number in range(len(layers))]
-    manifest = json.dumps([{"Config": name, "RepoTags": [reference], "Layers": files}]).encode()
-    # The archive lacks the other layers: the daemon looks for layers among its own first.
-    members = {name: description, "manifest.json": manifest} | ({files[-1]: top.archive} if top else {})
-    said = list(client.load_image(_packed(members)))  # type: ignore[no-untyped-call]
-    wrong = [line["error"] for line in said if "error" in line]
-    if wrong:
-        raise_if_full(str(wrong[0]))
+    files = {len(layers) - 1: top.archive} if top is not None else {}
+    if wrong := load_image(client, stream_image(description, reference, len(layers), files)):
         raise SandboxError(
-            f"the daemon does not describe an image anew over layers that it has: {wrong[0]}",
+            f"the daemon does not describe an image anew over layers that it has: {wrong}",
             key="snapshot",
         )
 
@@ -80,14 +69,3 @@ def make_description(
         "rootfs": {"type": "layers", "diff_ids": layers},
         "history": [],
     }
-
-
-def _packed(members: Mapping[str, bytes]) -> bytes:
-    """Return a tar archive with these files."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in members.items():
-            info = make_header(name, 0o644, (0, 0))
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return packed.getvalue()

@@ -28,7 +28,7 @@ from benchflow.planes.sandbox.docker.container_copies import read_handle
 from benchflow.planes.sandbox.docker.container_memory import make_lost_error, read_memory_use
 from benchflow.planes.sandbox.docker.container_processes import ContainerProcesses
 from benchflow.planes.sandbox.docker.container_records import container_records, forget_container, is_frozen
-from benchflow.planes.sandbox.docker.containers import Containers, read_stack
+from benchflow.planes.sandbox.docker.containers import Containers
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_images import Images
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL, DockerNetworks
@@ -44,7 +44,7 @@ from benchflow.planes.sandbox.driven.prepare import prepare_sandbox
 from benchflow.planes.sandbox.overlays import list_changes, read_originals
 
 
-class _Held:
+class _Attachment:
     """A sandbox as this process uses it, on one event loop: its container, and a root shell in it."""
 
     def __init__(self, engine: DockerDaemon, container: str) -> None:
@@ -64,12 +64,12 @@ class DockerDriver(SandboxDriver):
         self._networks = DockerNetworks(self._engine)
         self._captures = Captures(self._engine, self._images, self._read_info)
         self._starter = Starter(self._engine, self._read_info)
-        self._containers = Containers(self._engine, self._networks, self._captures, self._starter, self._drop)
+        self._containers = Containers(self._engine, self._networks, self._captures, self._starter, self._detach)
         self._forks = DockerForks(self._engine, self._starter, self._captures, self.remove)
         self._packs = DockerPacks(self._engine, self._images)
         self._processes = ContainerProcesses(self._engine)
         self._info: dict[str, Any] | None = None
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Held]] = (
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Attachment]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -114,16 +114,16 @@ class DockerDriver(SandboxDriver):
 
     async def start(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> StartedSandbox:
         """Find the running container of this name, else create and start one, and prepare its directories."""
-        info, told = await self._read_info(), dict(secrets)
+        info = await self._read_info()
         found = await self._containers.find_for(spec)
-        container = found["Id"] if found else await self._containers.create(spec, info, told)
+        container = found["Id"] if found else await self._containers.create(spec, info, secrets)
         handle = read_handle(found) if found else container
-        self._hold(handle, container)
+        self._attach(handle, container)
         try:
             workdir = await prepare_sandbox(EngineScripts(self, handle), spec)
             if spec.entrypoint == "first":
                 async with file_lock(container_records(handle) / "entrypoint.lock"):
-                    await container_entrypoint.send_secrets(self._engine, self._get_shell(handle), container, told)
+                    await container_entrypoint.send_secrets(self._engine, self._get_shell(handle), container, secrets)
         except SandboxError as error:
             # A container that ran before may be in use: the rollouts of a persistent job share one.
             if found and found["State"]["Running"]:
@@ -143,15 +143,15 @@ class DockerDriver(SandboxDriver):
 
     async def require(self, name: str, handle: str) -> None:
         """Raise `SandboxLostError` unless the sandbox runs. Unpause it if a dead process left it paused."""
-        held = self._get_held().get(handle)
+        attached = self._list_attachments().get(handle)
         # A shell that answers proves that the container runs, sooner than the daemon could say so.
-        if held is None or is_frozen(handle) or not await held.shell.is_alive():
+        if attached is None or is_frozen(handle) or not await attached.shell.is_alive():
             found = await self._containers.restores.find(name, handle)
             if found is None or not found["State"]["Running"]:
                 raise make_lost_error(name, found)
             if found["State"]["Paused"]:
                 await freezer.unpause_orphan(self._engine, found)
-            self._hold(handle, found["Id"])
+            self._attach(handle, found["Id"])
 
     async def remove(self, name: str) -> None:
         """Remove the sandbox's container, and the successor of an unfinished restore. Missing is success."""
@@ -174,7 +174,7 @@ class DockerDriver(SandboxDriver):
             if name in found:
                 await self._containers.restores.tidy(name)
             found.setdefault(name, OwnedSandbox(name=name, handle=read_handle(row), labels=row["Labels"]))
-        await self._drop_dead({sandbox.handle for sandbox in found.values()})
+        await self._detach_dead({sandbox.handle for sandbox in found.values()})
         await self._captures.tidy(stack_id)
         return list(found.values())
 
@@ -185,9 +185,9 @@ class DockerDriver(SandboxDriver):
 
     async def close(self) -> None:
         """Close this event loop's shells and all connections to the daemon. Containers run on."""
-        for held in self._get_held().values():
-            held.shell.close()
-        self._get_held().clear()
+        for attached in self._list_attachments().values():
+            attached.shell.close()
+        self._list_attachments().clear()
         self._engine.close()
 
     async def spawn(self, handle: str, process: Process) -> None:
@@ -329,21 +329,21 @@ class DockerDriver(SandboxDriver):
     async def capture(self, handle: str, name: str) -> ImageRef:
         """Capture the files of a running container as an image, or find the capture of this name."""
         container = await self._inspect(handle)
-        async with self._captures.hold(read_stack(container)):
+        async with self._captures.hold(container_config.read_label(container, STACK_LABEL)):
             return await self._captures.take_snapshot(container, name)
 
     async def restore(self, name: str, handle: str, image: ImageRef) -> None:
         """Replace the container by one that starts from `image`, under the same handle."""
         found = await self._containers.restores.find(name, handle)
-        stack = read_stack(found) if found else ""
+        stack = container_config.read_label(found, STACK_LABEL) if found else ""
         async with self._networks.hold(stack), self._captures.hold(stack):
             container = await self._containers.restores.restore(name, handle, image)
-        self._hold(handle, container["Id"])
+        self._attach(handle, container["Id"])
 
     async def fork(self, handle: str, names: Sequence[str]) -> list[StartedSandbox]:
         """Start, or find, one container per name with the files of this one, all as of one moment."""
         parent = await self._inspect(handle)
-        stack = read_stack(parent)
+        stack = container_config.read_label(parent, STACK_LABEL)
         async with self._networks.hold(stack), self._captures.hold(stack):
             return [StartedSandbox(handle=child) for child in await self._forks.fork(parent, names)]
 
@@ -369,24 +369,24 @@ class DockerDriver(SandboxDriver):
         assert self._info is not None
         return self._info
 
-    def _get_held(self) -> dict[str, _Held]:
+    def _list_attachments(self) -> dict[str, _Attachment]:
         """Return this event loop's sandboxes by handle."""
         return self._by_loop.setdefault(asyncio.get_running_loop(), {})
 
-    def _hold(self, handle: str, container: str) -> _Held:
+    def _attach(self, handle: str, container: str) -> _Attachment:
         """Return the cached entry of a sandbox, renewed if its container is another one by now."""
-        held = self._get_held()
-        if handle in held and held[handle].container != container:
-            self._drop(handle)
-        return held.setdefault(handle, _Held(self._engine, container))
+        attached = self._list_attachments()
+        if handle in attached and attached[handle].container != container:
+            self._detach(handle)
+        return attached.setdefault(handle, _Attachment(self._engine, container))
 
     def _find_container(self, handle: str) -> str:
         """Return the id of a sandbox's container: the cached one, else the handle, which is its first one's id."""
-        held = self._get_held().get(handle)
-        return held.container if held is not None else handle
+        attached = self._list_attachments().get(handle)
+        return attached.container if attached is not None else handle
 
     def _get_shell(self, handle: str) -> RootShell:
-        return self._hold(handle, self._find_container(handle)).shell
+        return self._attach(handle, self._find_container(handle)).shell
 
     async def _inspect(self, handle: str) -> dict[str, Any]:
         """Return the `inspect` data of a running sandbox's container. Raises `SandboxLostError`."""
@@ -397,19 +397,19 @@ class DockerDriver(SandboxDriver):
             await freezer.unpause_orphan(self._engine, found)
         return found
 
-    def _drop(self, handle: str) -> None:
+    def _detach(self, handle: str) -> None:
         """Close the shell of a sandbox, and drop all that this process has of it."""
-        held = self._get_held().pop(handle, None)
-        if held is not None:
-            held.shell.close()
+        attached = self._list_attachments().pop(handle, None)
+        if attached is not None:
+            attached.shell.close()
         self._processes.forget(handle)
 
-    async def _drop_dead(self, living: set[str]) -> None:
+    async def _detach_dead(self, living: set[str]) -> None:
         """Drop the cached entries of sandboxes that another process has removed."""
-        for handle in set(self._get_held()) - living:
-            container = self._get_held()[handle].container
+        for handle in set(self._list_attachments()) - living:
+            container = self._list_attachments()[handle].container
             try:
                 await self._engine.call(lambda client, it=container: client.inspect_container(it))  # type: ignore[misc]
             except (SandboxLostError, NotFoundError):
-                self._drop(handle)
+                self._detach(handle)
                 forget_container(container)

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchflow.contracts.images import ImageConfig, ImageRef, user_of
 from benchflow.errors import (
@@ -42,8 +42,6 @@ from benchflow.planes.sandbox.external_images import ExternalImage, find_externa
 from benchflow.planes.sandbox.rebuilds import choose_build_key, record_rebuild
 from benchflow.planes.sandbox.timeouts import awake_clock, awake_wait
 from benchflow.planes.sandbox.transcript import Transcript
-
-T = TypeVar("T")
 
 REPOSITORY = "benchflow/task"
 DIGEST_LABEL = "benchflow.digest"
@@ -141,9 +139,12 @@ class Images:
             identity = hashlib.sha256(json.dumps([own, made_up, ids]).encode()).hexdigest()
             digest = choose_build_key(identity, config.rebuild)
             tag = f"{REPOSITORY}:{digest[:32]}"
-            made = partial(self._make, _Build(context, bases, ids, identity, digest, tag, left()), config, log)
-            if found := await self.find(tag, built=True) or await self.make_locked(tag, made):
+            build = _Build(context, bases, ids, identity, digest, tag, left())
+            if found := await self.find(tag, built=True):
                 return found
+            async with file_lock(_lock(tag)):
+                if found := await self._make(build, config, log):
+                    return found
         raise SandboxBusyError(
             f"the images that {context.shown} starts from became others during {MAX_MOVES} builds",
             file=context.shown,
@@ -167,11 +168,17 @@ class Images:
             id=str(image["Id"]),
         )
 
-    async def make_locked(self, reference: str, make: Callable[[], Awaitable[T]]) -> T:
-        """Run `make` under the lock of an image name, so that one process at a time makes the image."""
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", reference)[-100:]
-        async with file_lock(state_dir() / "locks" / f"image-{name}.lock"):
-            return await make()
+    async def find_or_make(self, reference: str, make: Callable[[], Awaitable[None]]) -> ImageRef:
+        """Return an image of this host that one process at a time makes under this name, unless it exists."""
+        if found := await self.find(reference, built=True):
+            return found
+        async with file_lock(_lock(reference)):
+            if found := await self.find(reference, built=True):
+                return found
+            await make()
+            if found := await self.find(reference, built=True):
+                return found
+        raise SandboxError(f"the image {reference} was removed while it was made")
 
     async def _find_ids(self, images: Iterable[ExternalImage]) -> dict[str, str | None]:
         """Return the current ids of images by name, None for one that is not on this host."""
@@ -207,28 +214,26 @@ class Images:
                 raise
             # The name is invalid.
             raise missing(image.name, error.message) from error
-        return await self.make_locked(image.name, partial(self._pull, image, timeout, log, missing))
-
-    async def _pull(
-        self, image: ExternalImage, timeout: float, log: Path | None, missing: Callable[[str, str], SandboxError]
-    ) -> ImageRef:
-        if found := await self.find(image.name, built=False):
-            return found
-        try:
-            await self._follow(
-                lambda client: client.pull(*_split_tag(image.name), stream=True, decode=True, platform=image.platform),
-                Progress(log),
-                timeout,
-            )
-        except (SandboxUnavailableError, SandboxSpaceError):
-            raise
-        except SandboxError as error:
-            raise missing(image.name, error.message) from error
-        except TimeoutError as error:
-            raise missing(image.name, f"it took longer than {timeout:g} s") from error
-        if found := await self.find(image.name, built=False):
-            return found
-        raise missing(image.name, "it was pulled but is not on this host")
+        async with file_lock(_lock(image.name)):
+            if found := await self.find(image.name, built=False):
+                return found
+            try:
+                await self._follow(
+                    lambda client: client.pull(
+                        *_split_tag(image.name), stream=True, decode=True, platform=image.platform
+                    ),
+                    Progress(log),
+                    timeout,
+                )
+            except (SandboxUnavailableError, SandboxSpaceError):
+                raise
+            except SandboxError as error:
+                raise missing(image.name, error.message) from error
+            except TimeoutError as error:
+                raise missing(image.name, f"it took longer than {timeout:g} s") from error
+            if found := await self.find(image.name, built=False):
+                return found
+            raise missing(image.name, "it was pulled but is not on this host")
 
     # --- Dockerfiles ---------------------------------------------------------------------------------
 
@@ -304,11 +309,11 @@ class Images:
     async def _follow(self, start: Callable[[RecordingClient], Any], transcript: Progress, timeout: float) -> None:
         """Read the daemon's progress in a thread. Hang up on timeout or cancellation, which ends the build or pull."""
         hang_up = threading.Event()
-        begun: list[Any] = []
+        started: list[Any] = []
 
         def read(client: RecordingClient) -> None:
             lines = start(client)
-            begun.append(client.last.response)
+            started.append(client.last.response)
             if hang_up.is_set():
                 client.last.response.close()
                 return
@@ -321,8 +326,10 @@ class Images:
         finally:
             if not work.done():
                 hang_up.set()
-                for response in begun:
-                    _hang_up(response)
+                for response in started:
+                    # Closing it would not wake the thread that reads from it.
+                    with contextlib.suppress(Exception):
+                        response.raw._fp.fp.raw._sock.shutdown(socket.SHUT_RDWR)
                 work.add_done_callback(lambda task: task.cancelled() or task.exception())
         if not is_done:
             await self._engine.require_answer()
@@ -353,6 +360,11 @@ class Progress(Transcript):
             self.write(str(line["stream"]))
         elif "status" in line and "progress" not in line:
             self.write(f"{line['id']}: {line['status']}\n" if line.get("id") else f"{line['status']}\n")
+
+
+def _lock(reference: str) -> Path:
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", reference)[-100:]
+    return state_dir() / "locks" / f"image-{name}.lock"
 
 
 def _make_build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:
@@ -394,12 +406,6 @@ def _choose_pull_error(reason: str) -> type[ImagePullError]:
     """Return the error type of a failed pull: a retryable one if the registry is away, else that of a missing image."""
     may_pass = is_busy(reason) or any(part in reason.lower() for part in _REGISTRY_BUSY)
     return RegistryUnavailableError if may_pass else ImagePullError
-
-
-def _hang_up(response: Any) -> None:
-    """Shut down the socket of a response, since closing it would not wake the thread that reads from it."""
-    with contextlib.suppress(Exception):
-        response.raw._fp.fp.raw._sock.shutdown(socket.SHUT_RDWR)
 
 
 def _split_tag(reference: str) -> tuple[str, str | None]:

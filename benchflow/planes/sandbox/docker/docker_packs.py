@@ -25,9 +25,16 @@ from benchflow.planes.sandbox.docker.container_config import make_no_image_error
 from benchflow.planes.sandbox.docker.descriptions import make_description
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_images import Images
-from benchflow.planes.sandbox.docker.layers import CHUNK, Layers, extract_layers, parse_missing_layer, stream_image
-from benchflow.planes.sandbox.docker.oci import describe_layer, load_image
-from benchflow.planes.sandbox.docker.translation import NotFoundError, raise_if_full
+from benchflow.planes.sandbox.docker.layers import (
+    CHUNK,
+    Layers,
+    extract_layers,
+    load_image,
+    parse_missing_layer,
+    stream_image,
+)
+from benchflow.planes.sandbox.docker.oci import create_image, describe_layer
+from benchflow.planes.sandbox.docker.translation import NotFoundError
 from benchflow.planes.sandbox.docker.uppers import find_copied_layers, pack_layer, read_digest
 from benchflow.planes.sandbox.scratch import make_scratch
 
@@ -117,18 +124,11 @@ class DockerPacks:
             ) from error
         reference = format_snapshot_reference(pack.stack, name)
 
-        async def make() -> ImageRef:
-            found = await self._images.find(reference, built=True)
-            if found is None:
-                await self._require_kind(pack)
-                await self._load(pack, reference, store)
-                found = await self._images.find(reference, built=True)
-            if found is None:
-                raise SandboxError(f"the snapshot {name} was removed while it was unpacked")
-            return found
+        async def make() -> None:
+            await self._require_kind(pack)
+            await self._load(pack, reference, store)
 
-        found = await self._images.find(reference, built=True)
-        return found if found is not None else await self._images.make_locked(reference, make)
+        return await self._images.find_or_make(reference, make)
 
     # --- to the store --------------------------------------------------------------------------------
 
@@ -165,29 +165,24 @@ class DockerPacks:
             file = directory / "layer.tar"
             if self._engine.is_local and await asyncio.to_thread(Layers(info).copy, layers, number, file):
                 return await store.put_file(file)
-            stored = await self._export(reference, set(layers[number:]), directory, store)
+            lacking = {layer for layer in layers[number:] if await store.find(layer.removeprefix("sha256:")) is None}
+            files = await self._engine.call_slow(
+                lambda client: extract_layers(client.get_image(reference, chunk_size=CHUNK), lacking, directory)
+            )
+            stored = {layer: await store.put_file(file) for layer, file in files.items()}
         if layers[number] not in stored:
             raise SandboxError(f"the daemon's export of {reference} lacks its layer {layers[number]}")
         return stored[layers[number]]
-
-    async def _export(
-        self, reference: str, layers: set[str], directory: Path, store: BlobStore
-    ) -> dict[str, ArtifactRef]:
-        """Export an image and store the given layers that the store lacks; return them by digest."""
-        wanted = {layer for layer in layers if await store.find(layer.removeprefix("sha256:")) is None}
-        files = await self._engine.call_slow(
-            lambda client: extract_layers(client.get_image(reference, chunk_size=CHUNK), wanted, directory)
-        )
-        return {layer: await store.put_file(file) for layer, file in files.items()}
 
     # --- from the store ------------------------------------------------------------------------------
 
     async def _require_kind(self, pack: DockerPack) -> None:
         """Raise `ForeignSnapshotError` unless the daemon's platform is that of the pack."""
-        told = await self._engine.call(lambda client: client.version())
-        if (told["Os"], told["Arch"]) != (pack.os, pack.architecture):
+        platform = await self._engine.call(lambda client: client.version())
+        if (platform["Os"], platform["Arch"]) != (pack.os, pack.architecture):
             raise ForeignSnapshotError(
-                f"it is for {pack.os} on {pack.architecture}, and this daemon runs {told['Os']} on {told['Arch']}",
+                f"it is for {pack.os} on {pack.architecture}, and this daemon runs "
+                f"{platform['Os']} on {platform['Arch']}",
                 remedy="let it be unpacked on a host of that kind",
             )
 
@@ -196,18 +191,18 @@ class DockerPacks:
         if uppers.uses_containerd_store(await self._engine.call(lambda client: client.info())):
             return await self._load_all(pack, reference, store)
         # The daemon's error names the layer that it lacks; it can't have those above it either.
-        said = await self._try_load(pack, reference, {})
-        if not said:
+        wrong = await self._try_load(pack, reference, {})
+        if not wrong:
             return
-        first = parse_missing_layer(said) or 0
+        first = parse_missing_layer(wrong) or 0
         async with make_scratch() as directory:
             files = {}
             for number, layer in list(enumerate(pack.layers))[first:]:
                 files[number] = directory / str(number)
                 await store.fetch(layer, files[number])
-            said = await self._try_load(pack, reference, files)
-        if said:
-            raise SandboxError(f"the daemon does not take the snapshot: {said}", key="snapshot")
+            wrong = await self._try_load(pack, reference, files)
+        if wrong:
+            raise SandboxError(f"the daemon does not take the snapshot: {wrong}", key="snapshot")
 
     async def _load_all(self, pack: DockerPack, reference: str, store: BlobStore) -> None:
         """Load an image with all of its layers: containerd's store accepts one that lacks some, but can't start it."""
@@ -219,18 +214,15 @@ class DockerPacks:
                 await store.fetch(layer, files[digest])
             named = [describe_layer(file, digest) for digest, file in files.items()]
             await self._engine.call_slow(
-                lambda client: load_image(client, reference, _describe_pack(pack, reference), named, files)
+                lambda client: create_image(client, reference, _describe_pack(pack, reference), named, files)
             )
 
     async def _try_load(self, pack: DockerPack, reference: str, files: dict[int, Path]) -> str:
         """Have the daemon load an image, entirely or not at all. Return its error message, empty on success."""
         description = json.dumps(_describe_pack(pack, reference)).encode()
-        said = await self._engine.call_slow(
-            lambda client: list(client.load_image(stream_image(description, reference, len(pack.layers), files)))  # type: ignore[no-untyped-call]
+        return await self._engine.call_slow(
+            lambda client: load_image(client, stream_image(description, reference, len(pack.layers), files))
         )
-        wrong = " ".join(str(line["error"]) for line in said if "error" in line)
-        raise_if_full(wrong)
-        return wrong
 
 
 def _describe_pack(pack: DockerPack, reference: str) -> dict[str, Any]:

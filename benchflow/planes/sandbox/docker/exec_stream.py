@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 STDOUT = 1
-STDERR = 2
 CHUNK = 256 * 1024
 """Maximum number of bytes that are received at a time."""
 
@@ -69,11 +68,11 @@ class ExecStream:
 
     async def read_all(self, limit: int) -> bytes:
         """Read to the end and return both streams as one, of which bytes beyond `limit` are dropped."""
-        said = bytearray()
+        output = bytearray()
         while (piece := await self.read()) is not None:
-            if len(said) < limit:
-                said += piece[1]
-        return bytes(said[:limit])
+            if len(output) < limit:
+                output += piece[1]
+        return bytes(output[:limit])
 
     async def send(self, data: bytes) -> None:
         """Write to the command's stdin."""

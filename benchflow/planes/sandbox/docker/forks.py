@@ -11,7 +11,7 @@ from benchflow.errors import BenchFlowError, SandboxStartError
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.docker.captures import Captures
-from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start
+from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start, read_label
 from benchflow.planes.sandbox.docker.container_copies import create_child
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
@@ -68,9 +68,9 @@ class DockerForks:
         every = {"name": [f"^/{name}$" for name in names]}
         rows = await self._engine.call(lambda client: client.containers(all=True, filters=every)) if names else []
         found = {row["Names"][0].lstrip("/"): row for row in rows if row["Names"]}
-        stack = (parent["Config"]["Labels"] or {}).get(STACK_LABEL)
+        stack = read_label(parent, STACK_LABEL)
         for name, row in found.items():
-            if row["Labels"].get(STACK_LABEL) != stack:
+            if row["Labels"].get(STACK_LABEL, "") != stack:
                 raise SandboxStartError(
                     f"a container named {name} exists and does not belong to this stack",
                     remedy=f"remove it (`docker rm -f {name}`) or choose another job name",
@@ -99,5 +99,5 @@ class DockerForks:
         try:
             await self._starter.start(child)
         except BenchFlowError as error:
-            form = (parent["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "wraps")
+            form = read_label(parent, ENTRYPOINT_LABEL, "wraps")
             raise await explain_failed_start(self._engine, child, error, form) from error

@@ -22,6 +22,8 @@ from typing import IO, Any, cast
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import UnsafePathError
 from benchflow.planes.sandbox.archives import make_header
+from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
+from benchflow.planes.sandbox.docker.translation import raise_if_full
 
 CHUNK = 1 << 20
 """Bytes that are read at a time."""
@@ -102,14 +104,14 @@ def _decompress(content: IO[bytes]) -> Iterator[IO[bytes]]:
         yield buffered
 
 
-def stream_image(description: bytes, reference: str, layers: int, files: Mapping[int, Path]) -> Iterator[bytes]:
+def stream_image(description: bytes, reference: str, layers: int, files: Mapping[int, Path | bytes]) -> Iterator[bytes]:
     """Yield an image as a stream for the daemon's `load`.
 
     Args:
         description: Configuration file of the image.
         reference: Name of the image.
         layers: Number of its layers.
-        files: Archives, by index, of the layers that the daemon lacks; it finds the others among its own.
+        files: Archives, by index, of the layers that the daemon lacks; it looks for layers among its own first.
     """
     config = f"{hashlib.sha256(description).hexdigest()}.json"
     names = [f"{number}/layer.tar" for number in range(layers)]
@@ -117,14 +119,32 @@ def stream_image(description: bytes, reference: str, layers: int, files: Mapping
     for name, content in ((config, description), ("manifest.json", manifest)):
         yield from stream_member(name, len(content), io.BytesIO(content))
     for number, file in files.items():
-        with file.open("rb") as archive:
-            yield from stream_member(names[number], file.stat().st_size, archive)
+        size = len(file) if isinstance(file, bytes) else file.stat().st_size
+        archive: IO[bytes]
+        with io.BytesIO(file) if isinstance(file, bytes) else file.open("rb") as archive:
+            yield from stream_member(names[number], size, archive)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def parse_missing_layer(said: str) -> int | None:
+def load_image(client: RecordingClient, image: Iterator[bytes]) -> str:
+    """Have the daemon load an image, entirely or not at all. Return its error message, empty on success.
+
+    Args:
+        client: The daemon's client.
+        image: The image, as a stream.
+
+    Raises:
+        SandboxSpaceError: The daemon's disk is full.
+    """
+    lines = list(client.load_image(image))  # type: ignore[no-untyped-call]
+    wrong = " ".join(str(line["error"]) for line in lines if "error" in line)
+    raise_if_full(wrong)
+    return wrong
+
+
+def parse_missing_layer(message: str) -> int | None:
     """Return the index of the layer that the daemon did not find, from its error message; None if it names none."""
-    for word in said.replace(":", " ").split():
+    for word in message.replace(":", " ").split():
         path = PurePosixPath(word)
         if path.name == "layer.tar" and path.parent.name.isdecimal():
             return int(path.parent.name)
@@ -166,9 +186,7 @@ def _read_content(files: ConfinedDirectory, name: str) -> Iterator[bytes]:
 
 def stream_member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
     """Yield a file as a member of a tar archive: header, content and padding."""
-    info = make_header(name, 0o644, (0, 0))
-    info.size = size
-    yield info.tobuf()
+    yield make_header(name, 0o644, (0, 0), size).tobuf()
     while piece := content.read(CHUNK):
         yield piece
     yield bytes(-size % tarfile.BLOCKSIZE)

@@ -21,8 +21,7 @@ from typing import IO, Any
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.docker.descriptions import make_description
 from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
-from benchflow.planes.sandbox.docker.layers import CHUNK, PieceReader, stream_member
-from benchflow.planes.sandbox.docker.translation import raise_if_full
+from benchflow.planes.sandbox.docker.layers import CHUNK, PieceReader, load_image, stream_member
 
 _MAX_DESCRIPTION = 4 * 1024 * 1024
 """Maximum number of bytes of a manifest, or of an image's configuration."""
@@ -70,7 +69,7 @@ def describe_over(
             layers = find_layers(blobs, archives)
     if layers is None:
         raise SandboxError(f"the daemon's export of {image} has no manifest", key="snapshot")
-    load_image(client, reference, make_description(like, config, archives, reference), layers, {})
+    create_image(client, reference, make_description(like, config, archives, reference), layers, {})
 
 
 def describe_layer(file: Path, digest: str) -> Layer:
@@ -78,7 +77,7 @@ def describe_layer(file: Path, digest: str) -> Layer:
     return {"mediaType": _LAYER, "digest": digest, "size": file.stat().st_size}
 
 
-def load_image(
+def create_image(
     client: RecordingClient,
     reference: str,
     description: Mapping[str, Any],
@@ -98,11 +97,8 @@ def load_image(
         SandboxSpaceError: The daemon's disk is full.
         SandboxError: The daemon refuses the image.
     """
-    said = list(client.load_image(_stream_archive(reference, description, layers, files)))  # type: ignore[no-untyped-call]
-    wrong = [line["error"] for line in said if "error" in line]
-    if wrong:
-        raise_if_full(str(wrong[0]))
-        raise SandboxError(f"the daemon does not take the description of an image: {wrong[0]}", key="snapshot")
+    if wrong := load_image(client, _stream_archive(reference, description, layers, files)):
+        raise SandboxError(f"the daemon does not take the description of an image: {wrong}", key="snapshot")
 
 
 def find_layers(blobs: Iterable[bytes], archives: list[str]) -> list[Layer] | None:
@@ -119,10 +115,10 @@ def find_layers(blobs: Iterable[bytes], archives: list[str]) -> list[Layer] | No
     same: set[str] = set()
     for blob in blobs:
         with contextlib.suppress(*_INVALID):
-            told = json.loads(blob)
-            if "layers" in told:
-                manifests[told["config"]["digest"]] = told["layers"]
-            elif told["rootfs"]["diff_ids"] == archives:
+            content = json.loads(blob)
+            if "layers" in content:
+                manifests[content["config"]["digest"]] = content["layers"]
+            elif content["rootfs"]["diff_ids"] == archives:
                 same.add(_compute_digest(blob))
         for config in same & manifests.keys():
             return manifests[config]
@@ -140,8 +136,8 @@ def read_stored_blobs(store: Path, image: str) -> Iterator[bytes]:
                 blob = file.read_bytes() if file.stat().st_size <= _MAX_DESCRIPTION else b""
                 if _compute_digest(blob) == digest:
                     yield blob
-                    told = json.loads(blob)
-                    below = [*told.get("manifests", ()), told.get("config", {})]
+                    content = json.loads(blob)
+                    below = [*content.get("manifests", ()), content.get("config", {})]
                     waiting += [each.get("digest", "") for each in below]
                     break
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError
 from benchflow.host_files import file_lock
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start
+from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start, read_label
 from benchflow.planes.sandbox.docker.container_copies import HANDLE_LABEL, create_successor, read_handle
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.starter import Starter
@@ -63,7 +63,7 @@ class DockerRestores:
             coming = await self._inspect(name + SUFFIX)
             if coming is None or handle not in (None, read_handle(coming)):
                 return found
-        async with self._turn(name):
+        async with file_lock(_lock(name)):
             return await self._finish(name, handle)
 
     async def restore(self, name: str, handle: str, image: ImageRef) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class DockerRestores:
             SandboxStartError: The image is missing, or the new container does not come up.
             SandboxError: The old container could not be ended.
         """
-        async with self._turn(name):
+        async with file_lock(_lock(name)):
             old = await self._finish(name, handle)
             if old is None:
                 raise SandboxLostError(f"the sandbox {name} is gone")
@@ -97,21 +97,16 @@ class DockerRestores:
         return new
 
     async def tidy(self, name: str) -> None:
-        """Remove the orphaned successor of a sandbox, unless a restore is under way."""
+        """Remove a successor that is over a minute old while the old container runs, unless a restore is under way."""
         async with file_lock(_lock(name), wait=False) as held:
-            if held and await self._is_orphan(name):
-                left = await self._inspect(name + SUFFIX)
-                if left is not None:
-                    await self._remove(left)
-
-    async def _is_orphan(self, name: str) -> bool:
-        """Return whether a successor is an orphan: the old container runs, and the successor is over a minute old."""
-        old, coming = await self._inspect(name), await self._inspect(name + SUFFIX)
-        if old is None or coming is None or not old["State"]["Running"]:
-            return False
-        # A restore that has just died may have killed the old container, whose end is still to come.
-        made = datetime.fromisoformat(coming["Created"][:19] + "+00:00")
-        return time.time() - made.timestamp() > _ORPHAN_SEC
+            if not held:
+                return
+            old, coming = await self._inspect(name), await self._inspect(name + SUFFIX)
+            if old is not None and coming is not None and old["State"]["Running"]:
+                # A restore that has just died may have killed the old container, whose end is still to come.
+                made = datetime.fromisoformat(coming["Created"][:19] + "+00:00")
+                if time.time() - made.timestamp() > _ORPHAN_SEC:
+                    await self._remove(coming)
 
     # --- under the lock ------------------------------------------------------------------------------
 
@@ -135,7 +130,7 @@ class DockerRestores:
         try:
             await self._starter.start(container["Id"])
         except BenchFlowError as error:
-            form = (container["Config"]["Labels"] or {}).get(ENTRYPOINT_LABEL, "wraps")
+            form = read_label(container, ENTRYPOINT_LABEL, "wraps")
             wrong = await explain_failed_start(self._engine, container["Id"], error, form)
             await self._remove(container)
             raise wrong from error
@@ -156,15 +151,9 @@ class DockerRestores:
             return None
         return found
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[None]:
-        """Hold the lock of a sandbox's restores in the block."""
-        async with file_lock(_lock(name)):
-            yield
-
 
 def _is_successor(container: dict[str, Any]) -> bool:
-    return HANDLE_LABEL in (container["Config"]["Labels"] or {})
+    return bool(read_label(container, HANDLE_LABEL))
 
 
 def _lock(name: str) -> Path:

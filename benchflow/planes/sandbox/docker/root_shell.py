@@ -75,20 +75,20 @@ class RootShell:
             if sink:
                 sink(data)
 
-        giving_up = AwakeDeadline(CROWDED_SEC)
+        deadline = AwakeDeadline(CROWDED_SEC)
         is_widened = False
         async with self._turn, contextlib.AsyncExitStack() as stack:
             while True:
                 fresh = self._stream is None
                 try:
                     answer = await self._converse(script, count if sink else None, timeout)
-                    if not gave_up(answer) or given or giving_up.is_over():
+                    if not gave_up(answer) or given or deadline.is_over():
                         return answer
                     full = crowded = True
                 except _BrokenShellError as broken:
                     # No exec enters a container that is being removed, or is out of pids; which it is shows soon.
                     full = is_out_of_processes(str(broken))
-                    crowded = (full or "setns" in str(broken)) and not giving_up.is_over()
+                    crowded = (full or "setns" in str(broken)) and not deadline.is_over()
                     # Output that a sink has received cannot be revoked, so there is no second run.
                     await self._explain(broken, fresh and not crowded)
                     if given:

@@ -7,16 +7,14 @@ start, when no process runs that could change it.
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
-from benchflow.planes.sandbox.archives import make_header
+from benchflow.planes.sandbox.archives import pack_bytes
 from benchflow.planes.sandbox.docker.container_config import IDLE, PROGRAMS
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon, RecordingClient
 from benchflow.planes.sandbox.idle_program import MACHINES, build_program
@@ -59,7 +57,7 @@ class Starter:
             # A container from an earlier version of the engine has no such volume.
             volume = next((mount["Source"] for mount in mounts if mount["Destination"] == PROGRAMS), None)
             if volume is not None and not (self._engine.is_local and _write(Path(volume), content)):
-                client.put_archive(container, PROGRAMS, _pack_program(content))
+                client.put_archive(container, PROGRAMS, pack_bytes(_NAME, content, _MODE, (0, 0)))
             client.start(container)
 
         await self._engine.call(start)
@@ -76,13 +74,3 @@ def _write(volume: Path, content: bytes) -> bool:
         # The daemon's files are on another machine.
         return False
     return True
-
-
-def _pack_program(content: bytes) -> bytes:
-    """Return a tar archive with the program."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        info = make_header(_NAME, _MODE, (0, 0))
-        info.size = len(content)
-        archive.addfile(info, io.BytesIO(content))
-    return packed.getvalue()

@@ -108,8 +108,8 @@ def translate(error: Exception) -> BenchFlowError:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         # A disk of this host, to which data from the daemon was to be written.
         return storage_error(error, "what the Docker daemon sends")
-    said = f"the Docker daemon cannot be used: {_take_first_line(text)}"
-    return SandboxBusyError(said) if is_busy(text) else SandboxError(said)
+    message = f"the Docker daemon cannot be used: {_take_first_line(text)}"
+    return SandboxBusyError(message) if is_busy(text) else SandboxError(message)
 
 
 _CUT_OFF = (
@@ -125,62 +125,62 @@ _NO_DAEMON = ("Connection refused", "No such file", "Connection aborted", "Error
 
 def _translate_answer(error: docker_errors.APIError) -> BenchFlowError:
     """Return the error for an error response of the daemon."""
-    said = str(error.explanation or error)
+    message = str(error.explanation or error)
     status = error.status_code
-    low = said.lower()
+    low = message.lower()
     if any(part in low for part in GONE):
-        return SandboxLostError(f"the container is gone: {said}")
+        return SandboxLostError(f"the container is gone: {message}")
     if status == 404:
-        return NotFoundError(said)
+        return NotFoundError(message)
     if status == 409:
-        return ConflictError(said)
-    if (passing := find_passing_error(said)) is not None:
+        return ConflictError(message)
+    if (passing := find_passing_error(message)) is not None:
         return passing
-    if is_busy(said):
-        return SandboxBusyError(f"Docker: {said}", remedy="look at the daemon's log and at the load of this host")
-    return SandboxError(f"Docker: {said}")
+    if is_busy(message):
+        return SandboxBusyError(f"Docker: {message}", remedy="look at the daemon's log and at the load of this host")
+    return SandboxError(f"Docker: {message}")
 
 
-def is_busy(said: str) -> bool:
+def is_busy(message: str) -> bool:
     """Return whether a retry may succeed soon, by the daemon's message about a failure."""
-    return any(part in said.lower() for part in (*BUSY, *AWAY))
+    return any(part in message.lower() for part in (*BUSY, *AWAY))
 
 
-def is_out_of_processes(said: str) -> bool:
+def is_out_of_processes(message: str) -> bool:
     """Return whether a container reached its pids limit, by the message of its shell or of the runtime."""
-    return could_not_fork(said) or "read init-p: " in said
+    return could_not_fork(message) or "read init-p: " in message
 
 
-def make_space_error(said: str) -> SandboxSpaceError:
+def make_space_error(message: str) -> SandboxSpaceError:
     """Return the error for a full disk of the daemon, with the message of the daemon or the operating system."""
     return SandboxSpaceError(
-        f"Docker has no space left: {said}",
+        f"Docker has no space left: {message}",
         remedy="free space where Docker keeps its data (`docker system df`, `docker system prune`)",
     )
 
 
-def raise_if_full(said: str) -> None:
+def raise_if_full(message: str) -> None:
     """Raise `SandboxSpaceError` if a message is about a full disk of the daemon."""
-    if any(part in said.lower() for part in FULL):
-        raise make_space_error(said)
+    if any(part in message.lower() for part in FULL):
+        raise make_space_error(message)
 
 
-def find_passing_error(said: str) -> SandboxError | None:
+def find_passing_error(message: str) -> SandboxError | None:
     """Return the error for a failed start of a command if the command is not at fault; None otherwise.
 
     Such failures pass: a full disk, a container at its pids limit, or a containerd that does not answer.
 
     Args:
-        said: The daemon's message.
+        message: The daemon's message.
     """
-    low = said.lower()
+    low = message.lower()
     if any(part in low for part in FULL):
-        return make_space_error(said)
-    if is_out_of_processes(said):
-        return out_of_processes(said)
+        return make_space_error(message)
+    if is_out_of_processes(message):
+        return out_of_processes(message)
     if any(part in low for part in AWAY) and not any(part in low for part in _NETWORK):
         return DaemonUnavailableError(
-            f"the Docker daemon's containerd does not answer: {said}", remedy="look at the logs of both"
+            f"the Docker daemon's containerd does not answer: {message}", remedy="look at the logs of both"
         )
     return None
 

@@ -156,9 +156,9 @@ def find_copied_layers(image: Mapping[str, Any]) -> dict[int, Path]:
     numbers = parse_copied_numbers(image)
     if not numbers:
         return {}
-    told = image["GraphDriver"]["Data"]
-    below = told["LowerDir"].split(":") if told.get("LowerDir") else []
-    places = [*reversed(below), told["UpperDir"]]
+    data = image["GraphDriver"]["Data"]
+    below = data["LowerDir"].split(":") if data.get("LowerDir") else []
+    places = [*reversed(below), data["UpperDir"]]
     return {number: Path(places[number]) for number in numbers}
 
 

@@ -235,10 +235,9 @@ class DrivenSandbox:
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path, (state, content) in files.items():
-                info = make_header(path.lstrip("/"), state.mode, (state.uid, state.gid))
+                info = make_header(path.lstrip("/"), state.mode, (state.uid, state.gid), len(content))
                 if state.kind == "link":
-                    info.type, info.linkname = tarfile.SYMTYPE, state.target
-                info.size = 0 if state.kind == "link" else len(content)
+                    info.type, info.linkname, info.size = tarfile.SYMTYPE, state.target, 0
                 archive.addfile(info, io.BytesIO(content))
         with tempfile.TemporaryFile() as file:
             file.write(packed.getvalue())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import os
 import posixpath
 import shlex
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +17,7 @@ from benchflow.archive_reader import ArchiveLimits, read_archive
 from benchflow.contracts.accelerators import AccessesFiles
 from benchflow.contracts.driver import SandboxDriver
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.archives import ArrivingArchive, make_header, pack, unpack
+from benchflow.planes.sandbox.archives import ArrivingArchive, pack, pack_bytes, unpack
 from benchflow.planes.sandbox.cancellation import run_stoppable
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 
@@ -119,11 +117,7 @@ class SandboxFiles:
             return await self._driver.write(self._handle, path, content, mode, user)
         owner = await self._owner(user)
         if len(content) > SMALL or not await self._takes_text("base64"):
-            packed = io.BytesIO()
-            with tarfile.open(fileobj=packed, mode="w") as archive:
-                info = make_header(posixpath.basename(path), mode, owner)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+            packed = pack_bytes(posixpath.basename(path), content, mode, owner)
             return await self._unpack(packed, posixpath.dirname(path), owner)
         # Written under a temporary name and renamed, so that a reader sees all of it, and a link or a running program
         # at the path is replaced. A path that cannot be replaced (a mounted file) is overwritten.
