@@ -11,7 +11,7 @@ from benchflow.contracts.sandbox import SandboxRef
 _TAKE = """
 import asyncio, os, signal, sys
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.planes.sandbox import trees
+from benchflow.planes.sandbox import directory_trees
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.docker.docker_daemon import RecordingClient
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
@@ -22,7 +22,7 @@ def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if moment == "copy":
-    trees._dress = die
+    directory_trees._copy_attributes = die
 elif moment.startswith("after "):
     real = getattr(RecordingClient, moment[6:])
     setattr(RecordingClient, moment[6:], lambda *args, **options: die(real(*args, **options)))

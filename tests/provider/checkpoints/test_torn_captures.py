@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from benchflow.checkpoints.capture import FENCE
 from support.captured import checkpoint_of
 from support.small_worlds import DATABASE, MakeWorld, OnDocker, OnLocal, Worlds, ask, notes
 
 from benchflow.checkpoints import capture, prove
+from benchflow.checkpoints.checkpoint_capture import FENCE
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.environment import StateTable
 from benchflow.contracts.images import ImageRef

@@ -325,7 +325,7 @@ async def test_one_that_did_not_stand_still_all_the_time_is_not_kept(start, prov
         daemon.api.unpause(sandbox.ref.handle)
 
     with monkeypatch.context() as patch:
-        patch.setattr(uppers, "fill", fill)
+        patch.setattr(uppers, "fill_layer", fill)
         with pytest.raises(SandboxError, match="not paused"):
             await sandbox.snapshot(a_name())
     assert left() == []
