@@ -109,21 +109,21 @@ async def store_inputs(sandbox: Sandbox, paths: Sequence[str], evidence: Path, *
         evidence: Evidence directory of the rollout.
         limit_bytes: Limit for all of them together.
     """
-    record = evidence / f"{INPUTS}.json"
-    told: dict[str, str | None] = read_record(record) or {}
+    file = evidence / f"{INPUTS}.json"
+    notes: dict[str, str | None] = read_record(file) or {}
     # In this order a directory comes before the paths below it, which are then there already.
     for path in sorted({posixpath.normpath(path) for path in paths}):
-        if path in told:
+        if path in notes:
             continue
         name = path.lstrip("/")
-        if any(parent in told and told[parent] is None for parent in map(str, PurePosixPath(path).parents)):
-            there = ConfinedPath(evidence / INPUTS, name).status() is not None
-            told[path] = None if there else f"{path} is not there: it cannot be scored by"
+        if any(parent in notes and notes[parent] is None for parent in map(str, PurePosixPath(path).parents)):
+            is_there = ConfinedPath(evidence / INPUTS, name).status() is not None
+            notes[path] = None if is_there else f"{path} is not there: it cannot be scored by"
         else:
             left = limit_bytes - _measure_size(ConfinedPath(evidence / INPUTS))
-            told[path] = await _download(sandbox, path, ConfinedPath(evidence / INPUTS, name), left)
-        _write_record(record, told)
-    return [note for path in paths if (note := told[posixpath.normpath(path)])]
+            notes[path] = await _download(sandbox, path, ConfinedPath(evidence / INPUTS, name), left)
+        _write_record(file, notes)
+    return [note for path in paths if (note := notes[posixpath.normpath(path)])]
 
 
 async def _download(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int) -> str | None:
@@ -196,18 +196,18 @@ async def _store(sandbox: Sandbox, target: Path, what: str, base: str, members: 
 
     `what` names them in the warnings.
     """
-    record = target.with_suffix(".json")
-    told = read_record(record)
-    if told is None:
+    file = target.with_suffix(".json")
+    record = read_record(file)
+    if record is None:
         with storage_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(target) as packed:
             kept, notes = await _pack(sandbox, packed, what, base, members, limit)
             if not kept:
                 packed.close()
-        told = {"kept": kept, "warnings": notes}
-        _write_record(record, told)
-    return list(told["warnings"])
+        record = {"kept": kept, "warnings": notes}
+        _write_record(file, record)
+    return list(record["warnings"])
 
 
 async def _pack(
@@ -231,11 +231,11 @@ async def _pack(
         result = await sandbox.control(_PACK, base, *members, sink=take, timeout=None)
     except _TooLargeError:
         return False, [f"{what} is larger than {limit} bytes: it is not kept"]
-    code, said = result.return_code, result.stderr.strip()[-2000:]
+    code, stderr = result.return_code, result.stderr.strip()[-2000:]
     # tar exits with 1 if a file changed or vanished while it was read: what was read counts.
     if code > 1 or end != _END:
-        return False, [f"{what} could not be packed, and is not kept: {said or f'exit status {code}'}"]
-    return True, [f"{what} changed while it was packed: {said}"] if code else []
+        return False, [f"{what} could not be packed, and is not kept: {stderr or f'exit status {code}'}"]
+    return True, [f"{what} changed while it was packed: {stderr}"] if code else []
 
 
 def require_workspace(evidence: Path) -> Path:
@@ -274,8 +274,8 @@ async def store_artifacts(
         if path and not f"/{path}/".startswith(f"{workspace}/"):
             declared.setdefault(path, artifact.exclude)
     _write_record(evidence / _DECLARED, declared)
-    there = await sandbox.control(_WHICH, ARTIFACTS_DIRECTORY, *(f"/{path}" for path in declared))
-    names = [list(declared)[int(number)] for number in there.stdout.split()]
+    found = await sandbox.control(_WHICH, ARTIFACTS_DIRECTORY, *(f"/{path}" for path in declared))
+    names = [list(declared)[int(number)] for number in found.stdout.split()]
     return await _store(sandbox, evidence / ARTIFACTS, "the artifacts", "/", names, limit_bytes) if names else []
 
 
@@ -290,13 +290,13 @@ def read_declared(evidence: Path) -> dict[str, list[str]]:
 def read_record(file: Path) -> dict[str, Any] | None:
     """Return the content of a JSON record; None if it does not exist."""
     try:
-        told: dict[str, Any] = json.loads(read_stored(file))
+        record: dict[str, Any] = json.loads(read_stored(file))
     except FileNotFoundError:
         return None
-    return told
+    return record
 
 
-def _write_record(file: Path, told: dict[str, Any]) -> None:
+def _write_record(file: Path, record: dict[str, Any]) -> None:
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, json.dumps(told, indent=2).encode() + b"\n", durable=False)
+    write_atomic(file, json.dumps(record, indent=2).encode() + b"\n", durable=False)

@@ -16,7 +16,7 @@ _ARTIFACTS = "/logs/artifacts"
 
 
 def find_config(task: Task, step: str | None) -> VerifierConfig:
-    """Return a step's verifier configuration (None: the only step). Raise `VerifierError` for an unknown step."""
+    """Return the verifier configuration of a step; None for the only one. Raise `VerifierError` for an unknown step."""
     if step is None:
         return task.verifier
     for one in task.steps:
@@ -34,13 +34,13 @@ def resolve_strategy(task: Task, config: VerifierConfig) -> VerifierStrategy:
     """Return the strategy of a verifier: of its table if that is an LLM judge, else of its document, else `test.sh`."""
     if config.type == "llm-judge":
         judge = config.judge or JudgeConfig()
-        told = f"What is to be judged is of the type {judge.input_type!r}."
+        input_type = f"What is to be judged is of the type {judge.input_type!r}."
         return VerifierStrategy(
             type="llm-judge",
             rubric=judge.rubric_path,
             model=judge.model,
             input_dir=judge.input_dir,
-            context=f"{judge.context}\n\n{told}".strip(),
+            context=f"{judge.context}\n\n{input_type}".strip(),
         )
     return task.verifier_document.strategy if task.verifier_document else VerifierStrategy(type="script")
 

@@ -59,7 +59,7 @@ def format_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics:
         rubrics: Rubrics of the task, by path.
     """
     rubric = find_criteria(document.strategy, rubrics)
-    told: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "verifier": document.name,
         "strategy": document.default_strategy,
         "verifier_dir": env["BENCHFLOW_VERIFIER_DIR"],
@@ -71,13 +71,13 @@ def format_manifest(document: VerifierDocument, env: Mapping[str, str], rubrics:
     }
     if rubric is not None:
         policy = make_policy(document, rubric)
-        told["criteria_policy"] = {
+        manifest["criteria_policy"] = {
             "method": policy.method,
             "criteria": [criterion.id for criterion in rubric.criteria],
             "weights": policy.weights,
             "threshold": policy.threshold,
         }
-    return json.dumps(told, indent=2) + "\n"
+    return json.dumps(manifest, indent=2) + "\n"
 
 
 def find_criteria(strategy: VerifierStrategy, rubrics: Mapping[str, JudgeRubric]) -> JudgeRubric | None:

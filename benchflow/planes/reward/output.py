@@ -207,10 +207,10 @@ def _read_copy(root: Path, relative: str) -> bytes | None:
 def _was_missing(evidence: Path, path: str) -> bool:
     """Return whether `store_inputs` has recorded that the file did not exist in the sandbox."""
     try:
-        told = json.loads(read_stored(evidence / "inputs.json"))
+        notes = json.loads(read_stored(evidence / "inputs.json"))
     except FileNotFoundError:
         return False
-    return f"{path} is not there" in str(told.get(path))
+    return f"{path} is not there" in str(notes.get(path))
 
 
 # --- programs -------------------------------------------------------------------------------------------
@@ -250,8 +250,8 @@ class CodeExecRewardFunc:
             RewardFuncError: There is no world to run it in, it could not be run, or its output has no such number.
         """
         workbench = _require_workbench(node)
-        said = json.dumps([self.code, self.command, self.files, self.env], sort_keys=True)
-        key = f"exec-{sha256(said.encode()).hexdigest()[:16]}"
+        options = json.dumps([self.code, self.command, self.files, self.env], sort_keys=True)
+        key = f"exec-{sha256(options.encode()).hexdigest()[:16]}"
         script = f"/tmp/benchflow-{key}"
         files = {posixpath.join(node.rollout.workspace, path): text.encode() for path, text in self.files.items()}
         if self.code:
@@ -384,7 +384,10 @@ class ModelJudgeRewardFunc:
         rollout = node.rollout
         found = [JudgedDocument("the agent's answer", node.answer)] if node.answer else []
         if self.inputs:
-            for path, place in find_inputs(self.inputs, rollout, _step_of(node)).items():
+            parent = rollout.evidence.parent if rollout.evidence else None
+            # The evidence of the only step of a task lies in the rollout's own directory.
+            step = parent.name if parent and parent != rollout.directory else None
+            for path, place in find_inputs(self.inputs, rollout, step).items():
                 below = path.rstrip("/") + "/" if place.is_directory() else path
                 found += list_documents(place, prefix=below)
         elif rollout.evidence is not None:
@@ -395,9 +398,3 @@ class ModelJudgeRewardFunc:
                 remedy="name what the judge should see: inputs: [/app/report.md]",
             )
         return found
-
-
-def _step_of(node: RolloutNode) -> str | None:
-    """Return the name of the node's step, by its evidence directory; None if the task has only one."""
-    evidence, directory = node.rollout.evidence, node.rollout.directory
-    return None if evidence is None or evidence.parent == directory else evidence.parent.name

@@ -115,8 +115,8 @@ async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str,
     if record is None or not declared:
         return
     if not record["kept"]:
-        said = "; ".join(record["warnings"])
-        raise VerifierError(f"the verifier's own sandbox cannot be given the artifacts: {said}", key="artifacts")
+        reasons = "; ".join(record["warnings"])
+        raise VerifierError(f"the verifier's own sandbox cannot be given the artifacts: {reasons}", key="artifacts")
 
     def wanted(name: str) -> bool:
         above = {name, *map(str, PurePosixPath(name).parents)}
@@ -132,12 +132,12 @@ async def _put(
     """Upload the wanted members of an archive, and unpack them in the sandbox by a script with its arguments."""
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
-            rest = await asyncio.to_thread(_rewrite_archive, tar, file, wanted, is_data)
+            finish = await asyncio.to_thread(_rewrite_archive, tar, file, wanted, is_data)
         except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
             # ValueError and OverflowError: times and owners that no archive can hold.
             raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
         await sandbox.upload(Path(file.name), _STAGED)
-    result = await sandbox.control(f'{script}{rest}rm -f -- "$tar"', _STAGED, *args, timeout=PUT_SEC)
+    result = await sandbox.control(f'{script}{finish}rm -f -- "$tar"', _STAGED, *args, timeout=PUT_SEC)
     if result.return_code != 0:
         raise VerifierError(
             "what was kept could not be put into the sandbox",
@@ -148,7 +148,7 @@ async def _put(
 
 
 def _rewrite_archive(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: bool) -> str:
-    """Rewrite an untrusted archive: wanted members alone, no paths out of it, unpacked alike by every `tar`.
+    """Rewrite an untrusted archive: only wanted members, no paths outside of it, unpacked alike by every `tar`.
 
     The agent may have been root in the sandbox that made the archive. Owners are written as numbers only, since names
     may mean other users in another image. Directories come last, the deepest first: a file written into a directory

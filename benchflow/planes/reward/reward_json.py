@@ -173,8 +173,8 @@ class RewardDocument:
         key = self.reward_key or self.only_key
         if key is not None:
             if key not in metrics:
-                told = ", ".join(metrics) or "no number at all"
-                refuse(self.file, f"is not there; there is {told}", "name one of these as reward_key", key=key)
+                names = ", ".join(metrics) or "no number at all"
+                refuse(self.file, f"is not there; there is {names}", "name one of these as reward_key", key=key)
             return self._make_event(clamp_to_range(metrics[key], self.allowed, file=self.file, key=key), tag=key)
         if self.aggregate is not None:
             return self._make_aggregate(metrics, self.aggregate)

@@ -42,7 +42,7 @@ class SandboxWorkbench:
         self._said: VerifyResult | BenchFlowError | None = None
 
     async def tests(self) -> VerifyResult:
-        """Return the result of the task's own verifier, which runs once: its result, or its error, is remembered."""
+        """Run the task's verifier at the first call; return its result, or raise its error, at each call."""
         async with self._turn:
             if self._said is None:
                 try:
@@ -119,7 +119,7 @@ class SandboxWorkbench:
         return sandbox
 
     async def _get_sandbox(self) -> Sandbox:
-        """Return the sandbox, opened by the first call, whose error each later call raises, too."""
+        """Return the sandbox. The first call opens it; if that fails, each later call raises the same error."""
         if self._sandbox is None:
             try:
                 self._sandbox = await self._open()

@@ -50,7 +50,7 @@ class Scored:
     error: str = ""
     """Error in words, of a function without a result."""
 
-    passing: BenchFlowError | None = None
+    retryable: BenchFlowError | None = None
     """The error, if it is retryable."""
 
     @property
@@ -99,11 +99,11 @@ async def score(
 
     scored = await asyncio.gather(*(run(index, spec) for index, spec in enumerate(table.funcs)))
     result = combine(verified, scored, table.aggregate, now=now, reward_range=reward_range)
-    for passing in (one.passing for one in scored if one.passing is not None):
+    for retryable in (one.retryable for one in scored if one.retryable is not None):
         # An outage says nothing about the agent's work. Another retryable error, such as of a judge without an answer,
         # is tolerated if the reward does not depend on its space.
-        if passing.is_outage or not result.is_scored:
-            raise passing
+        if retryable.is_outage or not result.is_scored:
+            raise retryable
     return result
 
 
@@ -119,10 +119,12 @@ async def run_function(
     """
     space: Space | None = getattr(function, "space", None)
     try:
-        said = function.score(node)
-        if not inspect.isawaitable(said):
-            raise RewardFuncError(f"`score` gave {type(said).__name__}", remedy="write `async def score(self, node)`")
-        result = _validate_result(await said, name, space, reward_range)
+        returned = function.score(node)
+        if not inspect.isawaitable(returned):
+            raise RewardFuncError(
+                f"`score` gave {type(returned).__name__}", remedy="write `async def score(self, node)`"
+            )
+        result = _validate_result(await returned, name, space, reward_range)
         return Scored(name, result.space, weight, result)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
@@ -131,35 +133,39 @@ async def run_function(
         # This task was not cancelled, but one that the function awaited.
         return Scored(name, space, weight, error=_format_error(error))
     except (Exception, SystemExit) as error:
-        passing = error if isinstance(error, BenchFlowError) and error.retryable else None
-        return Scored(name, space, weight, error=_format_error(error), passing=passing)
+        retryable = error if isinstance(error, BenchFlowError) and error.retryable else None
+        return Scored(name, space, weight, error=_format_error(error), retryable=retryable)
 
 
-def _validate_result(said: object, name: str, space: str | None, allowed: Range) -> VerifyResult:
+def _validate_result(returned: object, name: str, space: str | None, allowed: Range) -> VerifyResult:
     """Return a function's return value as a result with a reward. Raise `RewardFuncError` if it is not one.
 
     Args:
-        said: The return value.
+        returned: The return value.
         name: Name of the function, which becomes the source of the events.
         space: Declared space of the function; None if it declares none.
         allowed: Range of rewards and of events' values.
     """
-    if isinstance(said, RewardEvent):
-        said = VerifyResult(reward=said.value, events=[said], space=said.space, granularity=said.granularity)
-    if not isinstance(said, VerifyResult):
-        raise RewardFuncError(
-            f"`score` returned {type(said).__name__}", remedy="return a RewardEvent, or a VerifyResult"
+    if isinstance(returned, RewardEvent):
+        returned = VerifyResult(
+            reward=returned.value, events=[returned], space=returned.space, granularity=returned.granularity
         )
-    if said.reward is None:
-        raise RewardFuncError(said.error or "; ".join(said.errors.values()) or "it gave no reward, and did not say why")
-    if space is not None and said.space != space:
-        raise RewardFuncError(f"it says that it scores {space!r} and scored {said.space!r}")
-    _expect_number(said.reward, "the reward", allowed)
-    for event in said.events:
+    if not isinstance(returned, VerifyResult):
+        raise RewardFuncError(
+            f"`score` returned {type(returned).__name__}", remedy="return a RewardEvent, or a VerifyResult"
+        )
+    if returned.reward is None:
+        raise RewardFuncError(
+            returned.error or "; ".join(returned.errors.values()) or "it gave no reward, and did not say why"
+        )
+    if space is not None and returned.space != space:
+        raise RewardFuncError(f"it says that it scores {space!r} and scored {returned.space!r}")
+    _expect_number(returned.reward, "the reward", allowed)
+    for event in returned.events:
         _expect_number(event.value, "the value of an event", allowed)
-    for item, value in said.items.items():
+    for item, value in returned.items.items():
         _expect_number(value, f"the metric {item!r}", None)
-    return said.model_copy(update={"events": [_set_source(event, name) for event in said.events]})
+    return returned.model_copy(update={"events": [_set_source(event, name) for event in returned.events]})
 
 
 def _set_source(event: RewardEvent, name: str) -> RewardEvent:
@@ -217,18 +223,29 @@ def combine(
     failed = {one.name: one.error for one in scored if one.result is None}
     if not verified.is_scored:
         failed["output"] = verified.error or "the verifier gave no reward"
-    spaces = _by_space([Scored("verifier", "output", 1.0, verified), *scored])
-    own = [(space, mean) for space, members in spaces.items() if (mean := compute_mean(members)) is not None]
-    own += [metric for one in scored for metric in _list_metrics(one)]
-    metrics, clashes = _drop_clashes([*verified.items.items(), *own])
+    counted = [one for one in (Scored("verifier", "output", 1.0, verified), *scored) if one.weight > 0]
+    # A function of unknown space is in all of them: it might belong to each.
+    spaces = {
+        space: [one for one in counted if one.space in (space, None)]
+        for space in dict.fromkeys(one.space for one in counted if one.space is not None)
+    }
+    results = [(one.name, one.result) for one in scored if one.result is not None]
+    partial = ({f"{name}.{part}": error for part, error in result.errors.items()} for name, result in results)
+    metadata = {name: result.metadata for name, result in results if result.metadata}
+    means = [(space, mean) for space, members in spaces.items() if (mean := compute_mean(members)) is not None]
+    own = [metric for one in scored for metric in _list_metrics(one)]
+    metrics, clashes = _drop_clashes([*verified.items.items(), *means, *own])
     result = verified.model_copy(
         update={
             "items": metrics,
             "only_key": verified.only_key if verified.only_key in metrics else None,
-            "events": [*verified.events, *(event for one in scored if one.result for event in one.result.events)],
-            "warnings": [*verified.warnings, *(note for one in scored for note in _warnings(one))],
-            "errors": _merge_errors(verified.errors, failed, clashes, *(_parts(one) for one in scored)),
-            "metadata": verified.metadata | _metadata(scored),
+            "events": [*verified.events, *(event for _, result in results for event in result.events)],
+            "warnings": [
+                *verified.warnings,
+                *(f"{name}: {note}" for name, result in results for note in result.warnings),
+            ],
+            "errors": _merge_errors(verified.errors, failed, clashes, *partial),
+            "metadata": verified.metadata | ({"reward_funcs": metadata} if metadata else {}),
         }
     )
     if aggregate is None:
@@ -274,13 +291,6 @@ def compute_mean(scored: Iterable[Scored]) -> float | None:
     return compute_weighted_mean((one.weight, value) for one, value in zip(counted, values, strict=True))
 
 
-def _by_space(scored: Iterable[Scored]) -> dict[str, list[Scored]]:
-    """Return the outcomes with a positive weight, by space. One of unknown space is in all: it might belong to each."""
-    counted = [one for one in scored if one.weight > 0]
-    known = dict.fromkeys(one.space for one in counted if one.space is not None)
-    return {space: [one for one in counted if one.space in (space, None)] for space in known}
-
-
 def _list_metrics(one: Scored) -> list[tuple[str, float]]:
     """Return the metrics of a function: its reward and its items, by name."""
     if one.result is None or one.result.reward is None:
@@ -296,22 +306,8 @@ def _drop_clashes(metrics: Sequence[tuple[str, float]]) -> tuple[dict[str, float
     return {name: value for name, value in metrics if name not in clashes}, clashes
 
 
-def _warnings(one: Scored) -> list[str]:
-    return [f"{one.name}: {note}" for note in one.result.warnings] if one.result else []
-
-
-def _parts(one: Scored) -> dict[str, str]:
-    """Return the partial errors in the result of a function that has a value."""
-    return {f"{one.name}.{part}": error for part, error in one.result.errors.items()} if one.result else {}
-
-
-def _metadata(scored: Sequence[Scored]) -> dict[str, object]:
-    told = {one.name: one.result.metadata for one in scored if one.result and one.result.metadata}
-    return {"reward_funcs": told} if told else {}
-
-
 def _merge_errors(*tables: dict[str, str]) -> dict[str, str]:
-    """Merge tables of errors; the errors of one name are joined by `; `."""
+    """Return tables of errors merged; several errors of one name are joined by `; `."""
     joined: dict[str, str] = {}
     for table in tables:
         for name, error in table.items():

@@ -64,15 +64,17 @@ def parse_rewards(
     text = read_text(ConfinedPath(verifier_dir, "reward.txt"), REWARD_TEXT)
     document = read_text(ConfinedPath(verifier_dir, "reward.json"), REWARD_JSON)
     if text is None and document is None:
+        tail = read_tail(ConfinedPath(verifier_dir, OUTPUT), 8192) or ""
         raise RewardMissingError(
             f"the verifier ended with exit status {exit_code} and wrote no reward",
             file="/logs/verifier",
             remedy="write a number to reward.txt or an object to reward.json in every case, failure included",
-            log_tail=_output_tail(verifier_dir),
+            log_tail="\n".join(tail.splitlines()[-_TAIL_LINES:]) or None,
         )
     plain = None if text is None else _read_reward_text(text, reward_range)
     if document is None:
-        result = _text_result(cast(float, plain), now)
+        event = RewardEvent(value=cast(float, plain), source="reward.txt", ts=now)
+        result = VerifyResult(reward=event.value, events=[event])
     else:
         loaded = _load_document(document)
         result = RewardDocument(
@@ -99,12 +101,6 @@ def parse_rewards(
     return result
 
 
-def _output_tail(verifier_dir: Path) -> str | None:
-    """Return the last lines of the script's output; None if there is none that can be read."""
-    tail = read_tail(ConfinedPath(verifier_dir, OUTPUT), 8192) or ""
-    return "\n".join(tail.splitlines()[-_TAIL_LINES:]) or None
-
-
 def _read_reward_text(text: str, allowed: tuple[float, float]) -> float:
     """Return the number in `reward.txt`. Raise `RewardFileError` if it is not exactly one, in the range."""
     stripped = text.strip(string.whitespace)
@@ -115,10 +111,6 @@ def _read_reward_text(text: str, allowed: tuple[float, float]) -> float:
         refuse(REWARD_TEXT, f"{quote(stripped)} is not a finite number", "write one number, for example 1.0")
     value = require_number(float(stripped), file=REWARD_TEXT, key="reward")
     return clamp_to_range(value, allowed, file=REWARD_TEXT, key=None)
-
-
-def _text_result(reward: float, now: datetime) -> VerifyResult:
-    return VerifyResult(reward=reward, events=[RewardEvent(value=reward, source="reward.txt", ts=now)])
 
 
 def _load_document(text: str) -> dict[str, Any]:

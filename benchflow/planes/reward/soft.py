@@ -46,7 +46,7 @@ if [ "$target" = /verifier ] && { [ -h /tests ] || [ ! -e /tests ]; }; then asid
 
 
 async def create_directories(sandbox: Sandbox, target: str, user: str, outputs: Sequence[str]) -> None:
-    """Create the verifier's directories, which only `user` and root may enter, and move existing ones aside.
+    """Create the verifier's directories, which only `user` and root may enter; move existing ones aside first.
 
     Args:
         sandbox: The agent's sandbox.

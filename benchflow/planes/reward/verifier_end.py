@@ -76,7 +76,8 @@ def check_end(
             remedy="see what the agent has made of its workspace; verifier.hardening.own_workspace makes it anew",
             log_tail=tail,
         )
-    if _was_killed(outcome):
+    # A signal ended the verifier's process, as far as a shell reports it: not SIGINT and SIGPIPE.
+    if outcome.return_code > 128 and (_ENDED not in outcome.stdout or outcome.stderr.strip()):
         raise VerifierError(
             f"the verifier was killed (exit status {outcome.return_code}): what it has written does not count",
             file=program,
@@ -105,11 +106,6 @@ def check_end(
         )
 
 
-def _was_killed(outcome: SandboxExecResult) -> bool:
-    """Return whether a signal ended the verifier's process, as far as a shell reports it: not SIGINT and SIGPIPE."""
-    return outcome.return_code > 128 and (_ENDED not in outcome.stdout or bool(outcome.stderr.strip()))
-
-
 @contextmanager
 def explain_kills(
     use: MemoryUse | None, note: KillNote | None, return_code: int, program: str, log_tail: str | None
@@ -134,12 +130,12 @@ def explain_kills(
     if use is None or not kills:
         yield []
         return
-    said = use.explanation(kills)
+    explanation = use.explanation(kills)
 
     def make_error(what: str) -> VerifierMemoryError:
         remedy = use.remedy("memory_mb")
         return VerifierMemoryError(
-            f"{said} while the verifier ran, and {what}",
+            f"{explanation} while the verifier ran, and {what}",
             file=program,
             key="memory_mb",
             remedy=remedy,
@@ -147,7 +143,7 @@ def explain_kills(
         )
 
     try:
-        yield [f"{said} while the verifier ran; it went on, and its reward counts"]
+        yield [f"{explanation} while the verifier ran; it went on, and its reward counts"]
     except VerifierTimeoutError:
         # This error has a remedy of its own, and there is no reward in any case.
         raise

@@ -296,8 +296,8 @@ class ScriptVerifier:
             own = list_own_modules(self.worked_in or baseline) if self.config.hardening.standard_library else None
             await put_plugins(sandbox, baseline, self.config.pytest_plugins, user=self.user, own=own)
         if self.document is not None and (env := self._make_kit_env()):
-            told = kit.format_manifest(self.document, env, self.rubrics)
-            await sandbox.write_file(kit.MANIFEST, told, user=user)
+            manifest = kit.format_manifest(self.document, env, self.rubrics)
+            await sandbox.write_file(kit.MANIFEST, manifest, user=user)
 
     async def remove_files(self, sandbox: Sandbox) -> None:
         """Remove the verifier's files and resume schedulers (cron) that were stopped, before the next step's agent."""

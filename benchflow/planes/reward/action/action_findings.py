@@ -1,4 +1,4 @@
-"""Turn the findings of an action-space function into events: one for each step with findings, one for the whole."""
+"""Findings of action-space functions, and the result of such a function with one event for each step with findings."""
 
 from __future__ import annotations
 

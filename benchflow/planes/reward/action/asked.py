@@ -111,10 +111,10 @@ def _read_permission_question(params: Mapping[str, Any], known: Mapping[str, Too
 
 def _read_final_message(node: RolloutNode) -> str:
     """Return the agent's messages after the last action or prompt of a step, joined."""
-    said = list[str]()
+    texts = list[str]()
     for event in node.events:
         if event.get("type") == "agent_message":
-            said.append(str(event.get("text", "")))
+            texts.append(str(event.get("text", "")))
         elif event.get("type") in ("tool_call", "tool_call_update", "user_message"):
-            said.clear()
-    return "".join(said).strip()
+            texts.clear()
+    return "".join(texts).strip()

@@ -105,7 +105,7 @@ class _DetectorState:
             )
 
     def _classify(self, access: Access) -> str:
-        """Return the finding about an access, in a few words; empty if there is none."""
+        """Return the kind of the finding about an access, in a few words; empty if there is none."""
         on, path = self._rules.detectors, access.path
         if matches_any_path(path, self._rules.allowed):
             return ""
@@ -163,7 +163,7 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def _matches_root(path: str, root: str) -> bool:
-    """Return whether the first part of a path has wildcards, 3 literal characters or more, and matches the root."""
+    """Return whether the first name of a path has wildcards and matches the root, by 3 literal characters or more."""
     head = path.split("/")[1] if path.count("/") else ""
     literal = re.sub(r"[*?]|\[.*?\]", "", head)
     return len(literal) >= 3 and literal != head and fnmatchcase(root, f"/{head}")

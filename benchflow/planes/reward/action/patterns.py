@@ -71,7 +71,8 @@ class _Keys:
         """Return whether a call matches all keys of the pattern."""
         if self.tool is not None or self.arguments is not None:
             tools = [given for name, given in call.tools if self.tool is None or matches_any_tool(name, [self.tool])]
-            if not any(_has(given, self.arguments or {}) for given in tools):
+            wanted = (self.arguments or {}).items()
+            if not any(all(_matches(_get_argument(given, key), value) for key, value in wanted) for given in tools):
                 return False
         if self.command is not None and not any(self.command.search(one.text) for one in call.commands):
             return False
@@ -84,10 +85,10 @@ class _Keys:
         return (self.mode is None or changed == (self.mode == "changed")) and matches_any_path(access.path, [path])
 
     def __str__(self) -> str:
-        told = [self.tool, self.path, self.command.pattern if self.command else None]
-        told.append(f"{self.request.method} {self.request.url.pattern}" if self.request else None)
-        told.append(str(self.arguments) if self.arguments else None)
-        return " ".join(one for one in told if one)
+        keys = [self.tool, self.path, self.command.pattern if self.command else None]
+        keys.append(f"{self.request.method} {self.request.url.pattern}" if self.request else None)
+        keys.append(str(self.arguments) if self.arguments else None)
+        return " ".join(one for one in keys if one)
 
 
 def _normalize_pattern(value: Any) -> Any:
@@ -110,11 +111,6 @@ def matches_any_path(path: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(path if "/" in glob else last, glob) for glob in globs)
 
 
-def _has(given: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Return whether arguments match the expected values."""
-    return all(_matches_value(_get_argument(given, key), value) for key, value in wanted.items())
-
-
 def _get_argument(given: Any, key: str) -> Any:
     """Return the argument at a dotted key; None if there is none."""
     if isinstance(given, dict) and key in given:
@@ -123,10 +119,10 @@ def _get_argument(given: Any, key: str) -> Any:
     return _get_argument(given.get(head), rest) if dot and isinstance(given, dict) else None
 
 
-def _matches_value(value: Any, wanted: Any) -> bool:
+def _matches(value: Any, wanted: Any) -> bool:
     """Return whether an argument, or an element of a list, matches an expected value."""
     if isinstance(value, list) and not isinstance(wanted, list):
-        return any(_matches_value(one, wanted) for one in value)
+        return any(_matches(one, wanted) for one in value)
     if not isinstance(wanted, str):
         return type(value) is type(wanted) and bool(value == wanted)
     if value is None:

@@ -75,9 +75,9 @@ def read_command_effects(command: ShellCommand) -> Touched:
                 touched.accesses.append(Access(resolved(path, command.cwd), mode, command.text, content))
 
     note("read", command.reads)
-    told = command.stdin if command.name in ("cat", "tee") else _read_printed_text(command)
-    note("write", command.writes, told)
-    note("write", command.appends, told)
+    output = command.stdin if command.name in ("cat", "tee") else _read_printed_text(command)
+    note("write", command.writes, output)
+    note("write", command.appends, output)
     for mode, paths in _list_files(command):
         note(mode, paths, command.stdin if mode == "write" and command.name == "tee" else None)
     touched.add(_read_code(command))
@@ -105,7 +105,10 @@ def _list_files(command: ShellCommand) -> Iterator[tuple[AccessMode, list[str]]]
             skipped = 0
         yield "read", given[skipped:]
     elif name == "sed":
-        yield from _sed(words)
+        given, options = _split_arguments(words, "efl")
+        edits = any(re.match(r"-[a-zA-Z]*i|--in-place", one) for one in options)
+        has_program = any(re.match(r"-[a-zA-Z]*[ef]$|--expression|--file", one) for one in options)
+        yield ("edit" if edits else "read"), given[0 if has_program else 1 :]
     elif name == "perl":
         given, options = _split_arguments(words, "eEIMm")
         edits = any(re.match(r"-\w*i", one) for one in options)
@@ -153,13 +156,6 @@ def _split_arguments(words: Sequence[str], valued: str) -> tuple[list[str], list
         else:
             given.append(word)
     return given, options
-
-
-def _sed(words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
-    given, options = _split_arguments(words, "efl")
-    edits = any(re.match(r"-[a-zA-Z]*i|--in-place", one) for one in options)
-    has_program = any(re.match(r"-[a-zA-Z]*[ef]$|--expression|--file", one) for one in options)
-    yield ("edit" if edits else "read"), given[0 if has_program else 1 :]
 
 
 def _list_copied_files(name: str, words: Sequence[str]) -> Iterator[tuple[AccessMode, list[str]]]:
@@ -214,8 +210,8 @@ def _read_code(command: ShellCommand) -> Touched:
     elif _PYTHON.fullmatch(name):
         touched.add(_read_python_command(command))
     elif name in ("node", "deno", "bun"):
-        told = [words[at + 1] for at, one in enumerate(words[:-1]) if one in ("-e", "--eval", "-p")]
-        code = told[0] if told else command.stdin or ""
+        programs = [words[at + 1] for at, one in enumerate(words[:-1]) if one in ("-e", "--eval", "-p")]
+        code = programs[0] if programs else command.stdin or ""
         for verb, path in re.findall(r"(read|write|append|unlink|rm)\w*\(\s*['\"]([^'\"]+)", code):
             modes: dict[str, AccessMode] = {"read": "read", "unlink": "delete", "rm": "delete"}
             touched.accesses.append(Access(resolved(path, command.cwd), modes.get(verb, "write"), command.text))

@@ -88,10 +88,10 @@ class ToolCall:
     @cached_property
     def tools(self) -> tuple[tuple[ToolName, dict[str, Any]], ...]:
         """Return (name, arguments) of the tool, and of the MCP tools that it called over HTTP."""
-        told = [call for request in self.requests if (call := request.tool_call)]
+        mcp_calls = [call for request in self.requests if (call := request.tool_call)]
         return (
             (self.called, self.input),
-            *((make_mcp_name(_find_host(self.requests), tool), given) for tool, given in told),
+            *((make_mcp_name(_find_host(self.requests), tool), given) for tool, given in mcp_calls),
         )
 
     def paths(self, *modes: AccessMode) -> list[str]:
@@ -126,7 +126,13 @@ def _merge_calls(lines: Iterable[tuple[str, int | None, Mapping[str, Any]]], wor
     for place, (node, step, event) in enumerate(lines):
         kind, call = event.get("type"), event.get("tool_call_id")
         if kind == "permission_request":
-            _note_asked(event, open_calls)
+            # Some agents report a call's input only in a permission request.
+            params = event.get("params")
+            asked = params.get("toolCall") if isinstance(params, dict) else None
+            if isinstance(asked, dict) and (known := open_calls.get(str(asked.get("toolCallId")))):
+                known.merge(
+                    {"raw_input": asked.get("rawInput"), "content": asked.get("content"), "name": asked.get("name")}
+                )
         elif kind in ("tool_call", "tool_call_update"):
             # A new session may use the ids of an earlier one again.
             if kind == "tool_call" or str(call) not in open_calls:
@@ -136,14 +142,6 @@ def _merge_calls(lines: Iterable[tuple[str, int | None, Mapping[str, Any]]], wor
             open_calls[str(call)].merge(event)
     scripts: dict[str, str] = {}
     return [one.make_call(workspace, scripts) for one in found]
-
-
-def _note_asked(event: Mapping[str, Any], open_calls: Mapping[str, _Lines]) -> None:
-    """Add the input in a permission request to its call: some agents report a call's input only there."""
-    params = event.get("params")
-    call = params.get("toolCall") if isinstance(params, dict) else None
-    if isinstance(call, dict) and (known := open_calls.get(str(call.get("toolCallId")))):
-        known.merge({"raw_input": call.get("rawInput"), "content": call.get("content"), "name": call.get("name")})
 
 
 class _Lines:
@@ -202,11 +200,11 @@ class _Lines:
         """Return the script of a call of the shell, from its input or else from its title; empty for any other tool."""
         if called.name != "shell":
             return ""
-        told = next((given[key] for key in ("command", "cmd", "script", "input") if given.get(key)), None)
-        if isinstance(told, list):
-            return shlex.join(map(str, told))
+        script = next((given[key] for key in ("command", "cmd", "script", "input") if given.get(key)), None)
+        if isinstance(script, list):
+            return shlex.join(map(str, script))
         title = str(self.fields.get("title", ""))
-        return told if isinstance(told, str) else title if title.lower() not in called.names else ""
+        return script if isinstance(script, str) else title if title.lower() not in called.names else ""
 
     def _list_touched(self, called: ToolName, given: Mapping[str, Any], cwd: str) -> Touched:
         """Return the files that a call of another tool touched: by its patches, diffs, path arguments and locations."""
@@ -217,12 +215,12 @@ class _Lines:
         changes = [*read_patch(text), *self._list_diffs()]
         for one, path in changes:
             touched.accesses.append(Access(resolved(path, cwd), one, self.first_title or "", content))
-        told = [given[key] for key in _PATH_KEYS if isinstance(given.get(key), str)]
-        told += [
+        paths = [given[key] for key in _PATH_KEYS if isinstance(given.get(key), str)]
+        paths += [
             str(one["path"]) for one in self.locations if isinstance(one, dict) and isinstance(one.get("path"), str)
         ]
         seen = {access.path for access in touched.accesses}
-        for path in told if called.name in _MODES else ():
+        for path in paths if called.name in _MODES else ():
             if resolved(path, cwd) not in seen:
                 seen.add(resolved(path, cwd))
                 touched.accesses.append(Access(resolved(path, cwd), mode, self.first_title or "", content))

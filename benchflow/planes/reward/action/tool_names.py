@@ -82,7 +82,10 @@ def resolve_name(call: Mapping[str, Any], first_title: str, given: Mapping[str, 
         # Some agents report a shell command as the read or search that it does.
         name = _OF_KIND[kind]
     if name == "edit_file":
-        name = _edit(given, own)
+        if str(given.get("command")) in _EDITOR and "path" in given:
+            name = _EDITOR[str(given["command"])]
+        elif not own and "content" in given:
+            name = "write_file"
     name = name or "other"
     names = {name.lower(), own.lower()} - {""}
     if own.lower() not in _CANONICAL and "_" in own:
@@ -101,13 +104,6 @@ def make_mcp_name(server: str, tool: str, own: str = "") -> ToolName:
     """
     spellings = (f"{server}__{tool}", f"mcp__{server}__{tool}", f"{server}.{tool}", tool, own)
     return ToolName(f"{server}__{tool}", frozenset(one.lower() for one in spellings if one), server, tool)
-
-
-def _edit(given: Mapping[str, Any], own: str) -> str:
-    """Return the canonical name of a call of an edit tool, by its input: `read_file`, `write_file` or `edit_file`."""
-    if str(given.get("command")) in _EDITOR and "path" in given:
-        return _EDITOR[str(given["command"])]
-    return "write_file" if not own and "content" in given else "edit_file"
 
 
 def _read_own_name(call: Mapping[str, Any], title: str) -> str:

@@ -73,7 +73,7 @@ class Touched:
 
 
 def add_scheme(text: str) -> str:
-    """Return a URL with a scheme: `http://` is added if it has none, as commands accept it."""
+    """Return a URL with the scheme `http://` added if it has none, as commands accept it."""
     return text if re.match(r"[a-zA-Z][\w+.-]*://", text) else f"http://{text}"
 
 

@@ -24,6 +24,7 @@ from benchflow.stored_files import read_stored
 
 BASELINE = "baseline.json"
 _VENV_FILES = ("pyvenv.cfg", "bin/activate", "bin/activate.csh", "bin/activate.fish", "bin/activate_this.py")
+_ENTRY_POINT = re.compile(r"\s*([\w.-]+)\s*=")
 _MODULE_FILE = re.compile(r"\b([a-z_][a-z0-9_]*)\.py\b")
 
 _NOT_COMPARED = (*VERIFIERS, "/logs", "/run/benchflow", "/oracle", "/solution", "/tmp", "/var/tmp")
@@ -181,7 +182,7 @@ async def take_baseline(
         home=home,
         directories=directories,
         sites=sorted({line[1:] for line in lines[end:] if line.startswith("=")}),
-        plugins=sorted({name for line in lines[end:] if (name := _plugin(line))}),
+        plugins=sorted({found[1] for line in lines[end:] if (found := _ENTRY_POINT.match(line))}),
         survey=survey,
         tools=tools,
         overlooked=await find_overlooked_paths(sandbox, list_repositories(survey)),
@@ -240,9 +241,3 @@ def read_baseline(evidence: Path) -> HardeningBaseline | None:
         return HardeningBaseline.model_validate_json(read_stored(evidence / BASELINE))
     except FileNotFoundError:
         return None
-
-
-def _plugin(line: str) -> str | None:
-    """Return the name of the plugin in a line of `entry_points.txt`; None if the line declares none."""
-    found = re.match(r"\s*([\w.-]+)\s*=", line)
-    return found.group(1) if found else None

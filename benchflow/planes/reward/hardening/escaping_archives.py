@@ -11,7 +11,7 @@ import posixpath
 import stat
 import tarfile
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, NamedTuple, cast
 
 from benchflow.planes.reward.hardening.verifier_dependencies import VERIFIERS
@@ -48,11 +48,12 @@ def find_escaping_member(content: bytes) -> str | None:
             name = posixpath.normpath(member.name)
             if member.name.startswith("/") or name.startswith("../") or name == "..":
                 return member.name
-            if any(above in links for above in _above(name)):
+            parts = name.split("/")
+            if any("/".join(parts[:number]) in links for number in range(1, len(parts))):
                 return member.name
             if member.target is not None:
                 links.add(name)
-                if _is_out(name, member.target):
+                if _is_escaping(name, member.target):
                     return f"{member.name} -> {member.target}"
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError):
         return None
@@ -79,14 +80,8 @@ def _read_members(content: bytes) -> Iterator[_Member]:
             yield _Member(member.name, member.linkname if is_link and member.issym() else None)
 
 
-def _is_out(name: str, target: str) -> bool:
+def _is_escaping(name: str, target: str) -> bool:
     """Return whether a link leads out: a relative one of the archive's directory, an absolute one to the verifier's."""
     if target.startswith("/"):
         return any(target == place or target.startswith(f"{place}/") for place in (*VERIFIERS, "/proc"))
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), target)).startswith("..")
-
-
-def _above(name: str) -> Collection[str]:
-    """Return the parent directories of a member's name."""
-    parts: Sequence[str] = name.split("/")[:-1]
-    return ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]

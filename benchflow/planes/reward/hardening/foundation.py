@@ -128,7 +128,8 @@ class _Comparison:
                 self._remove(path, "tampering")
             elif (
                 (path in hops and self._get_old_state(path) is not None)
-                or self._is_converter(path)
+                # Any program may load charset converters of the C library.
+                or ("/gconv/" in path and path.startswith(SYSTEM))
                 or self._is_locale(path)
                 or self._is_python(path, pythons)
             ):
@@ -157,7 +158,7 @@ class _Comparison:
             self._image |= dict.fromkeys(paths)
 
     async def _follow(self, paths: Iterable[str]) -> tuple[set[str], dict[str, str]]:
-        """Return all paths on the way to these, links followed as they were, and the path to which each resolved."""
+        """Resolve paths in the state before the agent; return all components passed, and each resolved path."""
         wanted = [path for path in dict.fromkeys(paths) if path.startswith("/")]
         while True:
             hops: set[str] = set()
@@ -281,11 +282,6 @@ class _Comparison:
             return is_code and parts[0] not in ("test", "tests")
         return False
 
-    @staticmethod
-    def _is_converter(path: str) -> bool:
-        """Return whether a file is, or lists, charset converters of the C library, which any program may load."""
-        return "/gconv/" in path and path.startswith(SYSTEM)
-
     def _is_locale(self, path: str) -> bool:
         """Return whether a file is of a locale that was there, or of a new spelling of one, which is found first."""
         if not path.startswith(LOCALES):
@@ -298,7 +294,7 @@ class _Comparison:
         )
 
     def _is_redirect(self, path: str) -> bool:
-        """Return whether a path on the way to a tool is new, and no directory: it would redirect the way."""
+        """Return whether a path component is new and no directory, and so redirects the lookup of a tool."""
         was, now = self._get_old_state(path), self._get_new_state(path)
         return was is None and now is not None and now.kind != "directory"
 

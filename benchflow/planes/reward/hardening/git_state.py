@@ -1,4 +1,4 @@
-"""Undo settings of a repository by which git shows another history, or overlooks changes.
+"""Reset settings of a repository by which git shows another history, or overlooks changes.
 
 These are replaced objects, grafts, and flags in the index; a verifier that compares files with the committed ones would
 be deceived. While it runs, git follows neither replacements nor grafts; new flags are cleared in the index.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
-from benchflow.planes.reward.hardening.survey import encode
+from benchflow.planes.reward.hardening.survey import format_name
 
 MAX_FINDINGS = 200
 """Maximum number of findings in a report."""
@@ -46,7 +46,7 @@ def note_paths(item: str, paths: Sequence[str], detail: str) -> HardeningFinding
         paths: At least one path; the first is the note's, and up to `MAX_NAMED` others are named in its detail.
         detail: Text that holds for all of them.
     """
-    first, *others = [encode(path).decode(errors="backslashreplace") for path in paths]
+    first, *others = map(format_name, paths)
     if others:
         named = ", ".join(others[:MAX_NAMED]) + (", …" if len(others) > MAX_NAMED else "")
         detail += f"; {len(others)} more: {named}"

@@ -145,7 +145,8 @@ def _judge_new(path: str, before: Survey, now: Survey, workspace: str, result: J
         result.found.append(HardeningFinding(item=PYTHON, action="found", path=path, detail=detail))
     elif path.startswith(CRON_PLACES):
         result.found.append(_note_cron_job(path))
-    elif path.startswith(HOOKED) and not _names_program(now.files.get(path)):
+    elif path.startswith(HOOKED) and (hooked := now.files.get(path)) and not _HOOK.search(hooked.content):
+        # One that was not read may name a program.
         return
     elif (permit := _find_filter(path)) is not None and (kept := now.files.get(path)) is not None:
         if (harmless := permit(kept.content, "")) != kept.content:
@@ -207,7 +208,7 @@ def _judge_shadows(before: Survey, now: Survey, named: Collection[str], result: 
 
 
 def _find_filter(path: str) -> Callable[[str, str], str] | None:
-    """Return the function that makes the permitted content of settings from theirs and the former one, if there is one.
+    """Return the filter of a settings file, which maps new and former content to what is allowed; None for others.
 
     It is the same for new and for changed files.
     """
@@ -219,7 +220,7 @@ def _find_filter(path: str) -> Callable[[str, str], str] | None:
 
 
 def _filter_changes(path: str, was: KeptFile, now: KeptFile) -> KeptFile:
-    """Return the permitted form of a changed file: as it was, with changes that are known to run no program."""
+    """Return a changed file with only those changes that are known to run no program; else the former file."""
     if posixpath.basename(path) == "package.json":
         text = filter_package_scripts(now.content, was.content)
     elif path.endswith(".gitattributes"):
@@ -264,11 +265,6 @@ def _find_item(path: str) -> str:
     if name.partition(".")[0] in HOOKS or name == "__pycache__" or name.endswith(".pth"):
         return PYTHON
     return BUILD
-
-
-def _names_program(kept: KeptFile | None) -> bool:
-    """Return whether a configuration of apt or dpkg may run or replace programs. One that was not read may."""
-    return kept is None or _HOOK.search(kept.content) is not None
 
 
 def _is_installed(path: str) -> bool:

@@ -166,7 +166,7 @@ def _list_children() -> list[int]:
 
 
 def _kill_rest(mine: set[int]) -> None:
-    """Kill the processes that the tests have left: they could change what comes after them."""
+    """Kill the processes that the tests have left, which could change later results."""
     for _ in range(_MAX_ROUNDS):
         left = set(_list_children()) - mine
         for one in left:
@@ -183,10 +183,10 @@ def _read_status(reading: int, token: bytes) -> int | None:
     """Return the exit status that the session has reported; None if it did not come to its end."""
     os.set_blocking(reading, False)
     try:
-        said = os.read(reading, 65536).split(token)[1:]
+        reports = os.read(reading, 65536).split(token)[1:]
     except BlockingIOError:
         return None
-    return max((part[0] for part in said if part), default=None)
+    return max((part[0] for part in reports if part), default=None)
 
 
 def _exit_as_session(how: int, reported: int | None) -> None:
@@ -270,8 +270,8 @@ class _Guard:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        told = getattr(node, "workeroutput", {}).get("benchflow", ())
-        for own, theirs in zip((self._changed, self._excused), told):  # noqa: B905  Python 3.9 has no `strict`.
+        output = getattr(node, "workeroutput", {}).get("benchflow", ())
+        for own, theirs in zip((self._changed, self._excused), output):  # noqa: B905  Python 3.9 has no `strict`.
             own += theirs
 
     @pytest.hookimpl(tryfirst=True, hookwrapper=True)
@@ -288,7 +288,7 @@ class _Guard:
             report(status)
 
     def _record_changes(self) -> None:
-        """Record changes now: the code that changed pytest may restore it later."""
+        """Record the changes of pytest so far, since the code that made them may restore it later."""
         found = [
             *(self._program.find_changes() if self._program else ()),
             *(self._hooks.find_changes() if self._hooks else ()),

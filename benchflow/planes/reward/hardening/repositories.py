@@ -45,7 +45,9 @@ def filter_git_settings(text: str, before: str) -> str:
     lines = []
     for line, setting in _read_settings(text):
         if setting is not None:
-            is_kept = setting in known or _is_harmless(*setting)
+            section, sub, key, _ = setting
+            name = f"{section}.{key}" if sub is None else f"{section}.*.{key}"
+            is_kept = setting in known or section in _HARMLESS or name in _HARMLESS
         else:
             is_kept = not line.strip() or line.lstrip()[0] in "#;" or _SECTION.fullmatch(line) is not None
         if is_kept:
@@ -66,7 +68,3 @@ def _read_settings(text: str) -> Iterator[tuple[str, _Setting | None]]:
         elif section and (found := _SETTING.fullmatch(line)) and not line.rstrip("\r\n").endswith("\\"):
             setting = (*section, found[1].lower(), (found[2] or "").strip())
         yield line, setting
-
-
-def _is_harmless(section: str, sub: str | None, key: str, value: str) -> bool:
-    return section in _HARMLESS or (f"{section}.{key}" if sub is None else f"{section}.*.{key}") in _HARMLESS

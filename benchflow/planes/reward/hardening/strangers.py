@@ -40,9 +40,10 @@ async def kill_strangers(sandbox: Sandbox, found: list[HardeningFinding], known:
 
 @contextmanager
 def translate_kill_errors() -> Iterator[None]:
-    """Raise `VerifierError` for processes of an agent that can't be killed.
+    """Turn errors of a block that kills an agent's processes into `VerifierError`.
 
-    A `SandboxError` would be another attempt in a fresh sandbox, and so the agent's reward for a fork bomb.
+    Lost sandboxes and retryable errors are raised as they are. Any other `SandboxError` would lead to another attempt
+    in a fresh sandbox, and so be the agent's reward for a fork bomb.
     """
     try:
         yield
@@ -55,7 +56,7 @@ def translate_kill_errors() -> Iterator[None]:
 
 
 async def list_unaltered_strangers(sandbox: Sandbox) -> list[RunningProcess]:
-    """Return the processes that are not the world's. Those of the world whose code was changed are left out."""
+    """Return the processes that are not the world's own, without those of the world whose code was changed."""
     return [process for process in await sandbox.strangers() if not process.is_altered]
 
 
@@ -72,7 +73,7 @@ def note_altered(process: RunningProcess, is_left: bool) -> HardeningFinding:
 
 @asynccontextmanager
 async def refuse_memory_kills(sandbox: Sandbox) -> AsyncIterator[None]:
-    """Raise `VerifierMemoryError` if the kernel kills for want of memory meanwhile: a survey may then be incomplete."""
+    """Raise `VerifierMemoryError` if out-of-memory kills occur during the block, as a survey may then be incomplete."""
     before = await sandbox.memory_use()
     yield
     now = await sandbox.memory_use()

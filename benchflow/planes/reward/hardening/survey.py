@@ -328,6 +328,11 @@ def encode(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
+def format_name(name: str) -> str:
+    """Return a name as text for a report, with bytes that are not UTF-8 escaped."""
+    return encode(name).decode(errors="backslashreplace")
+
+
 def _read_archive(packed: bytes) -> Survey:
     """Return the survey in the archive that the script has packed."""
     lists: dict[str, list[str]] = {}
@@ -352,7 +357,7 @@ def _read_archive(packed: bytes) -> Survey:
             )
         now = int(lists.get("now", ["0"])[0])
         links, names, fresh, top = lists["links"], set(lists["found"]), lists["fresh"], lists["top"]
-        said = {name: lists[name] for name in LISTS}
+        contained = {name: lists[name] for name in LISTS}
     except (tarfile.TarError, ValueError, LookupError) as error:
         raise VerifierError(
             f"the sandbox could not be looked through: its answer is garbled: {error}",
@@ -374,16 +379,16 @@ def _read_archive(packed: bytes) -> Survey:
         git=sorted(git),
         shadows=sorted(standard),
         packed=sorted(lists["packed"]),
-        naming=said["naming"],
-        acting=_group_texts(said["acting"]),
-        equal=said["equal"],
-        plugins=_group_texts(said["plugins"]),
-        packages=said["packages"],
-        hooks=sorted(said["hooks"]),
-        journals=sorted(said["journals"]),
-        orphans=sorted(said["orphans"]),
-        dashed=sorted(said["dashed"]),
-        future=sorted(said["future"]),
+        naming=contained["naming"],
+        acting=_group_texts(contained["acting"]),
+        equal=contained["equal"],
+        plugins=_group_texts(contained["plugins"]),
+        packages=contained["packages"],
+        hooks=sorted(contained["hooks"]),
+        journals=sorted(contained["journals"]),
+        orphans=sorted(contained["orphans"]),
+        dashed=sorted(contained["dashed"]),
+        future=sorted(contained["future"]),
         modules=sorted(lists["modules"]),
         temporary=sorted(lists["temporary"]),
     )
@@ -391,10 +396,10 @@ def _read_archive(packed: bytes) -> Survey:
 
 def _group_texts(pairs: Sequence[str]) -> dict[str, list[str]]:
     """Return the texts of each file, from a list in which a file and a text alternate."""
-    said: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for path, text in zip(pairs[0::2], pairs[1::2], strict=False):
-        said.setdefault(path, []).append(text)
-    return said
+        texts.setdefault(path, []).append(text)
+    return texts
 
 
 def is_relevant(path: str) -> bool:

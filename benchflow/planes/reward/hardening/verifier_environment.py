@@ -109,9 +109,12 @@ def make_verifier_env(
     if not config.hardening.pin_environment:
         return {}
     home, before = baseline.home, baseline.survey.files
+    absolute = [place for place in baseline.path.split(":") if place.startswith("/")]
+    # Directories of PATH that did not exist come last, so that they shadow no program.
+    searched = [*baseline.directories, *(place for place in absolute if place not in baseline.directories)]
     env = dict.fromkeys(_EMPTY, "") | (VARIABLES if config.hardening.repository_state else {})
     env |= {
-        "PATH": ":".join(_searched(baseline)) or baseline.path,
+        "PATH": ":".join(searched) or baseline.path,
         "HOME": home,
         "PYTHONPATH": ":".join(part for part in (PLUGINS, baseline.modules) if part),
         "PYTHONNOUSERSITE": "1",
@@ -131,14 +134,6 @@ def make_verifier_env(
         # uv reads settings, such as the URL of its index, from the directory in which it starts.
         env["UV_NO_CONFIG"] = "1"
     return env
-
-
-def _searched(baseline: HardeningBaseline) -> list[str]:
-    """Return the directories of PATH. Those that did not exist come last, so that they shadow no program."""
-    others = [
-        place for place in baseline.path.split(":") if place.startswith("/") and place not in baseline.directories
-    ]
-    return [*baseline.directories, *others]
 
 
 def list_plugin_files(baseline: HardeningBaseline) -> list[str]:
@@ -166,8 +161,10 @@ def note_doubts(printed: str) -> list[HardeningFinding]:
     Args:
         printed: Output of the verifier.
     """
-    said = list(dict.fromkeys(_DOUBT.findall(printed)))[:MAX_NAMED]
-    return [HardeningFinding(item=ENVIRONMENT, action="found", detail=f"a run of pytest failed: {why}") for why in said]
+    reasons = list(dict.fromkeys(_DOUBT.findall(printed)))[:MAX_NAMED]
+    return [
+        HardeningFinding(item=ENVIRONMENT, action="found", detail=f"a run of pytest failed: {why}") for why in reasons
+    ]
 
 
 async def put_plugins(

@@ -42,7 +42,14 @@ from benchflow.planes.reward.hardening.strangers import (
     note_running,
     refuse_memory_kills,
 )
-from benchflow.planes.reward.hardening.survey import MAX_COMMAND, SURVEY_DIRECTORY, encode, get_workspace, take_survey
+from benchflow.planes.reward.hardening.survey import (
+    MAX_COMMAND,
+    SURVEY_DIRECTORY,
+    encode,
+    format_name,
+    get_workspace,
+    take_survey,
+)
 from benchflow.planes.reward.hardening.verifier_dependencies import CLEAR_AWAY, LOADER_CACHE, LOGS
 from benchflow.planes.reward.hardening.work_notes import note_work
 
@@ -328,16 +335,16 @@ async def _act(
         await sandbox.write_file(_ACT, script, mode=0o600)
         script = f". {_ACT}"
     result = await sandbox.control(f"{script}\nrm -rf {SURVEY_DIRECTORY}", timeout=300)
-    said = [line.split(" ") for line in result.stdout.splitlines()]
-    if result.return_code != 0 or any(word == "failed" for word, *_ in said):
+    answers = [line.split(" ") for line in result.stdout.splitlines()]
+    if result.return_code != 0 or any(word == "failed" for word, *_ in answers):
         raise VerifierError("what the agent left could not be cleared away", log_tail=result.stderr[-2000:])
-    kept_links = {int(index) for word, index, *_ in said if word == "kept"}
+    kept_links = {int(index) for word, index, *_ in answers if word == "kept"}
     found = _make_findings(judged, links, kept_links)
-    for word, *rest in said:
+    for word, *rest in answers:
         if word == "temporary":
             path = " ".join(rest)
             found.append(HardeningFinding(item=LINKS, action="removed", path=path, weight="tampering"))
-    if ["made", "workspace"] in said:
+    if ["made", "workspace"] in answers:
         detail = "was no directory any more"
         found.append(HardeningFinding(item="own_workspace", action="replaced", path=workspace, detail=detail))
     return found
@@ -349,22 +356,22 @@ def _make_findings(judged: Judgement, links: Sequence[str], kept: set[int]) -> l
         HardeningFinding(
             item=item,
             action="removed",
-            path=_format_path(path),
-            detail=_format_path(judged.why.get(path, "")),
+            path=format_name(path),
+            detail=format_name(judged.why.get(path, "")),
             weight=get_weight(item, path),
         )
         for path, item in judged.remove.items()
     ]
     for path, (item, _) in judged.restore.items():
         weight = get_weight(item, path)
-        found.append(HardeningFinding(item=item, action="restored", path=_format_path(path), weight=weight))
+        found.append(HardeningFinding(item=item, action="restored", path=format_name(path), weight=weight))
     for index, path in enumerate(links):
         target = judged.links[path]
-        detail, weight = f"to {_format_path(target)}", get_weight(LINKS, path, target)
+        detail, weight = f"to {format_name(target)}", get_weight(LINKS, path, target)
         if index in kept:
             detail += ", a program or a library"
         action = "found" if index in kept else "removed"
-        found.append(HardeningFinding(item=LINKS, action=action, path=_format_path(path), detail=detail, weight=weight))
+        found.append(HardeningFinding(item=LINKS, action=action, path=format_name(path), detail=detail, weight=weight))
     order = (PROCESSES, TOOLS_ITEM, FRESH, LINKS, CONFTESTS, BUILD, PYTHON, GIT_ITEM, STANDARD_ITEM, ENVIRONMENT)
     found += judged.found
     return sorted(found, key=lambda finding: order.index(finding.item))
@@ -387,11 +394,6 @@ async def _find_escaping_archives(sandbox: Sandbox, packed: Sequence[str]) -> di
         if len(content) <= MAX_BYTES and (member := await asyncio.to_thread(find_escaping_member, content)) is not None:
             found[path] = member[:_MAX_MEMBER]
     return found
-
-
-def _format_path(path: str) -> str:
-    """Return a name as text for a report, with bytes that are not UTF-8 escaped."""
-    return encode(path).decode(errors="backslashreplace")
 
 
 def _format_word(text: str) -> str:

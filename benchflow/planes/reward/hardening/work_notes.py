@@ -1,4 +1,4 @@
-"""Notes about work of the agent that a verifier may misread, and about honest work that does not count."""
+"""Notes about the agent's files that a verifier may misread, and about honest work that does not count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchflow.contracts.reward import HardeningFinding
 from benchflow.planes.reward.hardening.git_state import list_repositories
 from benchflow.planes.reward.hardening.hardening_record import MAX_NAMED, note_paths
 from benchflow.planes.reward.hardening.judgement import BUILD, ENVIRONMENT, LINKS, PYTHON, resolve_links
-from benchflow.planes.reward.hardening.survey import Survey, encode, is_below, is_in_workspace
+from benchflow.planes.reward.hardening.survey import Survey, format_name, is_below, is_in_workspace
 from benchflow.planes.reward.hardening.verifier_dependencies import SITE
 
 _BROUGHT = ("node_modules", ".git", *SITE)
@@ -35,10 +35,10 @@ def _list_kinds(
 ) -> Iterator[tuple[str, Sequence[str], str]]:
     """Yield (item, paths, detail) for each kind of file; `paths` may be empty."""
     links = _find_inner_links(before, now, workspace)
-    target = encode(now.links[links[0]]).decode(errors="backslashreplace") if links else ""
+    target = format_name(now.links[links[0]]) if links else ""
     yield LINKS, links, f"is a link to another file of the workspace, {target}"
     yield LINKS, _find_new(now.naming, before.naming), "names a directory of the verifier's"
-    acting = {path: new for path, said in now.acting.items() if (new := _find_new(said, before.acting.get(path, ())))}
+    acting = {path: new for path, texts in now.acting.items() if (new := _find_new(texts, before.acting.get(path, ())))}
     yield LINKS, list(acting), f"is a database with {_join_first(acting)}"
     journals = _find_new(now.journals, {*before.journals, *now.orphans})
     yield LINKS, journals, "is a journal, which SQLite applies to the database beside it"
@@ -46,30 +46,33 @@ def _list_kinds(
     dashed = _find_new(now.dashed, before.dashed)
     yield LINKS, dashed, "begins with a dash: a program that gets such names takes it for an option"
     yield BUILD, _find_new(now.future, before.future), "has a time in the future, so that make takes it for new"
-    detail = "is a package that Python imports in place of a module of its name"
-    yield PYTHON, _find_packages_over_modules(before, now), detail
+    modules = {*before.modules, *now.modules}
+    new = [path for path in _find_new(now.modules, before.modules) if posixpath.basename(path) == "__init__.py"]
+    packages = [path for path in new if f"{posixpath.dirname(path)}.py" in modules]
+    yield PYTHON, packages, "is a package that Python imports in place of a module of its name"
     yield LINKS, _find_new(now.temporary, before.temporary), "was left where programs make their temporary files"
     yield BUILD, _find_new(now.packages, before.packages), "is new or changed, and is what node takes first"
     repositories = list_repositories(now)
-    hooks = [path for path in now.hooks if path not in before.hooks and _is_hook(path, repositories)]
+    hooks = [path for path in now.hooks if path not in before.hooks and not path.endswith(".sample")]
+    hooks = [path for path in hooks if posixpath.dirname(posixpath.dirname(path)) in repositories]
     yield ENVIRONMENT, hooks, "is a hook of git, and does not run while the verifier does"
     known = {path: {*loaded, *before.plugins.get(path, ())} for path in now.plugins}
-    plugins = {path: new for path, said in now.plugins.items() if (new := _find_new(said, known[path]))}
+    plugins = {path: new for path, texts in now.plugins.items() if (new := _find_new(texts, known[path]))}
     detail = (
         f"declares a plugin that pytest does not load, {_join_first(plugins)}: verifier.pytest_plugins does not name it"
     )
     yield ENVIRONMENT, list(plugins), detail
 
 
-def _find_new(said: Sequence[str], known: Collection[str]) -> list[str]:
+def _find_new(texts: Sequence[str], known: Collection[str]) -> list[str]:
     """Return the texts that are not known yet, without duplicates."""
     before = set(known)
-    return [text for text in dict.fromkeys(said) if text not in before]
+    return [text for text in dict.fromkeys(texts) if text not in before]
 
 
-def _join_first(said: Mapping[str, Sequence[str]]) -> str:
+def _join_first(texts: Mapping[str, Sequence[str]]) -> str:
     """Return the texts of the first file, joined."""
-    return ", ".join(next(iter(said.values()), [])[:MAX_NAMED])
+    return ", ".join(next(iter(texts.values()), [])[:MAX_NAMED])
 
 
 def _find_inner_links(before: Survey, now: Survey, workspace: str) -> list[str]:
@@ -83,15 +86,3 @@ def _find_inner_links(before: Survey, now: Survey, workspace: str) -> list[str]:
         and not is_below(path, environments)
         and is_in_workspace(resolve_links(path, now.links), workspace)
     ]
-
-
-def _find_packages_over_modules(before: Survey, now: Survey) -> list[str]:
-    """Return new packages (`a/__init__.py`) beside a module of their name (`a.py`), also one that is gone now."""
-    modules = {*before.modules, *now.modules}
-    new = (path for path in _find_new(now.modules, before.modules) if posixpath.basename(path) == "__init__.py")
-    return [path for path in new if f"{posixpath.dirname(path)}.py" in modules]
-
-
-def _is_hook(path: str, repositories: Collection[str]) -> bool:
-    """Return whether a program is a hook of one of the repositories, and no sample."""
-    return posixpath.dirname(posixpath.dirname(path)) in repositories and not path.endswith(".sample")

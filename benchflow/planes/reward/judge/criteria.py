@@ -131,7 +131,7 @@ class _Asker:
 
     async def _ask(self, name: str, criteria: Sequence[Criterion], wanted: Sequence[str]) -> JudgeAnswer:
         context = self.material.context.strip()
-        told = f"What to know for judging:\n{context}\n\n" if context else ""
+        preface = f"What to know for judging:\n{context}\n\n" if context else ""
         several = len(criteria) > 1
         prompt = await asyncio.to_thread(
             make_prompt,
@@ -139,7 +139,7 @@ class _Asker:
             instruction=self.material.instruction,
             documents=self.material.documents,
             wanted=wanted,
-            ask=f"{told}Judge the agent's work by {'these criteria' if several else 'this criterion'}.",
+            ask=f"{preface}Judge the agent's work by {'these criteria' if several else 'this criterion'}.",
         )
         question = JudgeQuestion(
             id=f"{self.source}.{name}",
@@ -170,14 +170,14 @@ def _make_scale(criterion: Criterion, *, tell_files: bool) -> JudgeScale:
         criterion: Criterion.
         tell_files: Whether the description names the documents by which it is judged.
     """
-    told = criterion.description.strip()
+    description = criterion.description.strip()
     if tell_files and criterion.files:
-        told += f" (By these documents alone: {', '.join(criterion.files)}.)"
+        description += f" (By these documents alone: {', '.join(criterion.files)}.)"
     if criterion.type == "likert":
-        return JudgeScale(id=criterion.id, description=told, low=1, high=criterion.points, is_whole=True)
+        return JudgeScale(id=criterion.id, description=description, low=1, high=criterion.points, is_whole=True)
     if criterion.type == "numeric":
-        return JudgeScale(id=criterion.id, description=told, low=criterion.min, high=criterion.max)
-    return JudgeScale(id=criterion.id, description=f"{told} (1 if that is so, 0 if not.)")
+        return JudgeScale(id=criterion.id, description=description, low=criterion.min, high=criterion.max)
+    return JudgeScale(id=criterion.id, description=f"{description} (1 if that is so, 0 if not.)")
 
 
 def normalise_score(criterion: Criterion, score: float) -> float:

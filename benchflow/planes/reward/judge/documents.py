@@ -102,8 +102,8 @@ def format_document(document: JudgedDocument, limit: int = MAX_DOCUMENT) -> str:
     """Return the text of a document to show a judge.
 
     Args:
-        document: Document. Of a binary file only the size is told, of an unreadable one the reason.
-        limit: Characters, beyond which the middle is left out and a note tells so.
+        document: Document. For a binary file only its size is returned, for an unreadable one the reason.
+        limit: Maximum number of characters; the middle of a longer text is replaced by a note.
     """
     if isinstance(document.source, str):
         text = document.source
@@ -139,7 +139,7 @@ def _is_binary(head: bytes) -> bool:
 
 
 def _join_ends(head: str, tail: str, size: int, unit: str) -> str:
-    """Return the two ends of a text, with a note in place of its middle."""
+    """Return the head and tail of a text, joined by a note about the omitted middle."""
     return f"{head}\n[… of {size} {unit}, the middle is left out here …]\n{tail}"
 
 
@@ -168,7 +168,7 @@ def make_prompt(
         ask: Question, in the words of the task's author.
         wanted: Patterns that select documents; empty for all. The prompt notes each pattern without a match.
     """
-    texts = [("what the agent was asked", _short(instruction, MAX_DOCUMENT))] if instruction else []
+    texts = [("what the agent was asked", format_document(JudgedDocument("", instruction)))] if instruction else []
     left, chosen = MAX_SHOWN, select_documents(documents, wanted)
     unshown = 0
     for document in chosen:
@@ -193,7 +193,3 @@ def make_prompt(
 def _replace_surrogates(text: str) -> str:
     """Return a text without lone surrogates, of file names or JSON, which can't be sent."""
     return text.encode("utf-8", "replace").decode()
-
-
-def _short(text: str, limit: int) -> str:
-    return format_document(JudgedDocument("", text), limit)

@@ -33,7 +33,7 @@ _ERROR_LENGTH = 2000
 
 
 class _CallLimit:
-    """Limit of concurrent calls that all judges of one event loop share."""
+    """Limit of concurrent calls, shared by all judges of one event loop."""
 
     def __init__(self) -> None:
         self._under_way = 0
@@ -217,14 +217,14 @@ class _Asking:
             start = time.monotonic()
             try:
                 async with awake_timeout(limit):
-                    said = await endpoint.request(conversation, limit)
-                self.answers.append(said)
-                record |= {"text": said.text, "calls": [list(call) for call in said.calls]}
-                record |= {"input_tokens": said.input_tokens, "output_tokens": said.output_tokens}
-                return read_verdicts(said.calls, said.text, question.scales)
+                    response = await endpoint.request(conversation, limit)
+                self.answers.append(response)
+                record |= {"text": response.text, "calls": [list(call) for call in response.calls]}
+                record |= {"input_tokens": response.input_tokens, "output_tokens": response.output_tokens}
+                return read_verdicts(response.calls, response.text, question.scales)
             except NotAVerdictError as error:
-                objection = f"{'The answer was cut off. ' if said.is_cut else ''}This is not an answer: {error}."
-                conversation.object_to(said, f"{objection} Answer the question again, completely.")
+                objection = f"{'The answer was cut off. ' if response.is_cut else ''}This is not an answer: {error}."
+                conversation.object_to(response, f"{objection} Answer the question again, completely.")
                 record["error"] = objection
                 raise AttemptFailedError(objection, again=True, wait=0) from error
             except TimeoutError as error:
@@ -248,14 +248,14 @@ class _Asking:
 
     def _make_answer(self, verdicts: dict[str, Verdict]) -> JudgeAnswer:
         """Return the answer, with the calls, tokens and cost of all attempts."""
-        costs = [said.cost_usd for said in self.answers]
+        costs = [response.cost_usd for response in self.answers]
         answer = JudgeAnswer(
             verdicts=verdicts,
             model=str(self.model),
             transcript="",
             calls=len(self.attempts),
-            input_tokens=sum(said.input_tokens for said in self.answers),
-            output_tokens=sum(said.output_tokens for said in self.answers),
+            input_tokens=sum(response.input_tokens for response in self.answers),
+            output_tokens=sum(response.output_tokens for response in self.answers),
             cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
         )
         # Redacted, so that it equals the one that will be read from its transcript.

@@ -83,7 +83,7 @@ def describe_scale(scale: JudgeScale) -> str:
 
 
 def format_task(scales: Sequence[JudgeScale]) -> str:
-    """Return the end of each prompt: the criteria to judge, and the format of the answer."""
+    """Return the last part of a prompt: the criteria to judge, and the format of the answer."""
     if len(scales) == 1:
         shape = '{"reasoning": "…", "score": number}'
         return (
@@ -126,14 +126,14 @@ def read_verdicts(
     Raises:
         NotAVerdictError: The answer is invalid or incomplete.
     """
-    told = [arguments for name, arguments in calls if name == TOOL]
-    documents = [_parse_json(each) if isinstance(each, str) else dict(each) for each in told] or [_find_json(text)]
+    answers = [arguments for name, arguments in calls if name == TOOL]
+    documents = [_parse_json(each) if isinstance(each, str) else dict(each) for each in answers] or [_find_json(text)]
     known = {scale.id: scale for scale in scales}
     found: dict[str, Verdict] = {}
-    for name, said in (pair for document in documents for pair in _list_pairs(document, scales)):
+    for name, row in (pair for document in documents for pair in _list_pairs(document, scales)):
         if name not in known:
             raise NotAVerdictError(f"there is nothing called {name!r} to judge")
-        verdict = _read_verdict(said, known[name])
+        verdict = _read_verdict(row, known[name])
         if found.get(name, verdict) != verdict:
             raise NotAVerdictError(f"there are two verdicts on {name!r}")
         found[name] = verdict
@@ -175,10 +175,10 @@ def _list_pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[s
     if isinstance(document, dict) and isinstance(document.get("verdicts"), list | dict):
         document = document["verdicts"]
     if isinstance(document, list):
-        for said in document:
-            if not isinstance(said, dict):
-                raise NotAVerdictError(f"{_quote(said)} is not a verdict")
-            yield (str(said.get("id", scales[0].id if len(scales) == 1 else "")), said)
+        for row in document:
+            if not isinstance(row, dict):
+                raise NotAVerdictError(f"{_quote(row)} is not a verdict")
+            yield (str(row.get("id", scales[0].id if len(scales) == 1 else "")), row)
     elif not isinstance(document, dict):
         raise NotAVerdictError(f"{_quote(document)} is not an object")
     elif any(key in document for key in _SCORES) and (len(scales) == 1 or "id" in document):
@@ -187,14 +187,14 @@ def _list_pairs(document: Any, scales: Sequence[JudgeScale]) -> Iterator[tuple[s
         yield from document.items()
 
 
-def _read_verdict(said: Any, scale: JudgeScale) -> Verdict:
+def _read_verdict(row: Any, scale: JudgeScale) -> Verdict:
     """Return the verdict of a parsed object. Raise `NotAVerdictError` if it has no valid score."""
-    if not isinstance(said, dict):
-        raise NotAVerdictError(f"{_quote(said)} is not a verdict on {scale.id!r}")
-    value = next((said[key] for key in _SCORES if said.get(key) is not None), None)
+    if not isinstance(row, dict):
+        raise NotAVerdictError(f"{_quote(row)} is not a verdict on {scale.id!r}")
+    value = next((row[key] for key in _SCORES if row.get(key) is not None), None)
     if value is None:
         raise NotAVerdictError(f"there is no score for {scale.id!r}")
-    reasoning = next((said[key] for key in _REASONS if isinstance(said.get(key), str)), "")
+    reasoning = next((row[key] for key in _REASONS if isinstance(row.get(key), str)), "")
     return Verdict(score=_read_score(value, scale), reasoning=reasoning.strip())
 
 

@@ -148,14 +148,14 @@ async def capture_memory(
     script, program = _SCRIPT, _LIST
     for name, value in limits.items():
         script, program = script.replace(name, str(value)), program.replace(name, str(value))
-    said = await sandbox.control(script, program, *places, timeout=TIMEOUT)
-    if said.return_code != 0 or said.truncated:
-        why = f"it took more than {TIMEOUT:g} s" if said.timed_out else said.stderr.strip() or "the answer is cut"
+    result = await sandbox.control(script, program, *places, timeout=TIMEOUT)
+    if result.return_code != 0 or result.truncated:
+        why = f"it took more than {TIMEOUT:g} s" if result.timed_out else result.stderr.strip() or "the answer is cut"
         raise VerifierError(
             f"the agent's memory cannot be captured: {why}",
             remedy="name narrower directories, and an image with a POSIX shell, find and sha256sum",
         )
-    listing, texts = _decode_answer(said.stdout)
+    listing, texts = _decode_answer(result.stdout)
     return _Reading(listing, texts, clean).make_capture(home, workspace, places)
 
 
@@ -233,23 +233,27 @@ class _Reading:
         items = iter(self.listing.split(b"\0")[:-1])
         files: dict[str, MemoryFile] = {}
         cuts = [] if is_complete else [f"of a list of files of more than {LIST_LIMIT} bytes, the rest is left out"]
-        there: set[bytes] = set()
+        existing: set[bytes] = set()
         try:
-            there.update(next(items) for _ in range(int(next(items, b"0"))))
+            existing.update(next(items) for _ in range(int(next(items, b"0"))))
             self._read_batches(items, files)
         except StopIteration:
             if is_complete:
                 raise VerifierError("the agent's memory cannot be captured: the answer ends early") from None
-        untold = sum(file.text is None and file.link is None and file.size <= TEXT_LIMIT for file in files.values())
+        without_text = sum(
+            file.text is None and file.link is None and file.size <= TEXT_LIMIT for file in files.values()
+        )
         if len(self.texts) > TEXTS_LIMIT:
-            cuts.append(f"of small files, {untold} have no text here: together they have more than {TEXTS_LIMIT} bytes")
+            cuts.append(
+                f"of small files, {without_text} have no text here: together they have more than {TEXTS_LIMIT} bytes"
+            )
         if huge := sum(file.size > HASH_LIMIT for file in files.values()):
             cuts.append(f"of {huge} large files, only the first {HASH_LIMIT} bytes are hashed")
         return MemoryCapture(
             home=home,
             workspace=workspace,
             directories=places,
-            missing=tuple(place for place in places if place.encode() not in there),
+            missing=tuple(place for place in places if place.encode() not in existing),
             files=dict(sorted(files.items())),
             is_complete=is_complete,
             cuts=tuple(cuts),
@@ -270,10 +274,10 @@ class _Reading:
             sizes, lines = next(items).split(), next(items)
             sums: Sequence[bytes | None]
             sums = [line[:64] for line in lines.splitlines()] if kind == b"huge" else _read_hashes(names, lines)
-            for name, size, told in zip(names, sizes, sums, strict=False):
-                if told is None or not size.isdigit():
+            for name, size, digest_line in zip(names, sizes, sums, strict=False):
+                if digest_line is None or not size.isdigit():
                     continue  # It was removed before it could be read.
-                length, digest, text = int(size), told.decode(), None
+                length, digest, text = int(size), digest_line.decode(), None
                 if kind == b"small":
                     text = self._read_text(at, length, digest)
                     at += length

@@ -77,8 +77,8 @@ class MemoryFiles:
         for kind, claim, holds, meta in self._check_claims(before, after, diff_memory(before, after)):
             verdicts.setdefault(kind, {})[claim] = holds
             evidence.append({"claim": kind, "of": claim, "holds": holds} | meta)
-        items = {kind: _compute_share(told.values()) for kind, told in verdicts.items()}
-        value = _compute_share([holds for told in verdicts.values() for holds in told.values()])
+        items = {kind: _compute_share(claims.values()) for kind, claims in verdicts.items()}
+        value = _compute_share([holds for claims in verdicts.values() for holds in claims.values()])
         event = RewardEvent(
             space="memory", value=value, source="memory-files", ts=datetime.now(UTC), meta={"claims": evidence}
         )

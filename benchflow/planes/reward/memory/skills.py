@@ -110,9 +110,9 @@ class Skills:
         warnings: list[str] = []
         if self.expected is not None:
             used = _find_used(node, seen)
-            told = _score_agreement(set(self.expected), used, seen)
-            items |= told
-            parts.append(told["f1"])
+            scores = _score_agreement(set(self.expected), used, seen)
+            items |= scores
+            parts.append(scores["f1"])
             meta["used"] = {name: seqs[:_SHOWN] for name, seqs in used.items()}
             warnings = [
                 f"the expected skill {name!r} is in none of the captured directories"
@@ -239,11 +239,11 @@ def _find_invoked(call: ToolCall, seen: _Seen) -> Iterator[str]:
     for tool, given in call.tools:
         if not _SKILL_TOOL.match(tool.tool or tool.name):
             continue
-        said = next((given[key] for key in _NAMING if isinstance(given.get(key), str) and given[key]), None)
-        if said is not None:
+        name = next((given[key] for key in _NAMING if isinstance(given.get(key), str) and given[key]), None)
+        if name is not None:
             # A skill of a package is named `package:skill`, and one that is called as a command `/skill`.
-            plain = said.strip().removeprefix("/").split()[0].rpartition(":")[2] if said.strip() else said
-            known = seen.find_named(said) or seen.find_named(plain)
+            plain = name.strip().removeprefix("/").split()[0].rpartition(":")[2] if name.strip() else name
+            known = seen.find_named(name) or seen.find_named(plain)
             yield known[0].name if known else plain
 
 
@@ -252,11 +252,11 @@ def _score_agreement(expected: set[str], used: Collection[str], seen: _Seen) -> 
     names = {one: {one}.union(*(skill.names for skill in seen.find_named(one))) for one in {*expected, *used}}
     hits = [one for one in expected if any(names[one] & names[other] for other in used)]
     wanted = [one for one in used if any(names[one] & names[other] for other in expected)]
-    told = {"recall": len(hits) / len(expected)} if expected else {}
-    told |= {"precision": len(wanted) / len(used)} if used else {}
-    if not told:
+    scores = {"recall": len(hits) / len(expected)} if expected else {}
+    scores |= {"precision": len(wanted) / len(used)} if used else {}
+    if not scores:
         return {"f1": 1.0}
-    return told | {"f1": 2 * told["recall"] * told["precision"] / sum(told.values()) if hits else 0.0}
+    return scores | {"f1": 2 * scores["recall"] * scores["precision"] / sum(scores.values()) if hits else 0.0}
 
 
 # --- change --------------------------------------------------------------------------------------------

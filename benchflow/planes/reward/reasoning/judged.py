@@ -79,13 +79,13 @@ class ReasoningJudge:
             raise RewardFuncError(
                 "there is no model to judge", remedy="name one with --judge-model openai/… or anthropic/…"
             )
-        told = [story for story in stories if story.reasons]
-        if not told:
+        reasoned = [story for story in stories if story.reasons]
+        if not reasoned:
             raise RewardFuncError(
                 "there is nothing to judge: the agent stated no plan and no reasons",
                 remedy="leave reasoning-judge out for agents that tell neither",
             )
-        alone = told if self.per_step and len(stories) > 1 else []
+        alone = reasoned if self.per_step and len(stories) > 1 else []
         asked = [self._ask(judge, node, stories, "whole", _WHOLE)]
         asked += [self._ask(judge, node, [story], _format_step_name(story), _STEP) for story in alone]
         # All are awaited, so that a retry finds the answers to the other questions recorded.
@@ -98,7 +98,7 @@ class ReasoningJudge:
         whole, *each = [answer for answer in answers if isinstance(answer, JudgeAnswer)]
         # An only step is the whole, and is not asked about twice.
         if self.per_step and len(stories) == 1:
-            alone, each = told, [whole]
+            alone, each = reasoned, [whole]
         return self._make_result(node, whole, list(zip(alone, each, strict=True)))
 
     async def _ask(

@@ -80,7 +80,7 @@ class StepStory:
         return any(entry.is_statement and (first is None or entry.seq < first) for entry in self.entries)
 
     def format_text(self, limit: int = MAX_STEP) -> str:
-        """Return the step as text for a judge, of about `limit` characters; a note tells what is left out."""
+        """Return the step as text for a judge, of at most about `limit` characters; a note replaces omitted text."""
         parts = [_format_entry(entry) for entry in self.entries]
         return cut("\n\n".join(part for part in parts if part), min(limit, MAX_STEP))
 
@@ -90,8 +90,8 @@ def read_stories(node: RolloutNode) -> list[StepStory]:
     calls = {call.seq: call for call in list_calls(node)}
     outcomes = read_outcomes(node.trajectory)
     places = iter(range(len(node.trajectory)))
-    told = [StepStory(one, tuple(_read_entries(one, calls, outcomes, places))) for one in node.path]
-    return [story for story in told if story.is_active]
+    stories = [StepStory(one, tuple(_read_entries(one, calls, outcomes, places))) for one in node.path]
+    return [story for story in stories if story.is_active]
 
 
 def _read_entries(
@@ -117,7 +117,8 @@ def _read_entries(
             else:
                 found.append(StoryEntry(_SAID[kind], seq, str(event.get("text", ""))))
         elif kind == "plan":
-            found.append(StoryEntry("plan", seq, "\n".join(_plan_lines(event.get("entries")))))
+            lines = [f"- [{status}] {content}" for content, status in read_plan(event)]
+            found.append(StoryEntry("plan", seq, "\n".join(lines)))
         elif kind in ("tool_call", "tool_call_update") and seq in calls:
             call = calls[seq]
             as_text = json.dumps(call.input, default=str, ensure_ascii=False)
@@ -136,10 +137,6 @@ def read_plan(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield str(entry.get("content", "")), str(entry.get("status", ""))
 
 
-def _plan_lines(entries: Any) -> Iterator[str]:
-    return (f"- [{status}] {content}" for content, status in read_plan({"entries": entries}))
-
-
 _LABELS: Mapping[Kind, str] = {"plan": "PLAN", "thought": "THOUGHT", "message": "SAID", "prompt": "WAS ASKED"}
 
 
@@ -149,12 +146,12 @@ def _format_entry(entry: StoryEntry) -> str:
             f"[{entry.seq}] {_LABELS.get(entry.kind, '')}:\n{cut(entry.text, MAX_TEXT)}" if entry.text.strip() else ""
         )
     call, outcome = entry.call, entry.outcome or Outcome()
-    told = f"[{entry.seq}] ACTION {cut(call.name, 200)}: {cut(entry.text, MAX_INPUT)}"
+    text = f"[{entry.seq}] ACTION {cut(call.name, 200)}: {cut(entry.text, MAX_INPUT)}"
     if call.title and call.title not in entry.text:
-        told += f"\n{cut(call.title, 300)}"
+        text += f"\n{cut(call.title, 300)}"
     code = "" if outcome.exit_code is None else f", exit status {outcome.exit_code}"
-    told += f"\nCAME TO {outcome.status or 'nothing that is told'}{code}"
-    return f"{told}:\n{cut(outcome.text, MAX_OUTPUT)}" if outcome.text.strip() else told
+    text += f"\nCAME TO {outcome.status or 'nothing that is told'}{code}"
+    return f"{text}:\n{cut(outcome.text, MAX_OUTPUT)}" if outcome.text.strip() else text
 
 
 def cut(text: str, limit: int) -> str:

@@ -36,15 +36,15 @@ class Outcome:
 def read_outcomes(events: tuple[Mapping[str, Any], ...]) -> dict[int, Outcome]:
     """Return the outcomes of the tool calls in the lines of a trajectory, by the `seq` of each call's first line."""
     found: dict[int, Outcome] = {}
-    begun: dict[str, int] = {}
+    seqs: dict[str, int] = {}
     for place, event in enumerate(events):
         if event.get("type") not in ("tool_call", "tool_call_update"):
             continue
         call, seq = str(event.get("tool_call_id")), event.get("seq")
-        if event["type"] == "tool_call" or call not in begun:
-            begun[call] = seq if isinstance(seq, int) else place
-            found[begun[call]] = Outcome()
-        _merge_line(found[begun[call]], event)
+        if event["type"] == "tool_call" or call not in seqs:
+            seqs[call] = seq if isinstance(seq, int) else place
+            found[seqs[call]] = Outcome()
+        _merge_line(found[seqs[call]], event)
     return found
 
 
@@ -94,8 +94,8 @@ def _find_code(table: Any) -> int | None:
     """Return the exit status in a table; None if there is none."""
     if not isinstance(table, dict):
         return None
-    told = (table.get(key) for key in _CODES)
-    found = next((code for code in told if isinstance(code, int) and not isinstance(code, bool)), None)
+    codes = (table.get(key) for key in _CODES)
+    found = next((code for code in codes if isinstance(code, int) and not isinstance(code, bool)), None)
     return found if found is not None else _find_code(table.get("metadata"))
 
 

@@ -115,7 +115,7 @@ def _make_step_events(stories: Sequence[StepStory]) -> list[RewardEvent]:
 
 def _check_finished_plan(node: RolloutNode, stories: Sequence[StepStory]) -> Check | None:
     """Check completed plan entries, where each is first marked as completed; return None if there are none."""
-    begun = sorted(action.seq for story in stories for action in story.actions)
+    actions = sorted(action.seq for story in stories for action in story.actions)
     finished: dict[str, int] = {}
     for place, event in enumerate(node.trajectory):
         if event.get("type") == "plan":
@@ -125,6 +125,6 @@ def _check_finished_plan(node: RolloutNode, stories: Sequence[StepStory]) -> Che
                     finished.setdefault(content, seq)
     if not finished:
         return None
-    early = {content[:_MAX_TEXT]: seq for content, seq in finished.items() if not begun or seq < begun[0]}
+    early = {content[:_MAX_TEXT]: seq for content, seq in finished.items() if not actions or seq < actions[0]}
     shown = dict(list(early.items())[:_SHOWN])
     return Check(1 - len(early) / len(finished), {"completed": len(finished), "without_action": shown})
