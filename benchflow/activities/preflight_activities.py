@@ -13,8 +13,8 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.preflight import ModelProblem, Preflight, PreflightInput
 from benchflow.gateway.endpoint_errors import endpoint_error
 from benchflow.gateway.model_probe import probe
-from benchflow.planes.agent.agent_settings import credential_names, endpoint_of
-from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.agent_settings import choose_credentials, find_endpoint
+from benchflow.planes.agent.registry import find_record
 from benchflow.secrets import Secrets
 
 REMEDY = "check that the endpoint runs, and --base-url"
@@ -43,13 +43,13 @@ class PreflightActivities:
 
     async def _check(self, job_id: str, agent: AgentSpec) -> ModelProblem | None:
         """Request one token from an agent's model. Return the problem; None if there is none, or no model."""
-        endpoint, model = endpoint_of(record_for(agent), agent.model, agent.base_url)
+        endpoint, model = find_endpoint(find_record(agent), agent.model, agent.base_url)
         if endpoint is None or model is None:
             return None
         paths, base_url = self._context.paths, agent.base_url or endpoint.upstream
         problem = await probe(paths, job_id, endpoint.api, base_url, agent.credentials, model)
         if problem is None:
             return None
-        error = endpoint_error(problem, base_url, credential_names(endpoint, agent.credentials), remedy=REMEDY)
+        error = endpoint_error(problem, base_url, choose_credentials(endpoint, agent.credentials), remedy=REMEDY)
         error.message = Secrets.of_job(paths, job_id).redactor(agent.credentials)(error.message)
         return ModelProblem(agent=agent.label, failure=failure_of(error, "plan"), is_refusal=problem.is_refusal)

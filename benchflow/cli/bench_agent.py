@@ -25,9 +25,9 @@ def list_(as_json: Json = False) -> None:
     """The agents that a task can be given to."""
     from benchflow.cli.screen import console, print_json, table
     from benchflow.cli.terminal import Text
-    from benchflow.planes.agent.registry import all_agents
+    from benchflow.planes.agent.registry import load_agents
 
-    agents = all_agents().values()
+    agents = load_agents().values()
     if as_json:
         return print_json({"agents": [record.model_dump(mode="json") for record in agents]})
     rows = table(("agent", {"no_wrap": True}), "aliases", "version", "protocol", "model by", "rung", "what it is")

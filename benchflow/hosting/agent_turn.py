@@ -28,9 +28,9 @@ from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_agent import HostedAgent
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.replays import TAKEN_AGAIN
-from benchflow.planes.agent import attributed
-from benchflow.planes.agent.question_answers import answering
-from benchflow.planes.agent.turn_limits import PATIENCE
+from benchflow.planes.agent import attribute_errors
+from benchflow.planes.agent.question_answers import make_answerer
+from benchflow.planes.agent.turn_limits import DEFAULT_TIMEOUTS
 from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.journal import NodeWriter
@@ -196,9 +196,9 @@ class SessionTurn:
             if writer.is_full:
                 raise AgentOutputError("the agent said more than a trajectory holds")
 
-        session.on_ask_user(answering(self._rollout.spec.run.permissions, self._work.answers))
+        session.on_ask_user(make_answerer(self._rollout.spec.run.permissions, self._work.answers))
         turn = TurnRequest(step.index, self._prompt, limits, take, writer.skip)
-        with attributed(self._rollout.record):
+        with attribute_errors(self._rollout.record):
             return await (session.nudge(turn) if self._work.goes_on else session.prompt(turn))
 
     async def _result(self, stop: StopReason, writer: NodeWriter) -> TurnResult:
@@ -248,7 +248,7 @@ class SessionTurn:
                 writer.add([{"type": "user_message", "text": self._prompt}])
                 # Reading the rest of a flooded journal would take minutes.
                 with suppress(TimeoutError):
-                    async with awake_timeout(PATIENCE.cancel + 2.0):
+                    async with awake_timeout(DEFAULT_TIMEOUTS.cancel + 2.0):
                         await self._prompted(writer)
             finally:
                 await session.close()

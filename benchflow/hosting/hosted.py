@@ -28,7 +28,7 @@ from benchflow.hosting.sandbox_readiness import check_health
 from benchflow.hosting.worker_host import Host, TaskFiles
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.agent.notes import SessionFiles
-from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.registry import find_record
 from benchflow.planes.environment.exports import Outfit, WorldContext, open_environment
 from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Redactor, Secrets, agent_references, references
@@ -114,7 +114,7 @@ class Hosted:
     @cached_property
     def record(self) -> AgentRecord:
         """Registry record of the agent."""
-        return record_for(self.spec.agent)
+        return find_record(self.spec.agent)
 
     @property
     def has_agent(self) -> bool:
@@ -267,7 +267,7 @@ class Hosted:
     @property
     def session_files(self) -> SessionFiles:
         """Paths of the files of the sandbox's agent sessions: journals and notes."""
-        return SessionFiles.below(self.sessions)
+        return SessionFiles.from_directory(self.sessions)
 
     def has_mark(self, name: str) -> bool:
         """Return whether `mark` has marked the sandbox with this name, in any process."""

@@ -19,7 +19,7 @@ from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.model import RELAY_KEY, access_of, gateway_mount, run_relay
 from benchflow.hosting.out_of_memory import explaining_agent_errors, explaining_losses, session_note
 from benchflow.hosting.verifier_files import remove_verifiers
-from benchflow.planes.agent import agent_in, attributed
+from benchflow.planes.agent import attribute_errors, create_agent
 from benchflow.planes.agent.account import prepare_account
 from benchflow.secrets import Secrets
 
@@ -44,7 +44,7 @@ async def prepare_for_agent(rollout: Hosted, wanted: SandboxSpec, log: Path) -> 
     if not rollout.has_agent:
         return wanted
     agent = HostedAgent(rollout).placed(wanted.name)
-    with attributed(rollout.record):
+    with attribute_errors(rollout.record):
         wanted = await agent.prepare(wanted, log)
     if rollout.record.runs_inside and agent.place.access == "gateway":
         mounts = (*wanted.mounts, gateway_mount(rollout.host.paths))
@@ -85,7 +85,7 @@ class HostedAgent:
         """
         rollout, spec = self._rollout, self._rollout.spec
         secrets = rollout.secrets
-        return agent_in(
+        return create_agent(
             AgentPlace(
                 record=rollout.record,
                 provider=rollout.provider,
@@ -152,7 +152,7 @@ class HostedAgent:
         if self.access == "gateway":
             await rollout.model.open()
         # Before the baseline: the relay belongs to all sessions, and is not ended with this one.
-        with attributed(record):
+        with attribute_errors(record):
             await agent.set_up()
         # Only once: when a later attempt comes here, processes of the agent may run, which are no part of the world.
         if not rollout.has_mark(_BASELINE_MARKED):
@@ -166,7 +166,7 @@ class HostedAgent:
             explaining_losses(sandbox),
             explaining_agent_errors(rollout, session_note(rollout, wanted.session)),
         ):
-            with attributed(record):
+            with attribute_errors(record):
                 connected = await self._restore_or_open(agent, wanted)
         if connected.session is None:
             return connected
@@ -231,7 +231,7 @@ class HostedAgent:
 
     async def session(self, held: AgentSession) -> Session:
         """Return a handle of a session that `connect` has opened, in this process or another one."""
-        with attributed(self._rollout.record):
+        with attribute_errors(self._rollout.record):
             return await self._attached(held.user).session(held)
 
     def rung(self, held: AgentSession) -> Rung:
@@ -248,7 +248,7 @@ class HostedAgent:
         if (model := self._rollout.gateway_model(held)) is not None:
             await model.hold()
         if kill:
-            with attributed(self._rollout.record):
+            with attribute_errors(self._rollout.record):
                 await self._attached(held.user).end(held)
 
 

@@ -28,7 +28,7 @@ from benchflow.hosting.session_files import keep_journals
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.hosting.worker_host import Host
 from benchflow.paths import RolloutPaths
-from benchflow.planes.agent import attributed
+from benchflow.planes.agent import attribute_errors
 from benchflow.results.undoing import (
     mark_undone_calls,
     put_ended_aside,
@@ -177,7 +177,7 @@ async def _session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | Non
     agent = HostedAgent(rollout)
     session = await agent.session(held)
     try:
-        with attributed(rollout.record):
+        with attribute_errors(rollout.record):
             # Redacted, because it is stored in the workflow's history.
             captured = rollout.redact.within(await session.capture())
     finally:

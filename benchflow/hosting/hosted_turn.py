@@ -32,7 +32,7 @@ from benchflow.hosting.replays import compared
 from benchflow.hosting.sandbox_readiness import check_health, run_step_setup
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
-from benchflow.planes.agent.bounds import outgrown
+from benchflow.planes.agent.bounds import watch_shared_size
 from benchflow.planes.reward.hardening import read_baseline, take_baseline
 from benchflow.planes.reward.inputs import find_config
 from benchflow.planes.sandbox.cancellation import run_to_completion
@@ -122,7 +122,7 @@ class HostedTurn:
         if world is not None:
             watches.append(asyncio.ensure_future(watch_world(world)))
         if self._work.session is not None:
-            watches.append(asyncio.ensure_future(outgrown(rollout.session_files.shared)))
+            watches.append(asyncio.ensure_future(watch_shared_size(rollout.session_files.shared)))
         try:
             await asyncio.wait([turn, *watches], return_when=asyncio.FIRST_COMPLETED)
             for watch in watches:

@@ -40,7 +40,7 @@ from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
 from benchflow.host_files import storage_errors
 from benchflow.hosting.parent_calls import ParentCalls
 from benchflow.paths import RolloutPaths, StatePaths
-from benchflow.planes.agent.agent_settings import credential_names, endpoint_of
+from benchflow.planes.agent.agent_settings import choose_credentials, find_endpoint
 from benchflow.planes.agent.notes import Notes
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -146,7 +146,7 @@ class RolloutModel:
 
     @cached_property
     def _endpoint(self) -> AgentEndpoint:
-        endpoint, _ = endpoint_of(self._record, self._spec.agent.model, self._spec.agent.base_url)
+        endpoint, _ = find_endpoint(self._record, self._spec.agent.model, self._spec.agent.base_url)
         assert endpoint is not None  # an agent without one has no access by the gateway
         return endpoint
 
@@ -164,7 +164,7 @@ class RolloutModel:
         """API key that the agent is given: a token of the gateway. It is made and noted at first use."""
         from benchflow.gateway.gateway_client import make_token
 
-        return str(self._notes.note(_TOKEN, {"token": make_token()})["token"])
+        return str(self._notes.write_once(_TOKEN, {"token": make_token()})["token"])
 
     def _client(self) -> GatewayClient:
         from benchflow.gateway.gateway_client import GatewayClient
@@ -187,7 +187,7 @@ class RolloutModel:
 
     async def _register(self) -> None:
         spec, endpoint = self._spec, self._endpoint
-        _, spelled = endpoint_of(self._record, spec.agent.model, spec.agent.base_url)
+        _, spelled = find_endpoint(self._record, spec.agent.model, spec.agent.base_url)
         await self._client().register(
             Registration(
                 id=spec.id,
@@ -241,7 +241,7 @@ class RolloutModel:
             # The gateway could not read its file of the registration: register again.
             await self._register()
             status = await self._attribute(step)
-        noted = self._notes.note(f"usage-{step.index}", status.usage.model_dump(mode="json"))
+        noted = self._notes.write_once(f"usage-{step.index}", status.usage.model_dump(mode="json"))
         return UsageTotals.model_validate(noted), self._calls_since(f"calls-{step.index}")
 
     async def _attribute(self, step: Step) -> GatewayStatus:
@@ -315,7 +315,7 @@ class RolloutModel:
         record = self._results.model_calls
         with storage_errors(record):
             size = record.stat().st_size if record.exists() else 0
-        return TurnCalls(record, self._notes.note(name, {"offset": size})["offset"])
+        return TurnCalls(record, self._notes.write_once(name, {"offset": size})["offset"])
 
     async def endpoint_error(
         self, calls: TurnCalls, end: TurnEnd, silent: Mapping[str, float]
@@ -327,7 +327,7 @@ class RolloutModel:
             return None
         agent = self._spec.agent
         base_url = agent.base_url or self._endpoint.upstream
-        return endpoint_error(problem, base_url, credential_names(self._endpoint, agent.credentials))
+        return endpoint_error(problem, base_url, choose_credentials(self._endpoint, agent.credentials))
 
     async def end_turn(self, before: UsageTotals) -> tuple[bool, GatewayStatus, Usage]:
         """Wait at most `QUIET_SEC` for the turn's calls in flight, and return the turn's usage.
@@ -348,7 +348,7 @@ class RolloutModel:
 
         Returns None if `begin_turn` was never called for the step. After `QUIET_SEC` a call may still be in flight.
         """
-        noted = self._notes.noted(f"usage-{step.index}")
+        noted = self._notes.read(f"usage-{step.index}")
         if noted is None:
             return None
         client = self._client()

@@ -34,7 +34,7 @@ def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) 
         directory_trees.remove_tree(target)
         target.mkdir(parents=True)
         with ConfinedDirectory(target) as results:
-            warnings = copy_journals(SessionFiles.below(sessions), episode, results)
+            warnings = copy_journals(SessionFiles.from_directory(sessions), episode, results)
     redact.clean_below(target)
     return warnings
 
@@ -48,7 +48,7 @@ def remove_journals(sessions: Path, episode: str) -> None:
         sessions: Session directory of the sandbox.
         episode: Namespace of the rollout in the sandbox.
     """
-    files = SessionFiles.below(sessions)
+    files = SessionFiles.from_directory(sessions)
     with contextlib.suppress(FileNotFoundError, UnsafePathError), ConfinedDirectory(files.shared) as directory:
         for name in {entry.name.partition("/")[0] for entry in directory.entries()}:
             if name.startswith(episode) or not (files.notes / name).exists():

@@ -14,8 +14,8 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnsupportedFeatureError
-from benchflow.planes.agent.agent_settings import credentials_of, endpoint_of, settings_for
-from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.agent_settings import find_endpoint, list_credentials, make_settings
+from benchflow.planes.agent.registry import find_record
 from benchflow.secrets import is_literal
 
 PREFIX = "BENCHFLOW_AGENT_"
@@ -31,7 +31,7 @@ def for_all(config: JobConfig) -> list[AgentSpec]:
     """Return the agents of a configuration, with its `base_url`, `effort` and `agent_env` where they set none."""
     agents = []
     for agent in config.agents:
-        if record_for(agent).is_engine:
+        if find_record(agent).is_engine:
             agents.append(agent)
             continue
         common = {"base_url": agent.base_url or config.base_url, "effort": agent.effort or config.effort}
@@ -50,7 +50,7 @@ def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSp
     Raises:
         ConfigError: The agent cannot be given one of these settings.
     """
-    record = record_for(spec)
+    record = find_record(spec)
     if record.is_engine:
         for key in ("model", "base_url", "effort", "env"):
             if getattr(spec, key):
@@ -71,8 +71,8 @@ def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSp
 
 def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
     """Raise `ConfigError` for settings with which the agent could not start."""
-    settings_for(record, home="/", workspace="/", model=spec.model, base_url=spec.base_url, effort=spec.effort)
-    endpoint, _ = endpoint_of(record, spec.model, spec.base_url)
+    make_settings(record, home="/", workspace="/", model=spec.model, base_url=spec.base_url, effort=spec.effort)
+    endpoint, _ = find_endpoint(record, spec.model, spec.base_url)
     if spec.model is None and endpoint is not None and not _is_told_by_process(endpoint):
         raise ConfigError(
             f"agent {record.name!r} is told where to find its model together with the model",
@@ -134,7 +134,7 @@ def _login(
     if spec.credentials and not any(name.startswith("~/") for name in spec.credentials):
         # The job is planned again; the values are already stored with it under these names.
         return spec.credentials, {}
-    names = credentials_of(record, spec.model, spec.base_url)
+    names = list_credentials(record, spec.model, spec.base_url)
     keys = {name: env.pop(name) for name in names if name in env}
     for name, value in keys.items():
         # This replaces the key: the agent's process needs neither it nor any other credential.

@@ -15,7 +15,7 @@ from benchflow.errors import ConfigError, UnprovenStateError, UnsupportedFeature
 from benchflow.jobs.job_worlds import TaskWorld, image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.child import check_child
-from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.registry import find_record
 from benchflow.planes.environment.proofs import read_proofs, reason_unproven
 from benchflow.planes.environment.verifier_urls import urls_of_verifier
 
@@ -136,7 +136,7 @@ def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:
         agent: The prepared agent.
         mounted: Whether the sandbox mounts directories of this host, without which the gateway cannot be reached.
     """
-    record = record_for(agent)
+    record = find_record(agent)
     if record.is_engine:
         return RUNGS
     logs_in = any(name.startswith("~/") for name in agent.credentials)

@@ -15,7 +15,7 @@ from benchflow.contracts.preflight import Preflight, PreflightInput
 from benchflow.errors import ServerUnavailableError
 from benchflow.jobs.engine_connection import Engine
 from benchflow.jobs.job_plan import JobPlan
-from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.registry import find_record
 from benchflow.workflows.activity_options import SHARED_QUEUE
 
 TIMEOUT = timedelta(minutes=4)
@@ -40,7 +40,7 @@ async def check_models(engine: Engine, plan: JobPlan) -> list[str]:
         agent
         for agent in config.agents
         if agent.model is not None
-        and record_for(agent).takes_model
+        and find_record(agent).takes_model
         # An agent that logs in with files of its own has no key that a call could be made with.
         and not any(name.startswith("~/") for name in agent.credentials)
     ]

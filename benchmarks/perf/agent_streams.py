@@ -19,7 +19,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.agent_process import AgentProcess, run_mount
+from benchflow.planes.agent.acp.agent_process import AgentProcess, make_run_mount
 from benchflow.planes.agent.acp.agent_requests import Client
 from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.wire import Wire
@@ -69,7 +69,7 @@ class Stream:
 
         try:
             talk = self.session.prompt(request, "stream", prompt, sink, PATIENT, self.process.kill, skip=writer.skip)
-            await self.process.during(talk)
+            await self.process.await_work(talk)
         finally:
             writer.close()
         if self.lines - before != count:
@@ -97,7 +97,7 @@ async def _stream(
     provider: SandboxProvider, kind: str, runtime: Toolbox, stack: str, root: Path
 ) -> AsyncIterator[Stream]:
     name = f"perf-{uuid.uuid4().hex[:12]}"
-    files = SessionFiles.below(root / name)
+    files = SessionFiles.from_directory(root / name)
     wire = Wire(files)
     wire.make()
     spec = SandboxSpec(
@@ -105,7 +105,7 @@ async def _stream(
         image=ImageRef(reference=BARE if kind == "local" else IMAGE),
         labels={STACK_LABEL: stack},
         network_mode="no-network",
-        mounts=(run_mount(files), runtime.mount),
+        mounts=(make_run_mount(files), runtime.mount),
     )
     try:
         sandbox = await provider.start(spec, host_id="", queue="")

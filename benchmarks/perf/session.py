@@ -75,7 +75,7 @@ class Sessions:
             sampling = asyncio.create_task(_sample(seen))
             await stream.turn(self._sizes.journal_mb * 1_000_000 // LINE_BYTES, bytes=LINE_BYTES)
             sampling.cancel()
-            said = stream.wire.said / 1e6
+            said = stream.wire.output_size / 1e6
         seen.append(_rss())
         return {
             "start": round(seen[0], 1),

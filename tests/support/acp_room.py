@@ -22,7 +22,7 @@ from benchflow.contracts.agent import TurnLimits
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.agent_process import AgentProcess, run_mount
+from benchflow.planes.agent.acp.agent_process import AgentProcess, make_run_mount
 from benchflow.planes.agent.acp.agent_requests import Client
 from benchflow.planes.agent.acp.dialogue import AgentRequestHandler, Dialogue, EndedTurn
 from benchflow.planes.agent.acp.wire import Wire
@@ -66,8 +66,8 @@ class Room:
     def process(self) -> AgentProcess:
         return AgentProcess(self.sandbox, self.wire, KEY)
 
-    def session(self, host: AgentRequestHandler | None = None, patience: AgentTimeouts = WAITS) -> Dialogue:
-        return Dialogue(self.wire, host or Client(self.sandbox, user=USER, cwd=CWD), patience)
+    def session(self, host: AgentRequestHandler | None = None, timeouts: AgentTimeouts = WAITS) -> Dialogue:
+        return Dialogue(self.wire, host or Client(self.sandbox, user=USER, cwd=CWD), timeouts)
 
     async def start(self, *argv: str) -> None:
         account = await find_account(self.sandbox, USER)
@@ -112,16 +112,16 @@ class DemoSession:
     async def prompt(self, limits: TurnLimits = PATIENT, request: str = "prompt-0") -> EndedTurn:
         return await take_turn(self.session, request, self.id, self.lines.extend, limits, self.room.process)
 
-    async def begun(self, patience: AgentTimeouts = WAITS) -> DemoSession:
+    async def begun(self, timeouts: AgentTimeouts = WAITS) -> DemoSession:
         """Begin the first turn, and leave it when the agent has said something; the session as its heir has it.
 
-        So that an heir's limit, however short, does not cut off what comes before. patience: the heir's.
+        So that an heir's limit, however short, does not cut off what comes before. timeouts: the heir's.
         """
         turn = asyncio.create_task(self.prompt())
         await until(lambda: self.lines or turn.done())
         turn.cancel()
         await asyncio.gather(turn, return_exceptions=True)
-        return DemoSession(self.room, self.room.session(patience=patience), self.id)
+        return DemoSession(self.room, self.room.session(timeouts=timeouts), self.id)
 
     def texts(self) -> list[str]:
         return [line["text"] for line in self.lines if line["type"] == "agent_message"]
@@ -146,14 +146,14 @@ async def room_in(kind: str, directory: Path, toolbox: Toolbox, image: str) -> A
     """A room, and nothing of it left. toolbox: the runtime."""
     provider = make_provider(PROVIDERS[kind])
     stack = uuid.uuid4().hex
-    wire = Wire(SessionFiles.below(directory))
+    wire = Wire(SessionFiles.from_directory(directory))
     wire.make()
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
         image=ImageRef(reference="host" if kind == "local" else image),
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(run_mount(wire.files), toolbox.mount),
+        mounts=(make_run_mount(wire.files), toolbox.mount),
     )
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
@@ -185,7 +185,7 @@ async def _work(job: dict[str, Any]) -> None:
     provider = make_provider(PROVIDERS[job["kind"]])
     try:
         sandbox = await provider.attach(SandboxRef.model_validate(job["ref"]))
-        wire = Wire(SessionFiles.below(Path(job["files"])))
+        wire = Wire(SessionFiles.from_directory(Path(job["files"])))
         lines: list[Message] = []
 
         def sink(new: list[Message]) -> None:

@@ -24,10 +24,10 @@ from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Mount, Sandbox, SandboxRef, SandboxSpec
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY, run_mount
+from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY, make_run_mount
 from benchflow.planes.agent.acp.dialogue import EndedTurn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acpx import NO_CHOICES, Choices, acpx_record
+from benchflow.planes.agent.acpx import NO_CHOICES, Choices, make_acpx_record
 from benchflow.planes.agent.acpx.acpx_session import AcpxSession
 from benchflow.planes.agent.notes import Message, SessionFiles
 from benchflow.planes.agent.registry import find_agent
@@ -50,7 +50,7 @@ def small_record() -> AgentRecord:
             "install": node_agent(packages={"acpx": opencode.install.packages["acpx"]}).install,  # type: ignore[union-attr]
         }
     )
-    return acpx_record(acpx, node_agent())
+    return make_acpx_record(acpx, node_agent())
 
 
 @dataclass
@@ -74,7 +74,7 @@ class AcpxRoom:
         settings = {"choices": self.choices, "servers": self.servers} | settings
         return AcpxSession(
             self.sandbox,
-            self.files.of(SESSION),
+            self.files.join(SESSION),
             pump=self.pump,
             argv=self.acpx,
             inner=self.inner,
@@ -101,7 +101,7 @@ class AcpxRoom:
         **more: Any,
     ) -> EndedTurn:
         session = await self.session(**more)
-        return await session.turn(number, prompt, self.lines.extend, reading or Reading(), limits)
+        return await session.run_turn(number, prompt, self.lines.extend, reading or Reading(), limits)
 
     def of(self, kind: str) -> list[Message]:
         return [line for line in self.lines if line["type"] == kind]
@@ -139,14 +139,14 @@ async def acpx_room_in(
     """A room, and nothing of it left. toolbox: has acpx."""
     provider = make_provider(PROVIDERS[kind])
     stack = uuid.uuid4().hex
-    files = SessionFiles.below(directory)
+    files = SessionFiles.from_directory(directory)
     files.shared.mkdir(parents=True)
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
         image=ImageRef(reference="host" if kind == "local" else image),
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(run_mount(files), runtime.mount, toolbox.mount, *mounts),
+        mounts=(make_run_mount(files), runtime.mount, toolbox.mount, *mounts),
     )
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
@@ -168,7 +168,7 @@ async def _work(job: dict[str, Any]) -> None:
         made = job["room"]
         room = AcpxRoom(
             sandbox,
-            SessionFiles.below(Path(made["directory"])),
+            SessionFiles.from_directory(Path(made["directory"])),
             tuple(made["pump"]),
             tuple(made["acpx"]),
             tuple(made["inner"]),
@@ -181,7 +181,7 @@ async def _work(job: dict[str, Any]) -> None:
             room.lines.extend(new)
             append_node(Path(job["trajectory"]), "n1", "agent", room.lines)
 
-        turn = await session.turn(0, job["prompt"], sink, Reading(), PATIENT)
+        turn = await session.run_turn(0, job["prompt"], sink, Reading(), PATIENT)
         print(json.dumps({"stop_reason": turn.stop_reason, "ended_by": turn.ended_by}), flush=True)
     finally:
         await provider.close()

@@ -8,7 +8,7 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec, RunConfig, TaskRef
 from benchflow.hosting.model import RolloutModel
 from benchflow.paths import JobPaths, StatePaths
-from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.registry import find_record
 
 
 def model_of(paths: StatePaths, notes: Path, id: str, run: RunConfig | None = None) -> RolloutModel:
@@ -26,4 +26,4 @@ def model_of(paths: StatePaths, notes: Path, id: str, run: RunConfig | None = No
         origin=Origin(host_id="h", job_dir=str(notes.parent / "jobs" / "j")),
     )
     results = JobPaths(Path(spec.origin.job_dir)).rollout(spec.name)
-    return RolloutModel(paths, spec, record_for(spec.agent), results, None, notes)
+    return RolloutModel(paths, spec, find_record(spec.agent), results, None, notes)

@@ -146,10 +146,10 @@ def _updates(data: bytes, directory: Path) -> Any:
             update = json.loads(line, parse_constant=lambda word: None)
         except (ValueError, RecursionError):
             continue
-        reading.lines(update)
+        reading.read_update(update)
         if isinstance(update, dict):
-            reading.end(update)
-    Reading().restore(json.loads(json.dumps(reading.state())))
+            reading.read_result(update)
+    Reading().restore(json.loads(json.dumps(reading.dump())))
     return reading.usage
 
 

@@ -37,10 +37,10 @@ from benchflow.gateway.gateway_process import ensure_gateway, is_running
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account, prepare_account
 from benchflow.planes.agent.acp.acp_session import AcpSession
-from benchflow.planes.agent.acp.agent_process import run_mount
+from benchflow.planes.agent.acp.agent_process import make_run_mount
 from benchflow.planes.agent.acp.agent_start import AgentStart
 from benchflow.planes.agent.acp.connect import AgentConnection
-from benchflow.planes.agent.agent_settings import settings_for
+from benchflow.planes.agent.agent_settings import make_settings
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import PUMP, RELAY, Toolbox, ensure_runtime, ensure_toolbox
@@ -82,14 +82,14 @@ class World:
     session: AgentSession | None = None
     lines: list[Json] = field(default_factory=list)
     index: int = 0
-    patience: AgentTimeouts = field(default_factory=AgentTimeouts)
+    timeouts: AgentTimeouts = field(default_factory=AgentTimeouts)
 
     @property
     def files(self) -> SessionFiles:
-        return SessionFiles.below(self.directory / "sessions")
+        return SessionFiles.from_directory(self.directory / "sessions")
 
     def connection(self) -> AgentConnection:
-        return AgentConnection(self.sandbox, self.files, mirrored=self.room.mirrored, patience=self.patience)
+        return AgentConnection(self.sandbox, self.files, mirrored=self.room.mirrored, timeouts=self.timeouts)
 
     async def open(self, load: AgentSession | None = None, within: float = PATIENCE) -> AgentSession:
         self.session = await self.connection().open(self.index, self.start, within, load=load)
@@ -163,9 +163,9 @@ class Worlds:
 
     async def _world(self, name: str, image: ImageRef, *, model: str = "scripted", **registration: Any) -> World:
         directory = self.directory / name
-        files = SessionFiles.below(directory / "sessions")
+        files = SessionFiles.from_directory(directory / "sessions")
         files.shared.mkdir(parents=True)
-        mounts = [self.runtime.mount] if self.mirrored else [run_mount(files), self.runtime.mount]
+        mounts = [self.runtime.mount] if self.mirrored else [make_run_mount(files), self.runtime.mount]
         mounts += [self.toolbox.mount] if self.toolbox else []
         mounts.append(Mount(source=str(self.paths.gateway.public), target=RELAY_MOUNT, read_only=True))
         spec = SandboxSpec(
@@ -208,7 +208,7 @@ class Worlds:
 
     async def _start(self, sandbox: Sandbox, registration: Registration, model: str) -> AgentStart:
         account = await find_account(sandbox, await prepare_account(sandbox, self.record, None, PATIENCE))
-        settings = settings_for(
+        settings = make_settings(
             self.record,
             home=account.home,
             workspace="/work",

@@ -17,7 +17,7 @@ from benchflow import AgentTurn
 from benchflow.contracts.agent import AgentPlace, ModelRoute, TurnLimits, TurnRequest
 from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.planes.agent import agent_in
+from benchflow.planes.agent import create_agent
 from benchflow.planes.agent.registry import find_agent
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 from benchflow.trajectories.journal import NodeWriter
@@ -68,7 +68,7 @@ async def _work(job: dict[str, Any]) -> None:
             started=await provider.attach(SandboxRef.model_validate(job["ref"])),
             user=held.user,
         )
-        session = await agent_in(place).session(held)
+        session = await create_agent(place).session(held)
         await session.prompt(TurnRequest(0, "go", TurnLimits(), writer.add, writer.skip))
         await session.close()
     await provider.close()

@@ -20,16 +20,16 @@ _DRIVEN_BY = {
 """Constructors of agents by the `protocol` of their record, imported when the first one is made."""
 
 
-def agent_in(place: AgentPlace) -> RolloutAgent:
+def create_agent(place: AgentPlace) -> RolloutAgent:
     """Return the agent of a place's record, for that place."""
     module, _, name = _DRIVEN_BY[place.record.protocol].partition(":")
-    with attributed(place.record):
+    with attribute_errors(place.record):
         made: RolloutAgent = getattr(importlib.import_module(module), name)(place)
     return made
 
 
 @contextmanager
-def attributed(record: AgentRecord) -> Iterator[None]:
+def attribute_errors(record: AgentRecord) -> Iterator[None]:
     """Raise `AgentExitError` for an exception of a user's own agent that is none of the engine's errors.
 
     Other exceptions are raised as the engine's errors.

@@ -70,7 +70,7 @@ async def find_account(sandbox: Sandbox, user: str | int) -> SandboxAccount:
     return SandboxAccount(str(user), int(rows[0]), int(rows[1]), rows[2] or "/")
 
 
-async def new_session(place: AgentPlace, index: int) -> AgentSession:
+async def create_session_record(place: AgentPlace, index: int) -> AgentSession:
     """Return the record of a new session, for an agent that acts as its place's user in the workspace.
 
     Args:

@@ -26,7 +26,7 @@ from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.base import Model
 from benchflow.errors import ACPError, AgentConnectionError, AgentExitError, AgentTimeoutError, ConfigError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.agent_settings import settings_for
+from benchflow.planes.agent.agent_settings import make_settings
 from benchflow.planes.agent.bounds import MAX_LINE
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -120,9 +120,9 @@ async def check_agent(record: AgentRecord, *, timeout: float = 90.0, paths: Stat
     return AgentCheck(
         agent=record.name,
         version=record.version,
-        reported=_plain(answer.agent_info) if answer.agent_info else None,
+        reported=_dump_message(answer.agent_info) if answer.agent_info else None,
         protocol_version=answer.protocol_version,
-        capabilities=_plain(answer.agent_capabilities) if answer.agent_capabilities else {},
+        capabilities=_dump_message(answer.agent_capabilities) if answer.agent_capabilities else {},
         auth_methods=tuple(str(getattr(method, "id", "")) for method in answer.auth_methods or ()),
         start_sec=round(start_sec, 2),
         toolbox=str(toolbox.root) if toolbox else None,
@@ -130,11 +130,11 @@ async def check_agent(record: AgentRecord, *, timeout: float = 90.0, paths: Stat
         size=manifest.size if manifest else None,
         built=toolbox.built if toolbox else False,
         build_sec=manifest.seconds if manifest else None,
-        problems=tuple(_problems(record, answer)),
+        problems=tuple(_find_problems(record, answer)),
     )
 
 
-def _problems(record: AgentRecord, answer: InitializeResponse) -> list[str]:
+def _find_problems(record: AgentRecord, answer: InitializeResponse) -> list[str]:
     problems = []
     if answer.protocol_version != record.session.protocol_version:
         problems.append(
@@ -151,7 +151,7 @@ def _problems(record: AgentRecord, answer: InitializeResponse) -> list[str]:
     return problems
 
 
-def _plain(value: BaseModel) -> dict[str, Any]:
+def _dump_message(value: BaseModel) -> dict[str, Any]:
     """Return the message as the agent sent it, without the protocol's defaults."""
     return value.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
@@ -161,23 +161,23 @@ async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout
     workspace = home / "workspace"
     workspace.mkdir()
     root = str(toolbox.root) if toolbox else None
-    settings = settings_for(record, home=str(home), workspace=str(workspace), toolbox=root)
+    settings = make_settings(record, home=str(home), workspace=str(workspace), toolbox=root)
     passed_on = {name: os.environ[name] for name in (*_PASSED_ON, *_CERTIFICATES) if name in os.environ}
     env = {**passed_on, "HOME": str(home), "TMPDIR": str(home), **settings.env}
     argv = toolbox.argv(record, at=root) if toolbox else record.launch
     errors = home / ".stderr"
     try:
-        async with _started(argv, workspace, env, errors) as process, awake_timeout(timeout):
+        async with _run_agent(argv, workspace, env, errors) as process, awake_timeout(timeout):
             return await _initialize(process, record)
     except TimeoutError as error:
         raise AgentTimeoutError(
-            f"agent {record.name!r} did not answer initialize within {timeout:g} s", log_tail=_tail(errors)
+            f"agent {record.name!r} did not answer initialize within {timeout:g} s", log_tail=_read_tail(errors)
         ) from error
     except EOFError as error:
         raise AgentExitError(
             f"agent {record.name!r} ended before it answered initialize",
             remedy="; ".join(record.session.hazards) or None,
-            log_tail=_tail(errors),
+            log_tail=_read_tail(errors),
         ) from error
     except FileNotFoundError as error:
         raise ConfigError(
@@ -187,11 +187,11 @@ async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout
             remedy="install it, or let the toolbox bring it: [install]",
         ) from error
     except OSError as error:
-        raise AgentConnectionError(f"agent {record.name!r}: {error}", log_tail=_tail(errors)) from error
+        raise AgentConnectionError(f"agent {record.name!r}: {error}", log_tail=_read_tail(errors)) from error
 
 
 @contextlib.asynccontextmanager
-async def _started(
+async def _run_agent(
     argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], errors: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Yield the agent in a process group of its own, which is killed afterwards."""
@@ -237,7 +237,7 @@ async def _initialize(process: asyncio.subprocess.Process, record: AgentRecord) 
     with contextlib.suppress(ConnectionError):
         await process.stdin.drain()
     while line := await process.stdout.readline():
-        answer = _message(line, record)
+        answer = _parse_message(line, record)
         # Notifications and requests of its own are skipped.
         if "method" in answer or answer.get("id") != 0:
             continue
@@ -250,7 +250,7 @@ async def _initialize(process: asyncio.subprocess.Process, record: AgentRecord) 
     raise EOFError
 
 
-def _message(line: bytes, record: AgentRecord) -> dict[str, Any]:
+def _parse_message(line: bytes, record: AgentRecord) -> dict[str, Any]:
     try:
         message = json.loads(line)
     except ValueError:
@@ -264,6 +264,6 @@ def _message(line: bytes, record: AgentRecord) -> dict[str, Any]:
     return message
 
 
-def _tail(file: Path) -> str | None:
+def _read_tail(file: Path) -> str | None:
     """Return the end of a log; None if it is empty or missing."""
     return file.read_bytes()[-_TAIL:].decode(errors="replace").strip() or None if file.exists() else None

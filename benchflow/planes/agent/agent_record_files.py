@@ -34,7 +34,7 @@ def parse_record(text: str, source: str) -> AgentRecord:
         raise error.as_error(ConfigError) from error
     if "source" in table:
         raise ConfigError("is not a known key", file=source, key="source", remedy="remove it")
-    return _record(table | {"source": source}, source)
+    return _validate_record(table | {"source": source}, source)
 
 
 def load_record(path: str, root: str = "", *, name: str | None = None) -> AgentRecord:
@@ -59,9 +59,9 @@ def load_record(path: str, root: str = "", *, name: str | None = None) -> AgentR
         )
     found: Any = import_anew(path, root, key="agent")
     if inspect.iscoroutinefunction(found) or (isinstance(found, type) and issubclass(found, RolloutAgent)):
-        return _python_record(found, path, root, name)
+        return _make_python_record(found, path, root, name)
     try:
-        return _made(found, path)
+        return _convert_to_record(found, path)
     except BenchFlowError:
         raise
     except Exception as error:
@@ -73,11 +73,11 @@ def load_record(path: str, root: str = "", *, name: str | None = None) -> AgentR
         ) from error
 
 
-def _python_record(found: Any, path: str, root: str, name: str | None) -> AgentRecord:
+def _make_python_record(found: Any, path: str, root: str, name: str | None) -> AgentRecord:
     """Return the record of code that is an agent, which may have an attribute `name`."""
     own = getattr(found, "name", None)
     plain = re.sub(r"[^a-z0-9._-]+", ".", path.lower())[-64:].lstrip("._-")
-    return _record(
+    return _validate_record(
         {
             "name": own if isinstance(own, str) else name or plain,
             "description": (inspect.getdoc(found) or "").partition("\n")[0],
@@ -95,7 +95,7 @@ def _python_record(found: Any, path: str, root: str, name: str | None) -> AgentR
     )
 
 
-def _made(found: Any, path: str) -> AgentRecord:
+def _convert_to_record(found: Any, path: str) -> AgentRecord:
     """Return the record that an object is or returns."""
     if callable(getattr(found, "agent_record", None)):
         found = (found() if isinstance(found, type) else found).agent_record()
@@ -104,7 +104,7 @@ def _made(found: Any, path: str) -> AgentRecord:
     if isinstance(found, AgentRecord):
         return found if found.source else found.model_copy(update={"source": path})
     if isinstance(found, dict):
-        return _record(found | {"source": path}, path)
+        return _validate_record(found | {"source": path}, path)
     raise ConfigError(
         f"gives {type(found).__name__}, which is no agent",
         file=path,
@@ -113,5 +113,5 @@ def _made(found: Any, path: str) -> AgentRecord:
     )
 
 
-def _record(table: dict[str, Any], source: str) -> AgentRecord:
+def _validate_record(table: dict[str, Any], source: str) -> AgentRecord:
     return require_model(AgentRecord, table, lambda fault: fault.as_error(ConfigError, source))

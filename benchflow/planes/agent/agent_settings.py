@@ -34,7 +34,7 @@ class AgentSettings:
     """Absolute directories in which it looks for skills."""
 
 
-def settings_for(
+def make_settings(
     record: AgentRecord,
     *,
     home: str,
@@ -61,7 +61,7 @@ def settings_for(
         ConfigError: The agent does not take this model, provider or effort.
     """
     _check_effort(record, effort)
-    endpoint, spelled = endpoint_of(record, model, base_url)
+    endpoint, spelled = find_endpoint(record, model, base_url)
     given = {
         "home": home,
         "workspace": workspace,
@@ -76,21 +76,21 @@ def settings_for(
     env = {**record.env, **(endpoint.env if endpoint else {})}
     files = endpoint.files if endpoint and model else ()
     return AgentSettings(
-        env={name: _one_line(value) for name, value in _filled(env, values).items()},
-        files={file.path: _written(file.format, _filled(file.content, values)) for file in files},
-        argv=tuple(_filled(endpoint.argv, values)) if endpoint else (),
-        model=_filled(endpoint.model, values) if endpoint and model else None,
-        skills=tuple(_filled(record.skills, values)),
+        env={name: _one_line(value) for name, value in _fill_placeholders(env, values).items()},
+        files={file.path: _format_file(file.format, _fill_placeholders(file.content, values)) for file in files},
+        argv=tuple(_fill_placeholders(endpoint.argv, values)) if endpoint else (),
+        model=_fill_placeholders(endpoint.model, values) if endpoint and model else None,
+        skills=tuple(_fill_placeholders(record.skills, values)),
     )
 
 
-def credentials_of(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[str, ...]:
+def list_credentials(record: AgentRecord, model: str | None, base_url: str | None) -> tuple[str, ...]:
     """Return the variables in which the user may have the key for this model; the first one that is set counts."""
-    endpoint, _ = endpoint_of(record, model, base_url)
+    endpoint, _ = find_endpoint(record, model, base_url)
     return endpoint.credentials if endpoint else ()
 
 
-def credential_names(endpoint: AgentEndpoint, given: Sequence[str]) -> tuple[str, ...]:
+def choose_credentials(endpoint: AgentEndpoint, given: Sequence[str]) -> tuple[str, ...]:
     """Return the names of secrets that may hold an endpoint's key.
 
     Args:
@@ -101,7 +101,7 @@ def credential_names(endpoint: AgentEndpoint, given: Sequence[str]) -> tuple[str
     return known or tuple(given) or endpoint.credentials
 
 
-def endpoint_of(
+def find_endpoint(
     record: AgentRecord, model: str | None, base_url: str | None
 ) -> tuple[AgentEndpoint | None, str | None]:
     """Return the endpoint for a model (None if the agent has none), and the model as the endpoint spells it.
@@ -144,7 +144,7 @@ class _LeftError(Exception):
     """A placeholder has no value, so that its entry is left out."""
 
 
-def _filled(value: Any, values: Mapping[str, str]) -> Any:
+def _fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
     """Return a value with its placeholders replaced.
 
     Entries with a placeholder that has no value are left out, and so are tables that are empty without them.
@@ -155,9 +155,9 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
         table = {}
         for key, inner in value.items():
             try:
-                made = _filled(inner, values)
+                made = _fill_placeholders(inner, values)
                 if made or not isinstance(inner, dict | list | tuple) or not inner:
-                    table[_filled(key, values)] = made
+                    table[_fill_placeholders(key, values)] = made
             except _LeftError:
                 continue
         return table
@@ -165,7 +165,7 @@ def _filled(value: Any, values: Mapping[str, str]) -> Any:
         items = []
         for inner in value:
             try:
-                items.append(_filled(inner, values))
+                items.append(_fill_placeholders(inner, values))
             except _LeftError:
                 continue
         return items
@@ -183,7 +183,7 @@ def _one_line(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def _written(kind: str, content: dict[str, Any]) -> str:
+def _format_file(kind: str, content: dict[str, Any]) -> str:
     """Return the text of a file with this content, as JSON or TOML."""
     if kind == "json":
         return json.dumps(content, indent=2) + "\n"

@@ -52,7 +52,7 @@ def _count_signs(line: bytes) -> int:
     return sum(map(line.count, _SIGNS))
 
 
-async def outgrown(shared: Path) -> None:
+async def watch_shared_size(shared: Path) -> None:
     """Poll the shared directory of a sandbox, forever; raise `AgentOutputError` once it is too large.
 
     A file that was removed while it is open isn't seen: like the sandbox's own disk, the provider must limit it.

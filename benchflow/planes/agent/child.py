@@ -5,8 +5,8 @@ from __future__ import annotations
 from benchflow.contracts.branch import ChildSpec
 from benchflow.contracts.job import AgentSpec
 from benchflow.errors import ConfigError
-from benchflow.planes.agent.agent_settings import credentials_of, settings_for
-from benchflow.planes.agent.registry import record_for
+from benchflow.planes.agent.agent_settings import list_credentials, make_settings
+from benchflow.planes.agent.registry import find_record
 
 
 def check_child(agent: AgentSpec, child: ChildSpec, key: str) -> None:
@@ -17,15 +17,15 @@ def check_child(agent: AgentSpec, child: ChildSpec, key: str) -> None:
         child: Settings of the child.
         key: Path of the child in the configuration, for the error.
     """
-    record = record_for(agent)
+    record = find_record(agent)
     for name in ("prompt", "model", "seed"):
         if getattr(child, name) is not None and record.is_engine:
             raise ConfigError(f"agent {agent.name!r} uses no {name}", key=f"{key}.{name}", remedy="leave it away")
     if child.model is None:
         return
     try:
-        settings_for(record, home="/", workspace="/", model=child.model, base_url=agent.base_url, effort=agent.effort)
-        keys = [credentials_of(record, model, agent.base_url) for model in (agent.model, child.model)]
+        make_settings(record, home="/", workspace="/", model=child.model, base_url=agent.base_url, effort=agent.effort)
+        keys = [list_credentials(record, model, agent.base_url) for model in (agent.model, child.model)]
     except ConfigError as error:
         error.key = f"{key}.model"
         raise

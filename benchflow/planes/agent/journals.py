@@ -9,7 +9,7 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.errors import ACPError
 from benchflow.planes.agent.acp.sent import FILE
 from benchflow.planes.agent.acp.wire import Wire
-from benchflow.planes.agent.function.recorded_steps import MEMORY, all_steps
+from benchflow.planes.agent.function.recorded_steps import MEMORY, read_recorded_steps
 from benchflow.planes.agent.notes import Notes, SessionFiles
 
 MAX_KEPT_BYTES = 256 * 1024 * 1024
@@ -32,7 +32,7 @@ def copy_journals(files: SessionFiles, episode: str, results: ConfinedDirectory)
     warnings: list[str] = []
     found = {path.parent for name in (FILE, f"{MEMORY}.json") for path in files.notes.glob(f"{episode}*/**/{name}")}
     for name in sorted(str(directory.relative_to(files.notes)) for directory in found):
-        own = files.of(name)
+        own = files.join(name)
         results.make_directories(name)
         if (own.own_notes / FILE).exists():
             warnings += _copy_stdio(Wire(own), name, results)
@@ -44,7 +44,7 @@ def copy_journals(files: SessionFiles, episode: str, results: ConfinedDirectory)
 def _copy_steps(notes: Notes, name: str, results: ConfinedDirectory) -> list[str]:
     left = MAX_KEPT_BYTES
     with results.replacing(f"{name}/steps.jsonl") as copy:
-        for step in all_steps(notes):
+        for step in read_recorded_steps(notes):
             line = json.dumps(step).encode() + b"\n"
             left -= len(line)
             if left < 0:

@@ -28,11 +28,11 @@ class SessionFiles:
     """
 
     @classmethod
-    def below(cls, directory: Path) -> SessionFiles:
+    def from_directory(cls, directory: Path) -> SessionFiles:
         """Return the files of all processes of a sandbox. directory: the sandbox's directory on this host."""
         return cls(directory / "notes", directory / "shared")
 
-    def of(self, name: str) -> SessionFiles:
+    def join(self, name: str) -> SessionFiles:
         """Return the files of the process, or of the group of processes, with a name below this one."""
         return SessionFiles(self.notes, self.shared, f"{self.name}/{name}".removeprefix("./"))
 
@@ -54,32 +54,32 @@ class Notes:
         with storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def note(self, name: str, content: Message) -> Message:
+    def write_once(self, name: str, content: Message) -> Message:
         """Write a note unless it exists, and return its content: of several writers the first one counts."""
         with storage_errors(self.directory), suppress(FileExistsError):
             self._write(name, content, replaces=False)
-        noted = self.noted(name)
+        noted = self.read(name)
         assert noted is not None
         return noted
 
-    def keep(self, name: str, content: Message) -> None:
+    def write(self, name: str, content: Message) -> None:
         """Write a note, in place of an earlier one."""
         with storage_errors(self.directory):
             self._write(name, content, replaces=True)
 
     def _write(self, name: str, content: Message, *, replaces: bool) -> None:
         # Not `write_atomic`, which would make the directory of a session that was removed.
-        with atomic_file(self.file(name), replaces=replaces) as file:
+        with atomic_file(self.get_path(name), replaces=replaces) as file:
             file.write(json.dumps(content).encode())
 
-    def file(self, name: str) -> Path:
+    def get_path(self, name: str) -> Path:
         """Return the file of the note with a name."""
         return self.directory / f"{name}.json"
 
-    def noted(self, name: str) -> Message | None:
+    def read(self, name: str) -> Message | None:
         """Return the note with a name; None if there is none."""
         try:
-            content: Message = json.loads(self.file(name).read_text())
+            content: Message = json.loads(self.get_path(name).read_text())
         except FileNotFoundError:
             return None
         return content

@@ -15,7 +15,7 @@ _ORDER: dict[Permissions, tuple[str, ...]] = {
 """Kinds of the permission options that a policy chooses, the preferred one first."""
 
 
-def answering(permissions: Permissions, answers: Sequence[Answer] = ()) -> AskUser:
+def make_answerer(permissions: Permissions, answers: Sequence[Answer] = ()) -> AskUser:
     """Return a callback that answers an agent's questions.
 
     Args:
@@ -27,7 +27,7 @@ def answering(permissions: Permissions, answers: Sequence[Answer] = ()) -> AskUs
 
     async def answer(question: Question) -> Answer:
         if permissions != "ask":
-            return by_policy(question, permissions)
+            return answer_by_policy(question, permissions)
         if question.id not in given:
             raise Unanswered(question)
         return given[question.id]
@@ -35,7 +35,7 @@ def answering(permissions: Permissions, answers: Sequence[Answer] = ()) -> AskUs
     return answer
 
 
-def by_policy(question: Question, permissions: Permissions) -> Answer:
+def answer_by_policy(question: Question, permissions: Permissions) -> Answer:
     """Return the answer of a policy to a question.
 
     A permission is granted or refused by the kinds of its options, in whatever order they are. A form is filled in with
@@ -44,16 +44,16 @@ def by_policy(question: Question, permissions: Permissions) -> Answer:
     if question.kind == "permission":
         chosen = (option.id for kind in _ORDER[permissions] for option in question.options if option.kind == kind)
         return Answer(question=question.id, option=next(chosen, None))
-    content = _filled(question.form) if permissions == "auto" and question.form is not None else None
+    content = _fill_form(question.form) if permissions == "auto" and question.form is not None else None
     return Answer(question=question.id, content=content)
 
 
-def _filled(schema: dict[str, Any]) -> dict[str, Any] | None:
+def _fill_form(schema: dict[str, Any]) -> dict[str, Any] | None:
     """Return the content of a form; None if a required field has no value."""
     content: dict[str, Any] = {}
     required = schema.get("required") or []
     for name, field in (schema.get("properties") or {}).items():
-        found, value = _value(field)
+        found, value = _choose_value(field)
         if found:
             content[name] = value
         elif name in required:
@@ -61,7 +61,7 @@ def _filled(schema: dict[str, Any]) -> dict[str, Any] | None:
     return content
 
 
-def _value(field: dict[str, Any]) -> tuple[bool, Any]:
+def _choose_value(field: dict[str, Any]) -> tuple[bool, Any]:
     """Return whether a field of a form has a default or choices, and its value."""
     if "default" in field:
         return True, field["default"]

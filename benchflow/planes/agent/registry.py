@@ -24,7 +24,7 @@ from pathlib import Path
 from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.job import AgentSpec
 from benchflow.errors import ConfigError
-from benchflow.planes.agent.acpx import PREFIX, acpx_record
+from benchflow.planes.agent.acpx import PREFIX, make_acpx_record
 from benchflow.planes.agent.agent_record_files import load_record, parse_record
 from benchflow.user_files.problems import ProblemError, nearest
 from benchflow.user_files.user_document import read_text
@@ -34,7 +34,7 @@ GROUP = "benchflow.agents"
 _ACPX = PREFIX.rstrip("/")
 
 
-def agent_dirs() -> list[Path]:
+def list_agent_dirs() -> list[Path]:
     """Return the directories of the user's own agents, in their order of precedence."""
     named = [Path(part).expanduser() for part in os.environ.get("BENCHFLOW_AGENTS_DIR", "").split(os.pathsep) if part]
     config = os.environ.get("XDG_CONFIG_HOME")
@@ -42,11 +42,11 @@ def agent_dirs() -> list[Path]:
     return [*named, base / "benchflow" / "agents"]
 
 
-def all_agents() -> dict[str, AgentRecord]:
+def load_agents() -> dict[str, AgentRecord]:
     """Return every agent by its name, sorted. Raise `ConfigError` for an invalid file or object."""
-    ours = _ours()
+    ours = _load_builtin_agents()
     found: dict[str, AgentRecord] = {}
-    for record in (*_users(), *_installed(), *ours.values()):
+    for record in (*_load_user_agents(), *_load_installed_agents(), *ours.values()):
         found.setdefault(record.name, record)
     # acpx is no agent by itself.
     del found[_ACPX]
@@ -62,7 +62,7 @@ def _require_guest(record: AgentRecord) -> AgentRecord:
             key="protocol",
             remedy='an agent of your own speaks the Agent Client Protocol (protocol = "acp") or is code (python)',
         )
-    ours = _ours().get(record.name)
+    ours = _load_builtin_agents().get(record.name)
     if ours is not None and ours.protocol != "acp":
         raise ConfigError(
             f"{record.name!r} belongs to the engine", file=record.source, key="name", remedy="choose another name"
@@ -78,7 +78,7 @@ def find_agent(name: str) -> AgentRecord:
         UnsupportedFeatureError: The agent cannot be driven by acpx.
     """
     if name.startswith(PREFIX):
-        return acpx_record(_ours()[_ACPX], _find(name.removeprefix(PREFIX), PREFIX))
+        return make_acpx_record(_load_builtin_agents()[_ACPX], _find(name.removeprefix(PREFIX), PREFIX))
     return _find(name, "")
 
 
@@ -86,7 +86,7 @@ def _find(name: str, prefix: str) -> AgentRecord:
     """Return the agent with a name. prefix: text before the name as the user wrote it, for the error."""
     if ":" in name:
         return _require_guest(load_record(name, str(Path.cwd())))
-    agents = all_agents()
+    agents = load_agents()
     if name in agents:
         return agents[name]
     for record in agents.values():
@@ -99,30 +99,30 @@ def _find(name: str, prefix: str) -> AgentRecord:
     raise ConfigError(f"there is no agent '{prefix}{name}'", key="agent", remedy=f"{hint}bench agent list: {listed}")
 
 
-def record_for(spec: AgentSpec) -> AgentRecord:
+def find_record(spec: AgentSpec) -> AgentRecord:
     """Return the record of a job's agent: as of the submit if the job stores it, else from the registry."""
     return spec.record or find_agent(spec.name)
 
 
 @functools.cache
-def _ours() -> dict[str, AgentRecord]:
+def _load_builtin_agents() -> dict[str, AgentRecord]:
     directory = resources.files("benchflow.planes.agent") / "registry"
     files = sorted((file for file in directory.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     records = [parse_record(file.read_text(encoding="utf-8"), f"benchflow:{file.name}") for file in files]
     return {record.name: record for record in records}
 
 
-def _users() -> Iterator[AgentRecord]:
+def _load_user_agents() -> Iterator[AgentRecord]:
     """Yield the user's files. Two of one name in one directory are an error, since none has precedence."""
-    for directory in agent_dirs():
-        yield from _distinct(
+    for directory in list_agent_dirs():
+        yield from _require_distinct(
             _require_guest(parse_record(_read(file), str(file)))
             for file in sorted(directory.glob("*.toml"))
             if file.is_file()
         )
 
 
-def _distinct(records: Iterable[AgentRecord]) -> Iterator[AgentRecord]:
+def _require_distinct(records: Iterable[AgentRecord]) -> Iterator[AgentRecord]:
     """Yield the records. Raise `ConfigError` for a name that occurs twice."""
     seen: dict[str, str] = {}
     for record in records:
@@ -144,18 +144,18 @@ def _read(file: Path) -> str:
         raise error.as_error(ConfigError) from error
 
 
-def _installed() -> Iterator[AgentRecord]:
-    declared = _declared(_installations())
-    yield from _distinct(_require_guest(load_record(target, name=name)) for name, target in declared)
+def _load_installed_agents() -> Iterator[AgentRecord]:
+    declared = _list_entry_points(_stat_sys_path())
+    yield from _require_distinct(_require_guest(load_record(target, name=name)) for name, target in declared)
 
 
 @functools.lru_cache(maxsize=1)
-def _declared(_: tuple[tuple[str, int], ...]) -> list[tuple[str, str]]:
+def _list_entry_points(_: tuple[tuple[str, int], ...]) -> list[tuple[str, str]]:
     """Return names and objects of the entry points of all installed packages, cached: reading them takes long."""
     return sorted((point.name, point.value) for point in entry_points(group=GROUP))
 
 
-def _installations() -> tuple[tuple[str, int], ...]:
+def _stat_sys_path() -> tuple[tuple[str, int], ...]:
     """Return the directories of packages and their modification times, as key of the cache."""
     found = []
     for place in sys.path:

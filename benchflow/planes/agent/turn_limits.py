@@ -13,7 +13,7 @@ from benchflow.contracts.agent import AskBlocked, Intervals, Stop, TurnLimits
 from benchflow.planes.agent.notes import Notes
 from benchflow.planes.sandbox.timeouts import Attendance
 
-ASK_EVERY_SEC = 1.0
+ASK_INTERVAL_SEC = 1.0
 """Seconds between two requests for the intervals in which model calls waited, while a limit seems reached."""
 
 _STOPS: tuple[Stop, ...] = ("wall_clock", "idle", "cancelled")
@@ -41,7 +41,7 @@ class LimitClock:
         self._asked_at = -math.inf
         self._is_unanswered = False
 
-    async def reached(self, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
+    async def check(self, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
         """Return the limit that is reached, and note it; None if none is.
 
         Args:
@@ -50,21 +50,21 @@ class LimitClock:
             heard_at: When the agent was last known to be active.
         """
         now = time.monotonic()
-        why = self._passed(now, started, attendance, heard_at)
+        why = self._find_passed_limit(now, started, attendance, heard_at)
         if why is not None and self._limits.ask_blocked is not None:
-            if now - self._asked_at < ASK_EVERY_SEC or await self._is_blocked(self._limits.ask_blocked):
+            if now - self._asked_at < ASK_INTERVAL_SEC or await self._is_blocked(self._limits.ask_blocked):
                 return None
-            why = self._passed(now, started, attendance, heard_at)
+            why = self._find_passed_limit(now, started, attendance, heard_at)
         if why is not None:
             note_stop(self._notes, self._stop_note, why)
         return why
 
-    def _passed(self, now: float, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
+    def _find_passed_limit(self, now: float, started: float, attendance: Attendance, heard_at: float) -> Stop | None:
         """Return the limit that is exceeded, by the intervals that are known now."""
         blocked = [*self._blocked, *self._unanswered]
         # Calls may wait while no worker runs, too, if the whole stack is down. Such time counts once.
-        missed_sec = _length(attendance.missed, started, now)
-        blocked_sec = _length([*blocked, *attendance.missed], started, now) - missed_sec
+        missed_sec = _measure_union(attendance.missed, started, now)
+        blocked_sec = _measure_union([*blocked, *attendance.missed], started, now) - missed_sec
         unblocked_at = max((ended for _, ended in blocked), default=-math.inf)
         elapsed = now - started - attendance.missed_sec - blocked_sec
         return self._limits.reached(elapsed, now - max(heard_at, unblocked_at))
@@ -84,10 +84,10 @@ class LimitClock:
         self._is_unanswered = False
         self._blocked = blocked
         # The gateway reports a wait in pieces, after each one.
-        return any(self._asked_at - ended < ASK_EVERY_SEC for _, ended in blocked)
+        return any(self._asked_at - ended < ASK_INTERVAL_SEC for _, ended in blocked)
 
 
-def _length(intervals: Intervals, since: float, until: float) -> float:
+def _measure_union(intervals: Intervals, since: float, until: float) -> float:
     """Return the seconds between two times that lie in at least one of the intervals."""
     length, counted_to = 0.0, since
     for began, ended in sorted(intervals):
@@ -118,15 +118,15 @@ class AgentTimeouts:
     """Interval between two notes of a turn's progress."""
 
 
-PATIENCE = AgentTimeouts()
+DEFAULT_TIMEOUTS = AgentTimeouts()
 
 
 def note_stop(notes: Notes, name: str, why: Stop) -> None:
     """Note why a turn is ended, unless that was noted. name: of the note."""
-    notes.note(name, {"why": why})
+    notes.write_once(name, {"why": why})
 
 
-def noted_stop(notes: Notes, name: str) -> Stop | None:
+def read_stop(notes: Notes, name: str) -> Stop | None:
     """Return why a turn is ended, as noted by any process; None if it is not."""
-    noted = notes.noted(name)
+    noted = notes.read(name)
     return next((why for why in _STOPS if why == noted["why"]), None) if noted else None

@@ -9,7 +9,7 @@ from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox import PYTHON, ensure_python, image_with_toolboxes
+from benchflow.planes.agent.toolbox import PYTHON, build_toolbox_image, ensure_python
 from benchflow.planes.environment.helper_interpreter import has_python
 from benchflow.planes.environment.keeper import Keeper
 
@@ -56,7 +56,7 @@ async def fit_out_world(
         if provider.capabilities().mounts:
             wanted = wanted.model_copy(update={"mounts": (*wanted.mounts, mount)})
         else:
-            image = await image_with_toolboxes(provider, wanted.image, [mount], log=log)
+            image = await build_toolbox_image(provider, wanted.image, [mount], log=log)
             wanted = wanted.model_copy(update={"image": image})
     fitted_out = with_ports(manifest, wanted, task).model_copy(
         update={"entrypoint": ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none"}

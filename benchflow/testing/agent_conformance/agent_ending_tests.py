@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.contracts.agent import AgentPlace, TurnLimits
 from benchflow.contracts.rollout_records import AgentSession
-from benchflow.planes.agent import agent_in
+from benchflow.planes.agent import create_agent
 from benchflow.testing.agent_conformance.agent_fixtures import AgentFixtures, Take
 from benchflow.testing.waiting import TIMEOUT_SEC
 
@@ -19,7 +19,7 @@ class AgentEndingTests(AgentFixtures):
     async def test_another_process_cancels_a_turn(self, place: AgentPlace, held: AgentSession, taking: Take) -> None:
         turn = taking(0, self.lasts)
         async with turn.until_it_tells() as task:
-            session = await agent_in(place).session(held)
+            session = await create_agent(place).session(held)
             session.cancel(0)
             session.cancel(0)
             await session.close()
@@ -32,7 +32,7 @@ class AgentEndingTests(AgentFixtures):
     ) -> None:
         first = taking(0, self.lasts)
         async with first.until_it_tells() as task:
-            (await agent_in(place).session(held)).cancel(0)
+            (await create_agent(place).session(held)).cancel(0)
             stop = await task
         again = taking(0, self.lasts)
         async with asyncio.timeout(TIMEOUT_SEC):
@@ -55,15 +55,15 @@ class AgentEndingTests(AgentFixtures):
 
     async def test_ending_an_agent_twice_is_success(self, place: AgentPlace, held: AgentSession, taking: Take) -> None:
         await taking(0, self.talks).take()
-        await agent_in(place).end(held)
-        await agent_in(place).end(held)
+        await create_agent(place).end(held)
+        await create_agent(place).end(held)
 
     async def test_a_turn_that_has_ended_is_known_after_the_end_of_its_agent(
         self, place: AgentPlace, held: AgentSession, taking: Take
     ) -> None:
         first = taking(0, self.talks)
         stop = await first.take()
-        await agent_in(place).end(held)
+        await create_agent(place).end(held)
         again = taking(0, self.talks)
         assert await again.take() == stop
         assert again.lines == first.lines

@@ -27,7 +27,7 @@ from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.rollout_records import AgentSession
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
-from benchflow.planes.agent import agent_in
+from benchflow.planes.agent import create_agent
 from benchflow.planes.agent.account import prepare_account
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.sandbox.background import start_once
@@ -181,12 +181,12 @@ class AgentFixtures(SandboxFixtures):
                 run_relay=run_relay,
                 setup_sec=SETUP_SEC,
             )
-            sandbox = await start(**dict(await agent_in(bare).prepare(wanted, directory / "build.log")))
+            sandbox = await start(**dict(await create_agent(bare).prepare(wanted, directory / "build.log")))
             await sandbox.control(_READY)
             await self.furnish(sandbox)
             user = await prepare_account(sandbox, record, None, SETUP_SEC)
             made = replace(bare, started=sandbox, user=user)
-            await agent_in(made).set_up()
+            await create_agent(made).set_up()
             return made
 
         return begin
@@ -199,11 +199,11 @@ class AgentFixtures(SandboxFixtures):
     @pytest_asyncio.fixture
     async def held(self, place: AgentPlace) -> AsyncIterator[AgentSession]:
         """Yield a session that was opened in `place`."""
-        opened = await agent_in(place).open(0)
+        opened = await create_agent(place).open(0)
         yield opened
-        await agent_in(place).end(opened)
+        await create_agent(place).end(opened)
 
     @pytest.fixture
     def taking(self, place: AgentPlace, held: AgentSession) -> Take:
         """Return a function that makes a `Taking`, from the turn's number, its prompt, and other fields by keyword."""
-        return lambda number, prompt, **more: Taking(agent_in(place), held, number, prompt, **more)
+        return lambda number, prompt, **more: Taking(create_agent(place), held, number, prompt, **more)

@@ -12,8 +12,8 @@ from benchflow.contracts.rollout_records import AgentSession, Answer, Question
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import SessionNotLoadedError
-from benchflow.planes.agent import agent_in
-from benchflow.planes.agent.question_answers import by_policy
+from benchflow.planes.agent import create_agent
+from benchflow.planes.agent.question_answers import answer_by_policy
 from benchflow.testing.agent_conformance.agent_fixtures import AgentFixtures, Place, Take, Taking
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import Keep
 
@@ -25,13 +25,13 @@ class SessionOpeningTests(AgentFixtures):
     """Tests of `open`."""
 
     async def test_a_session_opens_once(self, place: AgentPlace, held: AgentSession) -> None:
-        assert await agent_in(place).open(0) == held
+        assert await create_agent(place).open(0) == held
 
     async def test_a_session_of_another_number_is_another(self, place: AgentPlace, held: AgentSession) -> None:
-        other = await agent_in(place).open(1)
+        other = await create_agent(place).open(1)
         assert (other.index, held.index) == (1, 0)
         assert other.directory != held.directory
-        await agent_in(place).end(other)
+        await create_agent(place).end(other)
 
     async def test_a_session_says_where_it_is(self, place: AgentPlace, held: AgentSession) -> None:
         assert held.cwd == place.sandbox.ref.workdir
@@ -53,7 +53,7 @@ class QuestionTests(AgentFixtures):
 
         async def answer(question: Question) -> Answer:
             asked.append(question)
-            return by_policy(question, "auto")
+            return answer_by_policy(question, "auto")
 
         turn = taking(0, question, answer=answer)
         assert (await turn.take()).ended_by is None
@@ -82,7 +82,7 @@ async def _wait(question: Question) -> Answer:
 
 async def _answer(question: Question) -> Answer:
     """Return the answer of the policy `auto`."""
-    return by_policy(question, "auto")
+    return answer_by_policy(question, "auto")
 
 
 async def _refuse(question: Question) -> Answer:
@@ -110,7 +110,7 @@ class SessionRestoreTests(AgentFixtures):
         spec: SandboxSpec,
         tmp_path: Path,
     ) -> None:
-        agent = agent_in(place)
+        agent = create_agent(place)
         if agent.rung(held, "load") != "load":
             pytest.skip("its sessions are not known to go on in a copy")
         said, asks, expected = self.remembers or (self.talks, self.talks, "")
@@ -121,18 +121,18 @@ class SessionRestoreTests(AgentFixtures):
         assert len(json.dumps(captured)) < MAX_CAPTURED
         image = await keep(place.sandbox)
         copied = await placed(spec.model_copy(update={"image": image, "name": f"{spec.name}-copy"}), tmp_path / "copy")
-        restored = await agent_in(copied).restore(0, held, captured)
-        assert await agent_in(copied).restore(0, held, captured) == restored
+        restored = await create_agent(copied).restore(0, held, captured)
+        assert await create_agent(copied).restore(0, held, captured) == restored
         # Turn numbers are the rollout's: the copy resumes after those of the parent.
-        turn = Taking(agent_in(copied), restored, 1, asks)
-        assert not await (await agent_in(copied).session(restored)).was_begun(1)
+        turn = Taking(create_agent(copied), restored, 1, asks)
+        assert not await (await create_agent(copied).session(restored)).was_begun(1)
         assert (await turn.take()).ended_by is None
         assert turn.lines
         assert expected in json.dumps(turn.lines)
-        await agent_in(copied).end(restored)
+        await create_agent(copied).end(restored)
 
     async def test_what_cannot_go_on_says_so(self, place: AgentPlace, held: AgentSession) -> None:
-        agent = agent_in(place)
+        agent = create_agent(place)
         if agent.rung(held, "load") == "load":
             pytest.skip("its sessions go on in a copy")
         with pytest.raises(SessionNotLoadedError):

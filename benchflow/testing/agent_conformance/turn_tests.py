@@ -7,7 +7,7 @@ import json
 
 from benchflow.contracts.agent import AgentPlace
 from benchflow.contracts.rollout_records import AgentSession
-from benchflow.planes.agent import agent_in
+from benchflow.planes.agent import create_agent
 from benchflow.testing.agent_conformance.agent_fixtures import AgentFixtures, Take
 
 
@@ -15,7 +15,7 @@ class TurnTests(AgentFixtures):
     """Tests of `prompt`, `nudge` and `was_begun`."""
 
     async def test_a_turn_is_taken_to_its_end(self, place: AgentPlace, held: AgentSession, taking: Take) -> None:
-        assert not await (await agent_in(place).session(held)).was_begun(0)
+        assert not await (await create_agent(place).session(held)).was_begun(0)
         turn = taking(0, self.talks)
         stop = await turn.take()
         assert stop.ended_by is None
@@ -24,8 +24,8 @@ class TurnTests(AgentFixtures):
         for line in turn.lines:
             assert isinstance(line["type"], str)
             assert json.loads(json.dumps(line)) == line
-        assert await (await agent_in(place).session(held)).was_begun(0)
-        assert not await (await agent_in(place).session(held)).was_begun(1)
+        assert await (await create_agent(place).session(held)).was_begun(0)
+        assert not await (await create_agent(place).session(held)).was_begun(1)
 
     async def test_a_turn_that_has_ended_tells_the_same_to_whoever_takes_it_again(self, taking: Take) -> None:
         first = taking(0, self.talks)
@@ -47,10 +47,10 @@ class TurnTests(AgentFixtures):
         first = taking(0, self.lasts)
         async with first.until_it_tells():
             pass
-        assert await (await agent_in(place).session(held)).was_begun(0)
+        assert await (await create_agent(place).session(held)).was_begun(0)
         heir = taking(0, self.lasts)
         async with heir.until_it_tells() as task:
-            session = await agent_in(place).session(held)
+            session = await create_agent(place).session(held)
             session.cancel(0)
             await session.close()
             stop = await task

@@ -14,7 +14,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.planes.agent.acp.agent_requests import (
     INVALID_PARAMS,
-    MOST_OUTPUT,
+    MAX_OUTPUT_LIMIT,
     NOT_FOUND,
     TERMINALS,
     Client,
@@ -166,7 +166,7 @@ class Served(SandboxFixtures):
         terminal = await run(client, "yes | head -c 20000000; echo end", outputByteLimit=10**12)
         await ask(client, "terminal/wait_for_exit", **terminal)
         output = await ask(client, "terminal/output", **terminal)
-        assert output["truncated"] and len(output["output"]) == MOST_OUTPUT
+        assert output["truncated"] and len(output["output"]) == MAX_OUTPUT_LIMIT
         assert output["output"].endswith("y\nend\n")
 
     async def test_a_killed_command_ends_with_what_it_started(self, sandbox: Sandbox, client: Client) -> None:

@@ -137,7 +137,7 @@ async def test_the_agent_reaches_none_of_its_files(room: Room) -> None:
     assert process["output"].lower().count("permission denied") == 2, process
     assert "not permitted" in process["output"].lower(), process
     assert who["output"].split()[0] == USER and len(who["output"].split()) == 2
-    assert room.wire.ended() is None
+    assert room.wire.describe_end() is None
 
 
 # --- how it fails ----------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from benchflow.paths import StatePaths
 from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
 from benchflow.planes.agent.acp.dialogue import EndedTurn
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acpx import Choices, choices_of
+from benchflow.planes.agent.acpx import Choices, make_choices
 from benchflow.planes.agent.acpx.acpx_session import AGENT_LOG
-from benchflow.planes.agent.agent_settings import settings_for
+from benchflow.planes.agent.agent_settings import make_settings
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
 from benchflow.planes.agent.turn_limits import AgentTimeouts
@@ -165,7 +165,7 @@ async def test_silence_ends_a_turn_and_an_agent_that_lost_its_session_does_not_g
     assert await room.running("[d]emo_agent") == 0
 
 
-async def silent_turn(room: AcpxRoom, patience: AgentTimeouts) -> EndedTurn:
+async def silent_turn(room: AcpxRoom, timeouts: AgentTimeouts) -> EndedTurn:
     """The first turn, which says `so far` and no more, as an heir ends it for its silence, and as others hear of it."""
     # The silence of its start is not meant.
     begun = asyncio.ensure_future(room.turn(prompt="be silent"))
@@ -173,7 +173,7 @@ async def silent_turn(room: AcpxRoom, patience: AgentTimeouts) -> EndedTurn:
     begun.cancel()
     await asyncio.gather(begun, return_exceptions=True)
     room.lines.clear()
-    turn = await room.turn(prompt="be silent", limits=TurnLimits(idle=0.5), patience=patience)
+    turn = await room.turn(prompt="be silent", limits=TurnLimits(idle=0.5), timeouts=timeouts)
     assert room.texts() == ["so far"]
     lines = list(room.lines)
     room.lines.clear()
@@ -297,7 +297,7 @@ async def test_opencode_behind_acpx_works_with_a_scripted_model(
     write = {"tool": "write_file", "arguments": {"path": f"{CWD}/hello.txt", "content": "Hello\n"}}
     replies = [{"text": "I will.", "tools": [write]}, {"text": "Done."}, {"text": "As I said."}]
     async with acpx_room_in(kind, tmp_path / "agent", runtime, toolbox, base_image) as room:
-        settings = settings_for(
+        settings = make_settings(
             record,
             home=HOME,
             workspace=CWD,
@@ -310,8 +310,8 @@ async def test_opencode_behind_acpx_works_with_a_scripted_model(
         await room.sandbox.control('chown -R "$1" "$2"', USER, HOME)
         room.inner, room.env = (*toolbox.argv(record), *settings.argv), settings.env
         async with ScriptedModel({"replies": replies}) as model, within_reach(room, model, PORT):
-            first = await room.turn(0, prompt="Write hello.txt.", choices=choices_of(record, settings.model, None))
-            second = await room.turn(1, prompt="What did you do?", choices=choices_of(record, settings.model, None))
+            first = await room.turn(0, prompt="Write hello.txt.", choices=make_choices(record, settings.model, None))
+            second = await room.turn(1, prompt="What did you do?", choices=make_choices(record, settings.model, None))
             await (await room.session()).end()
         assert (first.stop_reason, second.stop_reason) == ("end_turn", "end_turn")
         assert await room.sandbox.read_bytes(f"{CWD}/hello.txt") == b"Hello\n"

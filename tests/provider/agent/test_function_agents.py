@@ -23,9 +23,9 @@ from benchflow import AgentTurn
 from benchflow.contracts.agent import AgentPlace, TurnLimits
 from benchflow.contracts.rollout_records import AgentSession
 from benchflow.errors import AgentDivergedError, AgentError, AgentExitError, AgentOutputError
-from benchflow.planes.agent import agent_in
+from benchflow.planes.agent import create_agent
 from benchflow.planes.agent.function.function_agent import MAX_MEMORY, FunctionAgent
-from benchflow.planes.agent.question_answers import answering
+from benchflow.planes.agent.question_answers import make_answerer
 from benchflow.testing.agent_conformance.agent_fixtures import AgentFixtures, Taking
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import awake, nap
 from benchflow.testing.waiting import until
@@ -111,7 +111,7 @@ class TestWorkers(Economical, Functions):
         assert [line["type"] for line in lines] == kinds
         assert [line["seq"] for line in lines] == [*range(len(lines))]
         assert [line["text"] for line in lines if line["type"] == "agent_message"] == [str(n) for n in range(MANY)]
-        session = await agent_in(place).session(held)
+        session = await create_agent(place).session(held)
         assert await session.capture() == {"last": MANY - 1}
 
     async def test_an_agent_that_does_otherwise_is_refused(self, given: Given, place: AgentPlace) -> None:
@@ -261,7 +261,7 @@ class TestTurns(Economical, Functions):
             await turn.say(str(await turn.ask_user("Which?", ["red", "blue"])))
             await turn.say(str(await turn.ask_user("Who?")))
 
-        turn = given(act, answer=answering(permissions))
+        turn = given(act, answer=make_answerer(permissions))
         await turn.take()
         assert said(turn) == said_then
 

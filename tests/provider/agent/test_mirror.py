@@ -30,7 +30,7 @@ from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.mirror import Mirror
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.notes import Message, SessionFiles
-from benchflow.planes.agent.toolbox import PUMP, Toolbox, image_with_toolboxes
+from benchflow.planes.agent.toolbox import PUMP, Toolbox, build_toolbox_image
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.testing.waiting import until
@@ -123,14 +123,14 @@ async def plain(
 async def image(provider: DrivenProvider, runtime: Toolbox, plain: ImageRef, built: dict[str, ImageRef]) -> ImageRef:
     """The same with the runtime in it."""
     if "image" not in built:
-        built["image"] = await image_with_toolboxes(provider, plain, [runtime.mount])
+        built["image"] = await build_toolbox_image(provider, plain, [runtime.mount])
     return built["image"]
 
 
 @pytest_asyncio.fixture
 async def room(provider: DrivenProvider, image: ImageRef, runtime: Toolbox, tmp_path: Path) -> AsyncIterator[Room]:
     stack = uuid.uuid4().hex
-    wire = Wire(SessionFiles.below(tmp_path / "agent"))
+    wire = Wire(SessionFiles.from_directory(tmp_path / "agent"))
     wire.make()
     spec = SandboxSpec(
         name=f"benchflow-test-{uuid.uuid4().hex[:12]}",
@@ -178,14 +178,14 @@ async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes
 async def test_an_image_with_toolboxes_is_built_once_and_keeps_what_it_was(
     provider: DrivenProvider, plain: ImageRef, image: ImageRef, runtime: Toolbox
 ) -> None:
-    assert await image_with_toolboxes(provider, plain, [runtime.mount]) == image
+    assert await build_toolbox_image(provider, plain, [runtime.mount]) == image
     assert image.reference != plain.reference
     assert image.workdir == "/some/where"
 
 
 async def test_without_toolboxes_an_image_is_what_it_was(state: Path) -> None:
     image = ImageRef(reference="some:image")
-    assert await image_with_toolboxes(DrivenProvider(DockerDriver()), image, []) == image
+    assert await build_toolbox_image(DrivenProvider(DockerDriver()), image, []) == image
 
 
 # --- a turn ----------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ async def test_without_toolboxes_an_image_is_what_it_was(state: Path) -> None:
 async def test_a_turn_goes_through_a_mirror_and_both_sides_are_equal(room: Room) -> None:
     options = [["no", "reject_once"], ["yes", "allow_once"]]
     async with mirror_of(room) as mirror:
-        agent = await mirror.during(
+        agent = await mirror.await_work(
             room.open(
                 {"ask": "may I?", "options": options, "record": "record"},
                 {"repeat": 300, "do": [{"say": "update {i}"}]},
@@ -205,7 +205,7 @@ async def test_a_turn_goes_through_a_mirror_and_both_sides_are_equal(room: Room)
             )
         )
         with pytest.raises(Exception, match="exit status 3") as caught:
-            await mirror.during(agent.prompt())
+            await mirror.await_work(agent.prompt())
     assert type(caught.value).__name__ == "AgentExitError"
     assert "a word" in str(caught.value)
     assert await room.recorded() == ["yes"]
@@ -224,7 +224,7 @@ async def test_what_breaks_is_taken_up_again(room: Room, elsewhere: Forwarder, t
         actions += [{"wait_for": f"gate-{number}"}, updates, {"say": f"part {number + 1}"}]
     async with mirror_of(room) as mirror:
         agent = await room.open(*actions)
-        turn = asyncio.create_task(mirror.during(agent.prompt()))
+        turn = asyncio.create_task(mirror.await_work(agent.prompt()))
         for number in range(times):
             await _until_said(room, f"part {number}".encode())
             elsewhere.cut()
@@ -238,7 +238,7 @@ async def test_what_breaks_is_taken_up_again(room: Room, elsewhere: Forwarder, t
 async def test_who_waits_hears_that_the_sandbox_is_gone(room: Room, provider: DrivenProvider) -> None:
     async with mirror_of(room) as mirror:
         agent = await room.open({"say": "first"}, {"wait_for": "go"})
-        turn = asyncio.create_task(mirror.during(agent.prompt()))
+        turn = asyncio.create_task(mirror.await_work(agent.prompt()))
         await _until_said(room, b"first")
         await provider.remove(room.sandbox.ref.name)
         with pytest.raises(SandboxLostError):
@@ -250,7 +250,7 @@ async def test_who_waits_hears_that_the_sandbox_is_gone(room: Room, provider: Dr
 async def test_two_mirrors_at_once_double_nothing(room: Room) -> None:
     async with mirror_of(room) as mirror, mirror_of(room), mirror_of(room):
         agent = await room.open({"repeat": 300, "do": [{"say": "update {i}"}]})
-        await mirror.during(agent.prompt())
+        await mirror.await_work(agent.prompt())
     assert agent.texts() == [f"update {number}" for number in range(300)]
     assert here(room, "out") == (await there(room, "out"))[: len(here(room, "out"))]
     assert [message["id"] for message in await room.received() if "method" in message] == [
@@ -293,7 +293,7 @@ async def test_a_turn_outlives_the_worker_that_followed_it(room: Room) -> None:
 
 
 async def test_what_is_here_already_is_not_appended_again(tmp_path: Path) -> None:
-    wire = Wire(SessionFiles.below(tmp_path))
+    wire = Wire(SessionFiles.from_directory(tmp_path))
     wire.make()
     wire.append("out", 0, b"0123")
     wire.append("out", 2, b"2345")
@@ -339,11 +339,13 @@ async def worker(room: Room, session: str) -> AsyncIterator[asyncio.subprocess.P
 async def _work(job: dict[str, Any]) -> None:
     provider = DrivenProvider(DockerDriver())
     sandbox = await provider.attach(SandboxRef.model_validate(job["ref"]))
-    room = Room(sandbox, Wire(SessionFiles.below(Path(job["files"]))), ())
+    room = Room(sandbox, Wire(SessionFiles.from_directory(Path(job["files"]))), ())
     session = Dialogue(room.wire, Client(sandbox, user=USER, cwd=CWD))
     lines: list[Message] = []
     async with mirror_of(room) as mirror:
-        turn = await mirror.during(take_turn(session, "prompt-0", job["session"], lines.extend, PATIENT, room.process))
+        turn = await mirror.await_work(
+            take_turn(session, "prompt-0", job["session"], lines.extend, PATIENT, room.process)
+        )
     print(json.dumps({"stop_reason": turn.stop_reason}), flush=True)
     await provider.close()
 

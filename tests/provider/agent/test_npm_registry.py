@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import AgentDownloadError, AgentInstallError
-from benchflow.planes.agent.toolbox.npm import NpmRegistry, npm_config
+from benchflow.planes.agent.toolbox.npm import NpmRegistry, read_npm_config
 
 
 def package(name: str = "package/hello.txt", content: bytes = b"hello") -> bytes:
@@ -128,13 +128,16 @@ def test_variables_come_before_the_users_file_and_that_before_the_global_one(tmp
     user.write_text("; a comment\nregistry = https://user.example/\nproxy=http://proxy:1\n")
     everybody.write_text('registry=https://global.example/\ncafile="/etc/ca.pem"\n')
     files = {"npm_config_userconfig": str(user), "NPM_CONFIG_GLOBALCONFIG": str(everybody)}
-    config = npm_config(files)
+    config = read_npm_config(files)
     assert (config["registry"], config["cafile"], config["proxy"]) == (
         "https://user.example/",
         "/etc/ca.pem",
         "http://proxy:1",
     )
-    assert npm_config({**files, "NPM_CONFIG_REGISTRY": "https://mine.example/"})["registry"] == "https://mine.example/"
+    assert (
+        read_npm_config({**files, "NPM_CONFIG_REGISTRY": "https://mine.example/"})["registry"]
+        == "https://mine.example/"
+    )
 
 
 MISSING = "/nonexistent/ca.pem"

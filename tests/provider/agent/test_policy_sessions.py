@@ -19,7 +19,7 @@ from support.policy_process import GOAL, PATIENCE, Message, RefusedError, Start,
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account
 from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
-from benchflow.planes.agent.agent_settings import settings_for
+from benchflow.planes.agent.agent_settings import make_settings
 from benchflow.planes.agent.registry import find_agent
 from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_toolbox
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import nap
@@ -207,7 +207,7 @@ async def test_it_reaches_a_goal_in_a_sandbox(
 ) -> None:
     record = find_agent("policy")
     wanted = {"model": "openai/scripted", "base_url": "http://127.0.0.1:8000/v1", "api_key": "test"}
-    settings = settings_for(record, home="/tmp", workspace=CWD, **wanted)
+    settings = make_settings(record, home="/tmp", workspace=CWD, **wanted)
     async with (
         ScriptedModel(GOAL) as model,
         room_in(kind, tmp_path / "agent", policy_toolbox, base_image) as room,

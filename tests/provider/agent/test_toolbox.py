@@ -161,7 +161,7 @@ async def test_a_python_that_this_host_lacks_is_named(kept: StatePaths) -> None:
 async def test_a_host_whose_python_cannot_be_copied_is_told_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portable_python, "_knows_argv0", lambda loader: False)
+    monkeypatch.setattr(portable_python, "_has_argv0", lambda loader: False)
     find_interpreter.cache_clear()
     with pytest.raises(AgentInstallError, match=r"cannot be copied: it needs glibc 2\.33") as caught:
         await ensure_python(StatePaths(tmp_path))
@@ -264,13 +264,13 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_link_out_of_the_toolbox_is_refused(kept: StatePaths, tmp_path: Path) -> None:
-    from benchflow.planes.agent.toolbox.directory import built_once
+    from benchflow.planes.agent.toolbox.directory import build_once
 
     async def make(part: Path) -> None:
         (part / "out").symlink_to("/etc/passwd")
 
     with pytest.raises(AgentInstallError, match="out is a link to /etc/passwd"):
-        await built_once(tmp_path / "box", make)
+        await build_once(tmp_path / "box", make)
     assert not (tmp_path / "box").exists()
 
 

@@ -19,11 +19,11 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import AgentInstallError, SandboxStartError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import find_account
-from benchflow.planes.agent.acp.agent_process import run_mount
+from benchflow.planes.agent.acp.agent_process import make_run_mount
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_agent
-from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox, libc_of, require_runs_in
+from benchflow.planes.agent.toolbox import PUMP, Toolbox, ensure_runtime, ensure_toolbox, find_libc, require_runs_in
 from benchflow.planes.agent.toolbox.musl import MUSL_NODE_VERSION
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
@@ -59,7 +59,7 @@ async def start(provider: DrivenProvider, stack: str, image: ImageRef, wire: Wir
         image=image,
         labels={"benchflow.stack": stack},
         network_mode="no-network",
-        mounts=(run_mount(wire.files), *(toolbox.mount for toolbox in toolboxes)),
+        mounts=(make_run_mount(wire.files), *(toolbox.mount for toolbox in toolboxes)),
     )
     sandbox = await provider.start(spec, host_id="host", queue="queue")
     await sandbox.control('mkdir -p "$1" /tmp/home && chown "$2" "$1" /tmp/home', CWD, USER)
@@ -68,7 +68,7 @@ async def start(provider: DrivenProvider, stack: str, image: ImageRef, wire: Wir
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
-    made = Wire(SessionFiles.below(tmp_path / "agent"))
+    made = Wire(SessionFiles.from_directory(tmp_path / "agent"))
     made.make()
     return made
 
@@ -80,18 +80,20 @@ async def test_an_image_is_asked_once(
     provider: DrivenProvider, base_image: str, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, paths, labels = ImageRef(reference=base_image), StatePaths(tmp_path), {"benchflow.stack": stack}
-    assert await libc_of(provider, image, paths, labels=labels) == "glibc"
+    assert await find_libc(provider, image, paths, labels=labels) == "glibc"
     assert await provider.owned(stack) == []
     # Where nothing can be started the answer is what was kept.
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    assert await libc_of(DrivenProvider(DockerDriver()), image, paths, labels=labels) == "glibc"
+    assert await find_libc(DrivenProvider(DockerDriver()), image, paths, labels=labels) == "glibc"
 
 
 async def test_an_image_that_does_not_start_leaves_nothing(
     provider: DrivenProvider, tmp_path: Path, stack: str
 ) -> None:
     with pytest.raises(SandboxStartError):
-        await libc_of(provider, ImageRef(reference="not:here"), StatePaths(tmp_path), labels={"benchflow.stack": stack})
+        await find_libc(
+            provider, ImageRef(reference="not:here"), StatePaths(tmp_path), labels={"benchflow.stack": stack}
+        )
     assert await provider.owned(stack) == []
     assert not (tmp_path / "toolboxes" / "libc.json").exists()
 
@@ -110,7 +112,7 @@ async def test_an_image_with_musl_is_known_and_what_is_built_for_it_runs(
     tmp_path: Path,
 ) -> None:
     image = await provider.build(ImageConfig(image=alpine.reference))
-    assert await libc_of(provider, image, StatePaths(tmp_path), labels={"benchflow.stack": stack}) == "musl"
+    assert await find_libc(provider, image, StatePaths(tmp_path), labels={"benchflow.stack": stack}) == "musl"
     runtime = await ensure_runtime(kept, "musl")
     node = await ensure_toolbox(node_agent(), kept, "musl")
     python = await ensure_toolbox(python_agent(), kept, "musl")

@@ -35,13 +35,13 @@ USES: dict[str, Callable[[Wire], object]] = {
     "make": lambda wire: wire.make(),
     "send": _send,
     "follow": lambda wire: asyncio.run(_first(wire)),
-    "ended": lambda wire: wire.ended(),
+    "ended": lambda wire: wire.describe_end(),
     "could not start": lambda wire: wire.could_not_start,
-    "log tail": lambda wire: wire.log_tail(),
-    "size": lambda wire: wire.said,
+    "log tail": lambda wire: wire.read_log_tail(),
+    "size": lambda wire: wire.output_size,
     "append": lambda wire: wire.append("out", 0, b"more"),
     "empty": lambda wire: wire.empty("err"),
-    "put exit": lambda wire: wire.put_exit(b'{"code": 0}'),
+    "put exit": lambda wire: wire.write_exit(b'{"code": 0}'),
     "keep": lambda wire: [_read(wire, name) for name in ("in", "out", "err", "exit")],
 }
 
@@ -58,9 +58,9 @@ def _read(wire: Wire, name: str) -> bytes | None:
 @pytest.mark.parametrize("times", TRIES)
 def test_no_use_of_the_journals_leaves_their_directory(swapped: list[str], times: int, tmp_path: Path) -> None:
     outside = Outside(tmp_path)
-    wire = Wire(SessionFiles.below(tmp_path / "session").of("0.0"))
+    wire = Wire(SessionFiles.from_directory(tmp_path / "session").join("0.0"))
     wire.make()
-    wire.put_exit(b'{"code": 0}')
+    wire.write_exit(b'{"code": 0}')
     results: dict[str, list[object]] = {name: [] for name in USES}
     with swapping(outside, *(wire.files.shared / name for name in swapped)):
         # In turns: each use then meets all that is put there, however seldom the swapping process runs.

@@ -25,7 +25,7 @@ from benchflow.contracts.gateway import RELAY_MOUNT, RELAY_PORT, SOCKET_NAME, ag
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Mount, Sandbox, SandboxSpec
 from benchflow.planes.agent.toolbox import RELAY, Toolbox
-from benchflow.planes.agent.toolbox.toolbox_manifest import absolute
+from benchflow.planes.agent.toolbox.toolbox_manifest import make_absolute
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 from benchflow.testing.scripted_model import Reply, ScriptedModel
 from benchflow.testing.waiting import until
@@ -69,7 +69,7 @@ async def relay_to(
 ) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
     """Run a relay to a socket, on a port of this host."""
     port = _free_port()
-    start = absolute(runtime.manifest.installed.commands[RELAY], str(runtime.root))
+    start = make_absolute(runtime.manifest.installed.commands[RELAY], str(runtime.root))
     process = await asyncio.create_subprocess_exec(*start, str(port), str(gateway), env=os.environ | env)
     try:
         await _listening(port, process)

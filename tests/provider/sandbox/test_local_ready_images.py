@@ -20,7 +20,7 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ForeignSnapshotError, ImageBuildError, ImagePullError
-from benchflow.planes.agent.toolbox.libc import libc_of
+from benchflow.planes.agent.toolbox.libc import find_libc
 from benchflow.planes.sandbox.local.local_images import BARE, PREFIX, require_image
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.store import DirectoryBackend, Store
@@ -210,9 +210,9 @@ async def test_a_sandbox_over_an_image_sees_nothing_of_the_host(
     assert "nameserver" in await said(sandbox, "cat /etc/resolv.conf")
     assert await said(sandbox, "ls /proc/1/root/usr/bin | grep -c python; :") == "0"
     # In one process of this machine, that is what an agent's toolbox goes by.
-    assert await libc_of(provider, image, labels={STACK_LABEL: stack}) == "musl"
+    assert await find_libc(provider, image, labels={STACK_LABEL: stack}) == "musl"
     bare = ImageRef(reference=BARE)
-    assert await libc_of(provider, bare, labels={STACK_LABEL: stack}) == "glibc"
+    assert await find_libc(provider, bare, labels={STACK_LABEL: stack}) == "glibc"
 
 
 @pytest.mark.docker

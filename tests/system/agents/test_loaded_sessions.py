@@ -19,7 +19,7 @@ from benchflow.contracts.agent_record import AgentRecord, SessionTraits
 from benchflow.contracts.rollout_records import AgentSession
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.acp.connect import STARTS, session_rung
+from benchflow.planes.agent.acp.connect import MAX_STARTS, find_resume_mode
 from benchflow.planes.agent.registry import find_agent
 from benchflow.testing.waiting import until
 
@@ -339,7 +339,7 @@ async def test_an_agent_that_loads_nothing_is_not_asked(small_world: SmallWorld)
         await world.open(held(world))
     assert methods(world) == ["initialize"]
     session = await world.open()
-    assert (session.id, session_rung(world.start.record, session)) == ("s-2", "replay")
+    assert (session.id, find_resume_mode(world.start.record, session)) == ("s-2", "replay")
 
 
 @pytest.mark.long
@@ -363,7 +363,7 @@ async def test_an_agent_that_ends_instead_of_loading_is_started_again_and_then_g
     world = small_world("exits")
     with pytest.raises(AgentExitError, match="exit status 1"):
         await world.open(held(world))
-    assert methods(world) == ["initialize", "session/load"] * STARTS
+    assert methods(world) == ["initialize", "session/load"] * MAX_STARTS
 
 
 # --- what is refused

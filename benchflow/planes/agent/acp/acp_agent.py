@@ -16,20 +16,20 @@ from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import SandboxAccount, find_account
 from benchflow.planes.agent.acp.acp_session import AcpSession
-from benchflow.planes.agent.acp.agent_process import run_mount
+from benchflow.planes.agent.acp.agent_process import make_run_mount
 from benchflow.planes.agent.acp.agent_start import AgentStart
-from benchflow.planes.agent.acp.connect import AgentConnection, session_rung
-from benchflow.planes.agent.agent_settings import settings_for
+from benchflow.planes.agent.acp.connect import AgentConnection, find_resume_mode
+from benchflow.planes.agent.agent_settings import make_settings
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.toolbox import (
     PUMP,
     RELAY,
     Libc,
     Toolbox,
+    build_toolbox_image,
     ensure_runtime,
     ensure_toolbox,
-    image_with_toolboxes,
-    libc_of,
+    find_libc,
     require_runs_in,
 )
 
@@ -67,20 +67,20 @@ class AcpAgent(RolloutAgent):
             log: File for the output of the image's build.
         """
         place = self.place
-        libc = await libc_of(place.provider, wanted.image, self._paths, labels=wanted.labels)
+        libc = await find_libc(place.provider, wanted.image, self._paths, labels=wanted.labels)
         mounted = place.provider.capabilities().mounts
-        toolboxes = [toolbox.mount for toolbox in await self._toolboxes(libc)]
+        toolboxes = [toolbox.mount for toolbox in await self._ensure_toolboxes(libc)]
         setup = RuntimeSetup(libc=libc, mounted=mounted, access=place.access)
         with storage_errors(place.directory):
             place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(place.directory / _SETUP, setup.model_dump_json().encode())
         if not mounted:
-            image = await image_with_toolboxes(place.provider, wanted.image, toolboxes, log=log)
+            image = await build_toolbox_image(place.provider, wanted.image, toolboxes, log=log)
             return wanted.model_copy(update={"image": image})
-        files = SessionFiles.below(place.directory)
+        files = SessionFiles.from_directory(place.directory)
         with storage_errors(files.shared):
             files.shared.mkdir(exist_ok=True, mode=0o700)
-        return wanted.model_copy(update={"mounts": (*wanted.mounts, run_mount(files), *toolboxes)})
+        return wanted.model_copy(update={"mounts": (*wanted.mounts, make_run_mount(files), *toolboxes)})
 
     async def set_up(self) -> None:
         """Start the relay to the gateway in the sandbox, if the agent calls its model through the gateway."""
@@ -88,7 +88,7 @@ class AcpAgent(RolloutAgent):
             runtime = await ensure_runtime(self._paths, self._setup.libc)
             await self.place.run_relay(runtime.program(RELAY))
 
-    async def _toolboxes(self, libc: Libc) -> list[Toolbox]:
+    async def _ensure_toolboxes(self, libc: Libc) -> list[Toolbox]:
         """Return the stdio proxy's toolbox and, if the agent is not in the image, the agent's own."""
         runtime = await ensure_runtime(self._paths, libc)
         own = await ensure_toolbox(self.place.record, self._paths, libc)
@@ -105,13 +105,13 @@ class AcpAgent(RolloutAgent):
         return await self._open(index, held)
 
     async def _open(self, index: int, held: AgentSession | None = None) -> AgentSession:
-        start, _ = await self._checked_start()
+        start, _ = await self._check_and_make_start()
         opened = await self._connection.open(index, start, self.place.setup_sec, load=held)
         return opened.model_copy(update={"model_access": self._setup.access})
 
     def rung(self, held: AgentSession, least: Rung) -> Rung:
-        """Return the best resume mode of a session in a copy of its world, as `session_rung`."""
-        return session_rung(self.place.record, held, least)
+        """Return the best resume mode of a session in a copy of its world, as `find_resume_mode`."""
+        return find_resume_mode(self.place.record, held, least)
 
     async def session(self, held: AgentSession) -> Session:
         """Return a handle of an open session."""
@@ -119,24 +119,24 @@ class AcpAgent(RolloutAgent):
 
     @property
     def _connection(self) -> AgentConnection:
-        files = SessionFiles.below(self.place.directory)
+        files = SessionFiles.from_directory(self.place.directory)
         return AgentConnection(self.place.sandbox, files, mirrored=not self._setup.mounted)
 
     # --- its process -----------------------------------------------------------------------------------------
 
-    async def _checked_start(self) -> tuple[AgentStart, Toolbox | None]:
-        """Return the agent's start and toolbox as `_start`, after a check that its programs run in the sandbox."""
-        for toolbox in await self._toolboxes(self._setup.libc):
+    async def _check_and_make_start(self) -> tuple[AgentStart, Toolbox | None]:
+        """Return the agent's start and toolbox as `_make_start`, after a check that its programs run in the sandbox."""
+        for toolbox in await self._ensure_toolboxes(self._setup.libc):
             await require_runs_in(self.place.sandbox, toolbox)
-        return await self._start(await find_account(self.place.sandbox, self.place.user))
+        return await self._make_start(await find_account(self.place.sandbox, self.place.user))
 
-    async def _start(self, account: SandboxAccount) -> tuple[AgentStart, Toolbox | None]:
+    async def _make_start(self, account: SandboxAccount) -> tuple[AgentStart, Toolbox | None]:
         """Return the start of the agent as a user, and the agent's toolbox; None if it has none."""
         place, record = self.place, self.place.record
-        runtime, *own = await self._toolboxes(self._setup.libc)
+        runtime, *own = await self._ensure_toolboxes(self._setup.libc)
         toolbox = own[0] if own else None
         workspace, route = place.sandbox.ref.workdir, place.route()
-        settings = settings_for(
+        settings = make_settings(
             record,
             home=account.home,
             workspace=workspace,

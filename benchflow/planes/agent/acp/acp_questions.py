@@ -8,7 +8,7 @@ from benchflow.contracts.rollout_records import Answer, Option, Question
 from benchflow.planes.agent.notes import Message
 
 
-def question_of(question: str, method: str, params: Message) -> Question:
+def parse_question(question: str, method: str, params: Message) -> Question:
     """Return the question of a permission or elicitation request.
 
     Args:
@@ -27,10 +27,10 @@ def question_of(question: str, method: str, params: Message) -> Question:
         return Question(id=question, kind="permission", text=text, options=options)
     form = params.get("requestedSchema") if isinstance(params.get("requestedSchema"), dict) else None
     text = str(params.get("message") or "the agent asks")
-    return Question(id=question, kind="form", text=text, options=_choices(form or {}), form=form)
+    return Question(id=question, kind="form", text=text, options=_list_choices(form or {}), form=form)
 
 
-def given_answer(method: str, answer: Answer) -> Message:
+def format_answer(method: str, answer: Answer) -> Message:
     """Return the result of a request, for an answer of the user."""
     if method == "session/request_permission":
         if answer.option is None:
@@ -48,7 +48,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _choices(form: Message) -> list[Option]:
+def _list_choices(form: Message) -> list[Option]:
     """Return the choices of a form as options `field:choice`; none if another field is required.
 
     A form with several fields of choices has none, either: it needs an answer with content.

@@ -22,23 +22,23 @@ class AcpSession(Session):
         self._id = session.id
         self._name = session.directory
         self._connection = connection
-        self._wire = connection.wire(session.directory)
-        self._process = connection.process(session.directory)
+        self._wire = connection.get_wire(session.directory)
+        self._process = connection.get_process(session.directory)
         self._client = Client(sandbox, user=session.user, cwd=session.cwd)
-        self._dialogue = Dialogue(self._wire, self._client, connection.patience)
+        self._dialogue = Dialogue(self._wire, self._client, connection.timeouts)
 
     async def was_begun(self, turn: int) -> bool:
         """Return whether a turn was prompted, by any process of the engine."""
-        return self._wire.was_sent(_request(turn))
+        return self._wire.was_sent(_make_request_id(turn))
 
     async def prompt(self, turn: TurnRequest) -> StopReason:
         """Run a turn to its end, or resume it, and return why it ended."""
         reading = Reading()
         self.counts = reading
-        async with self._connection.reach(self._name) as during:
-            ended = await during(
+        async with self._connection.reach(self._name) as run_work:
+            ended = await run_work(
                 self._dialogue.prompt(
-                    _request(turn.number),
+                    _make_request_id(turn.number),
                     self._id,
                     [{"type": "text", "text": turn.prompt}],
                     turn.heard,
@@ -52,7 +52,7 @@ class AcpSession(Session):
 
     def cancel(self, turn: int) -> None:
         """Request the end of a turn, whichever process runs it."""
-        self._dialogue.cancel(_request(turn))
+        self._dialogue.cancel(_make_request_id(turn))
 
     def on_ask_user(self, answer: AskUser) -> None:
         """Set the callback that answers the agent's questions."""
@@ -64,16 +64,16 @@ class AcpSession(Session):
 
     def positions(self) -> Mapping[str, int | str]:
         """Return the sizes of the journals of both directions."""
-        return {f"the agent's journal {name!r}": self._wire.size(name) for name in ("in", "out")}
+        return {f"the agent's journal {name!r}": self._wire.read_size(name) for name in ("in", "out")}
 
     async def log_tail(self) -> str | None:
         """Return the end of the agent's stderr; None if it is empty."""
-        return self._wire.log_tail()
+        return self._wire.read_log_tail()
 
     async def close(self) -> None:
         """Stop waiting for the commands of the agent's terminals."""
         await self._client.aclose()
 
 
-def _request(turn: int) -> str:
+def _make_request_id(turn: int) -> str:
     return f"prompt-{turn}"

@@ -19,7 +19,7 @@ RUN_DIRECTORY = "/run/benchflow/agent"
 """Directory in the sandbox that holds the files of agent processes. Only root may enter it."""
 
 
-def run_mount(files: SessionFiles) -> Mount:
+def make_run_mount(files: SessionFiles) -> Mount:
     """Return the mount that a sandbox needs for its agents' stdio journals."""
     return Mount(source=str(files.shared), target=RUN_DIRECTORY, read_only=False)
 
@@ -59,7 +59,7 @@ class AgentProcess:
         command = [*pump, self.inside, str(account.uid), str(account.gid), cwd, *argv]
         identity = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
         said = await start_once(self._sandbox, self._key, command, {**identity, **env})
-        if said is not None and self._wire.ended() is None:
+        if said is not None and self._wire.describe_end() is None:
             raise AgentExitError(
                 f"the program that holds the agent's files ended with {said.return_code}",
                 log_tail=(said.stderr or said.stdout)[-4000:] or None,
@@ -69,7 +69,9 @@ class AgentProcess:
         """Return whether the process was started, by this process of the engine or another one."""
         return await self._sandbox.was_started(self._key)
 
-    async def during(self, work: Coroutine[Any, Any, T], *, catch_up: Callable[[], Awaitable[None]] | None = None) -> T:
+    async def await_work(
+        self, work: Coroutine[Any, Any, T], *, catch_up: Callable[[], Awaitable[None]] | None = None
+    ) -> T:
         """Await work that needs the process, and return its result.
 
         If the stdio proxy dies before it can record the end of the agent, the end is recorded for it: the work then
@@ -92,7 +94,7 @@ class AgentProcess:
                 how = waiting.result()
                 if catch_up is not None:
                     await catch_up()
-                if self._wire.ended() is None:
+                if self._wire.describe_end() is None:
                     self._wire.note_end(how.return_code)
             return await task
         finally:

@@ -27,16 +27,16 @@ from benchflow.planes.agent.acp.dialogue import Dialogue
 from benchflow.planes.agent.acp.mirror import Mirror
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.notes import SessionFiles
-from benchflow.planes.agent.turn_limits import PATIENCE, AgentTimeouts
+from benchflow.planes.agent.turn_limits import DEFAULT_TIMEOUTS, AgentTimeouts
 from benchflow.planes.sandbox.timeouts import awake_clock
 
-During = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
+RunWork = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 """Function that awaits a coroutine which needs the agent's process, and returns its result."""
 
-STARTS = 3
+MAX_STARTS = 3
 """Maximum number of starts of an agent that exits before it has a session."""
 
-_FIRST_WAIT = 0.5
+_FIRST_RETRY_SEC = 0.5
 """Seconds before the second start; doubled before each further one."""
 _FAILED = "failed"
 """Name of the note that the start of a process has failed."""
@@ -48,7 +48,12 @@ class AgentConnection:
     """Opens the sessions of a sandbox's agents, and reaches their processes."""
 
     def __init__(
-        self, sandbox: Sandbox, files: SessionFiles, *, mirrored: bool = False, patience: AgentTimeouts = PATIENCE
+        self,
+        sandbox: Sandbox,
+        files: SessionFiles,
+        *,
+        mirrored: bool = False,
+        timeouts: AgentTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         """Make it.
 
@@ -57,30 +62,30 @@ class AgentConnection:
             files: Files on this host of all its agent processes.
             mirrored: Whether the sandbox mounts nothing of this host: then it has journals of its own, which a `Mirror`
                 copies.
-            patience: Timeouts besides those of turns.
+            timeouts: Timeouts besides those of turns.
         """
         self._sandbox = sandbox
         self._files = files
         self._mirrored = mirrored
-        self.patience = patience
+        self.timeouts = timeouts
 
-    def wire(self, name: str) -> Wire:
+    def get_wire(self, name: str) -> Wire:
         """Return the files of the process with this name."""
-        return Wire(self._files.of(name))
+        return Wire(self._files.join(name))
 
-    def process(self, name: str) -> AgentProcess:
+    def get_process(self, name: str) -> AgentProcess:
         """Return a handle of the process with this name."""
-        return AgentProcess(self._sandbox, self.wire(name), f"agent-{name}", inside=f"{RUN_DIRECTORY}/{name}")
+        return AgentProcess(self._sandbox, self.get_wire(name), f"agent-{name}", inside=f"{RUN_DIRECTORY}/{name}")
 
     @asynccontextmanager
-    async def reach(self, name: str) -> AsyncIterator[During]:
+    async def reach(self, name: str) -> AsyncIterator[RunWork]:
         """Yield a function that awaits work with a process, and raises if the process's sandbox is lost meanwhile."""
-        process = self.process(name)
+        process = self.get_process(name)
         if not self._mirrored:
-            yield process.during
+            yield process.await_work
             return
-        async with Mirror(self._sandbox, self.wire(name), f"{RUN_DIRECTORY}/{name}") as mirror:
-            yield lambda work: mirror.during(process.during(work, catch_up=mirror.catch_up))
+        async with Mirror(self._sandbox, self.get_wire(name), f"{RUN_DIRECTORY}/{name}") as mirror:
+            yield lambda work: mirror.await_work(process.await_work(work, catch_up=mirror.catch_up))
 
     async def open(
         self, index: int, start: AgentStart, within: float, *, load: AgentSession | None = None
@@ -105,31 +110,31 @@ class AgentConnection:
         if load is not None:
             _require_loadable(start, load)
         async with awake_clock() as elapsed:
-            for attempt in range(STARTS):
+            for attempt in range(MAX_STARTS):
                 name = f"{self._sandbox.ref.episode}{index}.{attempt}"
-                wire = self.wire(name)
+                wire = self.get_wire(name)
                 wire.make()
-                if wire.notes.noted(_FAILED) and attempt + 1 < STARTS:
+                if wire.notes.read(_FAILED) and attempt + 1 < MAX_STARTS:
                     continue
                 try:
                     return await self._open(name, index, start, max(1.0, within - elapsed()), load)
                 except (SessionNotLoadedError, AgentTimeoutError):
                     if load is not None:
-                        await self.process(name).kill()
-                        wire.notes.note(_FAILED, {})
+                        await self.get_process(name).kill()
+                        wire.notes.write_once(_FAILED, {})
                     raise
                 except AgentExitError:
-                    if wire.could_not_start or attempt + 1 == STARTS:
+                    if wire.could_not_start or attempt + 1 == MAX_STARTS:
                         raise
-                    wire.notes.note(_FAILED, {})
-                    await asyncio.sleep(_FIRST_WAIT * 2**attempt)
+                    wire.notes.write_once(_FAILED, {})
+                    await asyncio.sleep(_FIRST_RETRY_SEC * 2**attempt)
         raise AssertionError("the last start raises or returns")
 
     async def _open(
         self, name: str, index: int, start: AgentStart, within: float, load: AgentSession | None
     ) -> AgentSession:
-        wire, process = self.wire(name), self.process(name)
-        opened = wire.notes.noted(_OPENED)
+        wire, process = self.get_wire(name), self.get_process(name)
+        opened = wire.notes.read(_OPENED)
         if opened is None:
             # The protocol's types take long to import, and are not needed for a session that is open.
             from benchflow.planes.agent.acp.opening import SessionOpening
@@ -139,11 +144,11 @@ class AgentConnection:
                 # A copy of a world has the journals of the sessions that were held there.
                 await self._sandbox.control('rm -rf -- "$1"', process.inside)
             client = Client(self._sandbox, user=start.account.name, cwd=start.cwd)
-            async with self.reach(name) as during, aclosing(client):
+            async with self.reach(name) as run_work, aclosing(client):
                 await process.start(start.pump, start.argv, env=start.env, cwd=start.cwd, account=start.account)
-                session = Dialogue(wire, client, self.patience)
+                session = Dialogue(wire, client, self.timeouts)
                 talk = SessionOpening(session, start, TurnLimits(wall=within, idle=None), load)
-                opened = wire.notes.note(_OPENED, await during(talk.run()))
+                opened = wire.notes.write_once(_OPENED, await run_work(talk.run()))
         account = start.account
         return AgentSession(
             index=index,
@@ -157,7 +162,7 @@ class AgentConnection:
         )
 
 
-def session_rung(record: AgentRecord, session: AgentSession, least: Rung = "fresh") -> Rung:
+def find_resume_mode(record: AgentRecord, session: AgentSession, least: Rung = "fresh") -> Rung:
     """Return the best resume mode that is known for a session in a copy of its world.
 
     Args:
@@ -176,7 +181,7 @@ def session_rung(record: AgentRecord, session: AgentSession, least: Rung = "fres
 def _require_loadable(start: AgentStart, load: AgentSession) -> None:
     """Raise `UnsupportedFeatureError` or `SessionNotLoadedError` if a session is known not to be loadable."""
     record = start.record
-    rung = session_rung(record, load)
+    rung = find_resume_mode(record, load)
     if not is_enough(rung, "load"):
         known = [hazard for hazard in record.session.hazards if "session/load" in hazard]
         raise UnsupportedFeatureError(

@@ -21,11 +21,11 @@ from benchflow.contracts.agent import Line, Stop, TurnLimits, Unanswered
 from benchflow.contracts.failures import typed_error
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import ACPError, AgentExitError, AgentOutputError, AgentTimeoutError, BenchFlowError
-from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.wire import SLOW, Heard, Wire
+from benchflow.planes.agent.acp.events import Reading, omit_content, parse_noise, truncate
+from benchflow.planes.agent.acp.wire import SLOW, OutputLine, Wire
 from benchflow.planes.agent.bounds import MAX_LINE, MAX_REQUESTS, MAX_SENT
 from benchflow.planes.agent.notes import Message
-from benchflow.planes.agent.turn_limits import PATIENCE, AgentTimeouts, LimitClock, note_stop, noted_stop
+from benchflow.planes.agent.turn_limits import DEFAULT_TIMEOUTS, AgentTimeouts, LimitClock, note_stop, read_stop
 from benchflow.planes.sandbox.timeouts import Attendance
 
 METHOD_NOT_FOUND = -32601
@@ -106,7 +106,7 @@ class _Exchange:
     give_up_at: float | None = None
     """When the agent is killed, after it was asked to stop."""
 
-    def sink(self, lines: list[Line]) -> None:
+    def emit(self, lines: list[Line]) -> None:
         self.take(lines)
         self.lines += len(lines)
 
@@ -114,11 +114,11 @@ class _Exchange:
 class Dialogue:
     """The client's side of the communication with one agent process."""
 
-    def __init__(self, wire: Wire, host: AgentRequestHandler, patience: AgentTimeouts = PATIENCE) -> None:
-        """Make it. host: serves the agent's requests; patience: timeouts besides those of turns."""
+    def __init__(self, wire: Wire, host: AgentRequestHandler, timeouts: AgentTimeouts = DEFAULT_TIMEOUTS) -> None:
+        """Make it. host: serves the agent's requests; timeouts: timeouts besides those of turns."""
         self._wire = wire
         self._host = host
-        self.patience = patience
+        self.timeouts = timeouts
 
     async def call(
         self, request: str, method: str, params: Message, limits: TurnLimits, *, quiet: float = 0.0
@@ -129,12 +129,12 @@ class Dialogue:
         `AgentExitError` if the agent exits first, `AgentTimeoutError` at a limit.
         """
         exchange = _Exchange(request, lambda lines: None)
-        started, offset = self._begin(request, method, params)
+        started, offset = self._send_once(request, method, params)
         ended_by = await self._listen(exchange, offset, started, limits, quiet=quiet)
         if ended_by is not None:
-            raise AgentTimeoutError(f"the agent did not answer {method} in time", log_tail=self._wire.log_tail())
+            raise AgentTimeoutError(f"the agent did not answer {method} in time", log_tail=self._wire.read_log_tail())
         assert exchange.answer is not None
-        return self._result(exchange.answer, method)
+        return self._parse_result(exchange.answer, method)
 
     async def prompt(
         self,
@@ -167,18 +167,18 @@ class Dialogue:
         """
         exchange = _Exchange(request, sink, reading if reading is not None else Reading())
         params = {"sessionId": session, "prompt": prompt}
-        started, offset = self._begin(request, "session/prompt", params)
+        started, offset = self._send_once(request, "session/prompt", params)
         try:
-            return await self._hear_turn(exchange, session, started, offset, limits, kill, skip)
+            return await self._follow_turn(exchange, session, started, offset, limits, kill, skip)
         except ACPError as error:
             # The agent's log may explain the error a moment later.
-            give_up_at = time.monotonic() + self.patience.last_log
-            while (tail := self._wire.log_tail()) is None and time.monotonic() < give_up_at:
+            give_up_at = time.monotonic() + self.timeouts.last_log
+            while (tail := self._wire.read_log_tail()) is None and time.monotonic() < give_up_at:
                 await asyncio.sleep(SLOW)
             error.log_tail = tail
             raise
 
-    async def _hear_turn(
+    async def _follow_turn(
         self,
         exchange: _Exchange,
         session: str,
@@ -189,34 +189,31 @@ class Dialogue:
         skip: Callable[[int], bool],
     ) -> EndedTurn:
         request = exchange.request
-        progress = self._wire.notes.noted(f"progress-{request}")
+        progress = self._wire.notes.read(f"progress-{request}")
         if progress is not None and skip(progress["lines"]):
             offset, exchange.lines = progress["offset"], progress["lines"]
             exchange.reading.restore(progress["reading"])
-        stop = await self._listen(exchange, offset, started, limits, quiet=self.patience.silence, session=session)
+        stop = await self._listen(exchange, offset, started, limits, quiet=self.timeouts.silence, session=session)
         if exchange.answer is None or (stop and "error" in exchange.answer):
             await kill()
             return EndedTurn("cancelled" if stop == "cancelled" else "timeout", exchange.reading, stop)
-        result = self._result(exchange.answer, "session/prompt")
-        exchange.reading.end(result)
+        result = self._parse_result(exchange.answer, "session/prompt")
+        exchange.reading.read_result(result)
         return EndedTurn(str(result.get("stopReason", "end_turn")), exchange.reading, stop)
 
     def cancel(self, request: str) -> None:
         """Request the end of a turn: the process that runs it asks the agent to stop, then kills it."""
-        note_stop(self._wire.notes, _stop_of(request), "cancelled")
+        note_stop(self._wire.notes, _make_stop_name(request), "cancelled")
 
     def log_tail(self) -> str | None:
         """Return the last lines of the agent's stderr."""
-        return self._wire.log_tail()
-
-    def _send_cancel(self, session: str) -> None:
-        self._wire.send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
+        return self._wire.read_log_tail()
 
     # --- listening -----------------------------------------------------------------------------------
 
-    def _begin(self, request: str, method: str, params: Message) -> tuple[float, int]:
+    def _send_once(self, request: str, method: str, params: Message) -> tuple[float, int]:
         """Send a request once. Return the time of that, and the offset from which its answer can come."""
-        mark = self._wire.notes.note(f"request-{request}", {"from": self._wire.position, "at": time.monotonic()})
+        mark = self._wire.notes.write_once(f"request-{request}", {"from": self._wire.position, "at": time.monotonic()})
         self._wire.send({"jsonrpc": "2.0", "id": request, "method": method, "params": params})
         return float(mark["at"]), int(mark["from"])
 
@@ -231,12 +228,12 @@ class Dialogue:
         session: str | None = None,
     ) -> Stop | None:
         """Process output until the agent has answered and been silent for `quiet` seconds. Return a reached limit."""
-        before = self._wire.said
+        before = self._wire.output_size
         heard_at = noted_at = time.monotonic()
-        attendance = Attendance(self._wire.notes.file(f"attended-{exchange.request}"))
-        clock = LimitClock(limits, self._wire.notes, _stop_of(exchange.request))
-        stop = noted_stop(self._wire.notes, _stop_of(exchange.request))
-        ended, asked_at = self._wire.ended(), time.monotonic()
+        attendance = Attendance(self._wire.notes.get_path(f"attended-{exchange.request}"))
+        clock = LimitClock(limits, self._wire.notes, _make_stop_name(exchange.request))
+        stop = read_stop(self._wire.notes, _make_stop_name(exchange.request))
+        ended, asked_at = self._wire.describe_end(), time.monotonic()
         try:
             async for heard in self._wire.follow(offset):
                 if exchange.failure is not None:
@@ -248,12 +245,12 @@ class Dialogue:
                 is_silent = heard is None
                 if heard is not None:
                     offset = heard.end
-                    await self._take(exchange, heard)
+                    await self._process_line(exchange, heard)
                     # Not held while other sessions run: it may be a long message.
                     del heard
                     # The agent was blocked while its question was answered.
                     heard_at = time.monotonic()
-                    is_due = now - noted_at > self.patience.progress_every
+                    is_due = now - noted_at > self.timeouts.progress_every
                     if session is not None and is_due and not exchange.served and exchange.failure is None:
                         self._note_progress(exchange, offset)
                         noted_at = now
@@ -263,7 +260,7 @@ class Dialogue:
                 if exchange.answer is not None:
                     exchange.answered_at = exchange.answered_at or now
                     over_for = now - exchange.answered_at
-                    if (is_silent and now - heard_at >= quiet) or over_for > self.patience.last_words:
+                    if (is_silent and now - heard_at >= quiet) or over_for > self.timeouts.last_words:
                         return stop
                     continue
                 if is_silent:
@@ -271,23 +268,23 @@ class Dialogue:
                         if stop is not None:
                             return stop
                         when = "before it had answered" if session is None else "during its turn"
-                        raise AgentExitError(f"the agent ended {when}: {ended}", log_tail=self._wire.log_tail())
+                        raise AgentExitError(f"the agent ended {when}: {ended}", log_tail=self._wire.read_log_tail())
                     if now - asked_at >= SLOW:  # It costs more than all the rest of a poll.
-                        ended, asked_at = self._wire.ended(), now
+                        ended, asked_at = self._wire.describe_end(), now
                         # `cancel` may have been called by the process that enforces the rollout's cost limit.
-                        stop = stop or noted_stop(self._wire.notes, _stop_of(exchange.request))
+                        stop = stop or read_stop(self._wire.notes, _make_stop_name(exchange.request))
                     if ended is not None:
                         # Its last output may have come after the last read: read once more.
                         continue
                 if exchange.served:
                     # The agent waits for the engine.
                     heard_at = now
-                stop = stop or await clock.reached(started, attendance, heard_at)
+                stop = stop or await clock.check(started, attendance, heard_at)
                 if stop is not None and (session is None or now > (exchange.give_up_at or now)):
                     return stop
                 if stop is not None and session is not None and exchange.give_up_at is None:
-                    exchange.give_up_at = now + self.patience.cancel
-                    self._send_cancel(session)
+                    exchange.give_up_at = now + self.timeouts.cancel
+                    self._wire.send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
         except Unanswered:
             attendance.suspend()
             raise
@@ -308,55 +305,41 @@ class Dialogue:
         if len(exchange.reading.tool_calls) > _MAX_NOTED_CALLS:
             return
         progress = {"offset": offset, "lines": exchange.lines}
-        self._wire.notes.keep(f"progress-{exchange.request}", progress | {"reading": exchange.reading.state()})
+        self._wire.notes.write(f"progress-{exchange.request}", progress | {"reading": exchange.reading.dump()})
 
-    async def _take(self, exchange: _Exchange, heard: Heard) -> None:
+    async def _process_line(self, exchange: _Exchange, heard: OutputLine) -> None:
         """Process one line of output: pass it on as trajectory lines, serve its request, or keep it as the answer."""
         message = heard.message
         if message is None:
-            exchange.sink([self._noise(heard.raw)])
+            exchange.emit([parse_noise(heard.raw, lambda what: self._make_error(f"the agent wrote {what}"))])
         elif "method" in message and "id" in message:
-            await self._request(exchange, message, len(heard.raw))
+            await self._handle_request(exchange, message, len(heard.raw))
         elif message.get("method") == "session/update":
-            exchange.sink(exchange.reading.lines(_mapping(message.get("params")).get("update")))
+            exchange.emit(exchange.reading.read_update(_to_mapping(message.get("params")).get("update")))
         elif "method" in message:
-            exchange.sink([{"type": "notification", "method": message["method"], "params": message.get("params")}])
+            exchange.emit([{"type": "notification", "method": message["method"], "params": message.get("params")}])
         elif "id" in message and ("result" in message or "error" in message):
             if message["id"] == exchange.request:
                 exchange.answer = message
             elif not self._wire.was_sent(message["id"]):
-                raise ACPError(
-                    f"the agent answered a request that was never made: {message['id']!r}",
-                    log_tail=self._wire.log_tail(),
-                )
+                raise self._make_error(f"the agent answered a request that was never made: {message['id']!r}")
         else:
-            raise ACPError(
-                f"the agent wrote something that is not JSON-RPC: {_short(heard.raw)}", log_tail=self._wire.log_tail()
-            )
-
-    def _noise(self, raw: bytes) -> Line:
-        """Return the trajectory line for output that is no JSON. Raise `ACPError` if it is a broken message."""
-        if raw.lstrip()[:1] in (b"{", b"["):
-            raise self._error(f"the agent wrote a broken message: {_short(raw)}")
-        try:
-            return {"type": "noise", "text": raw.decode()}
-        except UnicodeDecodeError as error:
-            raise ACPError(
-                f"the agent wrote what is not UTF-8: {_short(raw)}", log_tail=self._wire.log_tail()
-            ) from error
+            raise self._make_error(f"the agent wrote something that is not JSON-RPC: {truncate(heard.raw)}")
 
     # --- the agent's own requests --------------------------------------------------------------------
 
-    async def _request(self, exchange: _Exchange, message: Message, size: int) -> None:
+    async def _handle_request(self, exchange: _Exchange, message: Message, size: int) -> None:
         """Serve a request of the agent. size: bytes of its line."""
         if self._wire.sent.size > MAX_SENT:
-            raise AgentOutputError(f"the agent asked for more than {MAX_SENT} bytes", log_tail=self._wire.log_tail())
-        method, params = str(message["method"]), _mapping(message.get("params"))
+            raise AgentOutputError(
+                f"the agent asked for more than {MAX_SENT} bytes", log_tail=self._wire.read_log_tail()
+            )
+        method, params = str(message["method"]), _to_mapping(message.get("params"))
         if method in ("session/request_permission", "elicitation/create"):
             await self._ask(exchange, message["id"], method, params)
             return
-        exchange.sink([{"type": "client_request", "method": method, "params": _shown(params)}])
-        if self._wire.answer_to(message["id"]) is not None:
+        exchange.emit([{"type": "client_request", "method": method, "params": omit_content(params)}])
+        if self._wire.find_answer(message["id"]) is not None:
             return
         if len(exchange.served) >= MAX_REQUESTS or exchange.serving + size > MAX_LINE:
             refusal = {"code": INTERNAL_ERROR, "message": "too many requests at once: wait for some of the answers"}
@@ -377,17 +360,17 @@ class Dialogue:
     async def _ask(self, exchange: _Exchange, request: Any, method: str, params: Message) -> None:
         """Answer a permission or elicitation request, one at a time, and pass both request and answer on."""
         kind = "permission_request" if method == "session/request_permission" else "elicitation_request"
-        exchange.sink([{"type": kind, "params": params}])
+        exchange.emit([{"type": kind, "params": params}])
         question = f"{exchange.request}:{request}"
         key = short_hash(question, 16)
-        answered = self._wire.notes.noted(f"answered-{key}")
+        answered = self._wire.notes.read(f"answered-{key}")
         if answered is None:
             result, error = await self._decide(question, method, params)
             # Noted before it is sent: a worker that takes over must send the same.
-            answered = self._wire.notes.note(f"answered-{key}", {"result": result, "error": error})
+            answered = self._wire.notes.write_once(f"answered-{key}", {"result": result, "error": error})
         self._wire.send({"jsonrpc": "2.0", "id": request, "result": answered["result"]})
         line: Line = {"type": kind.replace("request", "answer"), "result": answered["result"]}
-        exchange.sink([line | ({"error": answered["error"]} if answered["error"] else {})])
+        exchange.emit([line | ({"error": answered["error"]} if answered["error"] else {})])
 
     async def _decide(self, question: str, method: str, params: Message) -> tuple[Message, str | None]:
         """Return the result to answer a question with, and the error of the host if it failed."""
@@ -415,32 +398,23 @@ class Dialogue:
         with suppress(FileNotFoundError):
             self._wire.send(answer)
 
-    def _result(self, answer: Message, method: str) -> Message:
+    def _parse_result(self, answer: Message, method: str) -> Message:
         if "error" in answer:
-            error = _mapping(answer["error"])
+            error = _to_mapping(answer["error"])
             said = f"{error.get('message', 'no reason given')} (code {error.get('code')})"
             details = error.get("data")
-            more = f": {_short(str(details).encode())}" if details else ""
-            raise self._error(f"the agent refused {method}: {said}{more}")
-        return _mapping(answer.get("result"))
+            more = f": {truncate(str(details).encode())}" if details else ""
+            raise self._make_error(f"the agent refused {method}: {said}{more}")
+        return _to_mapping(answer.get("result"))
 
-    def _error(self, said: str) -> ACPError:
-        return ACPError(said, log_tail=self._wire.log_tail())
+    def _make_error(self, said: str) -> ACPError:
+        return ACPError(said, log_tail=self._wire.read_log_tail())
 
 
-def _mapping(value: Any) -> Message:
+def _to_mapping(value: Any) -> Message:
     return value if isinstance(value, dict) else {}
 
 
-def _short(raw: bytes) -> str:
-    text = raw[:300].decode(errors="replace")
-    return text if len(raw) <= 300 else f"{text}…"
-
-
-def _shown(params: Message) -> Message:
-    return {key: value for key, value in params.items() if key != "content" or len(str(value)) < 10_000}
-
-
-def _stop_of(request: str) -> str:
+def _make_stop_name(request: str) -> str:
     """Return the name of the note that says why a turn is ended."""
     return f"stop-{request}"

@@ -18,19 +18,19 @@ from typing import Any, TypeVar, cast
 from benchflow.contracts.sandbox import ExecChunk, Sandbox
 from benchflow.errors import SandboxError, SandboxLostError
 from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
-from benchflow.planes.agent.acp.wire import Wire, pause
+from benchflow.planes.agent.acp.wire import Wire, compute_pause
 
 T = TypeVar("T")
 
-RETRY = 0.2
+RETRY_SEC = 0.2
 """Seconds before a retry."""
-PATIENCE = 60.0
+RETRY_TIMEOUT = 60.0
 """Seconds of failing attempts after which the sync fails for good."""
 
-HELD = 5.0
+STABLE_SEC = 5.0
 """Seconds that an attempt must run to count as success."""
 
-SILENCE = 2.0
+STALL_SEC = 2.0
 """Seconds without output after which the sizes are compared; longer than the poll interval of any `tail`."""
 
 _BLOCK = 4096
@@ -57,7 +57,7 @@ _PUT = f"""cd "$1" && dd if="$2" of=in bs={_BLOCK} seek="$3" conv=notrunc 2>&1 &
 class Mirror:
     """Keeps the files of one wire equal to those in a sandbox, while it is entered as a context manager.
 
-    Await work that needs the agent by `during`.
+    Await work that needs the agent by `await_work`.
     """
 
     def __init__(self, sandbox: Sandbox, wire: Wire, inside: str = RUN_DIRECTORY) -> None:
@@ -72,10 +72,10 @@ class Mirror:
 
     async def __aenter__(self) -> Mirror:
         """Make the files in the sandbox, if they are missing, and start the sync. Raise `SandboxError`."""
-        await self._sizes()
+        await self._read_sizes()
         self.failed = asyncio.get_running_loop().create_future()
-        for work in (self._follow, self._give):
-            self._tasks.append(asyncio.create_task(self._insist(work)))
+        for work in (self._follow, self._send_input):
+            self._tasks.append(asyncio.create_task(self._retry(work)))
         return self
 
     async def __aexit__(
@@ -86,10 +86,10 @@ class Mirror:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.failed.done():
-            # `during` has raised the error; it must not be logged as unretrieved.
+            # `await_work` has raised the error; it must not be logged as unretrieved.
             self.failed.exception()
 
-    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+    async def await_work(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work that needs the agent, and return its result.
 
         Raises:
@@ -115,7 +115,7 @@ class Mirror:
             how = None
         await self._stream(_REST)
         if how is not None:
-            self._wire.put_exit(how)
+            self._wire.write_exit(how)
 
     # --- from the sandbox ----------------------------------------------------------------------------
 
@@ -128,8 +128,8 @@ class Mirror:
 
     async def _stream(self, script: str) -> int:
         """Append the output of a script to this host's files, from their ends on. Return the script's exit code."""
-        _, out, err = await self._sizes()
-        at = {"stdout": self._wire.size("out"), "stderr": self._wire.size("err")}
+        _, out, err = await self._read_sizes()
+        at = {"stdout": self._wire.read_size("out"), "stderr": self._wire.read_size("err")}
         if out < at["stdout"]:
             raise SandboxLostError("the sandbox no longer has what its agent said: it is another one")
         if err < at["stderr"]:
@@ -138,7 +138,7 @@ class Mirror:
             at["stderr"] = 0
         command = ["sh", "-c", script, "sh", self._inside, str(at["stdout"] + 1), str(at["stderr"] + 1)]
         chunks = self._sandbox.exec_stream(command, env={"LC_ALL": "C"}, cwd="/", user="root")
-        async with aclosing(self._unless_it_stands(cast(AsyncGenerator[ExecChunk, None], chunks), at)) as pieces:
+        async with aclosing(self._detect_stall(cast(AsyncGenerator[ExecChunk, None], chunks), at)) as pieces:
             async for chunk in pieces:
                 if chunk.stream == "exit":
                     return chunk.return_code or 0
@@ -146,7 +146,7 @@ class Mirror:
                 at[chunk.stream] += len(chunk.data)
         return 1
 
-    async def _unless_it_stands(
+    async def _detect_stall(
         self, chunks: AsyncGenerator[ExecChunk, None], at: dict[str, int]
     ) -> AsyncGenerator[ExecChunk, None]:
         """Yield the chunks. Raise `SandboxError` if none come though the files grow: a connection may die silently."""
@@ -155,8 +155,8 @@ class Mirror:
                 following = asyncio.ensure_future(anext(chunks, None))
                 try:
                     behind = False
-                    while not (await asyncio.wait([following], timeout=SILENCE))[0]:
-                        _, out, err = await self._sizes()
+                    while not (await asyncio.wait([following], timeout=STALL_SEC))[0]:
+                        _, out, err = await self._read_sizes()
                         if behind and not following.done():
                             raise SandboxError("the stream of the agent's output stands still")
                         behind = out > at["stdout"] or err > at["stderr"]
@@ -170,24 +170,24 @@ class Mirror:
 
     # --- into the sandbox ----------------------------------------------------------------------------
 
-    async def _give(self) -> None:
+    async def _send_input(self) -> None:
         """Copy the messages to the agent, forever."""
-        given, _, _ = await self._sizes()
+        given, _, _ = await self._read_sizes()
         last = time.monotonic()
         while True:
-            end = await self._put(given)
+            end = await self._write_input(given)
             if end > given:
                 given, last = end, time.monotonic()
                 continue
-            await asyncio.sleep(pause(time.monotonic() - last))
+            await asyncio.sleep(compute_pause(time.monotonic() - last))
 
-    async def _put(self, given: int) -> int:
+    async def _write_input(self, given: int) -> int:
         """Write the complete lines beyond the offset `given` to the sandbox's `in`. Return its new end.
 
         A complete line never changes, so that the write is idempotent, also between workers.
         """
         block = given // _BLOCK
-        data = self._wire.sent.after(block * _BLOCK)
+        data = self._wire.sent.read_after(block * _BLOCK)
         end = block * _BLOCK + len(data)
         if end <= given:
             return given
@@ -199,7 +199,7 @@ class Mirror:
 
     # --- both ----------------------------------------------------------------------------------------
 
-    async def _sizes(self) -> tuple[int, int, int]:
+    async def _read_sizes(self) -> tuple[int, int, int]:
         """Return the sizes of `in`, `out` and `err` in the sandbox, which are made if they are missing."""
         answer = await self._sandbox.control(_MAKE, self._inside)
         rows = answer.stdout.split()
@@ -207,7 +207,7 @@ class Mirror:
             raise SandboxError("cannot keep the agent's files in the sandbox", log_tail=answer.stderr or None)
         return int(rows[0]), int(rows[1]), int(rows[2])
 
-    async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _retry(self, work: Callable[[], Awaitable[None]]) -> None:
         """Await work, and retry it after transient errors of the sandbox. Set `failed` if it does not recover."""
         failing = None
         while not self.failed.done():
@@ -216,11 +216,11 @@ class Mirror:
                 return await work()
             except Exception as error:
                 now = time.monotonic()
-                if failing is None or now - started > HELD:
+                if failing is None or now - started > STABLE_SEC:
                     failing = now
                 passes = isinstance(error, SandboxError) and not isinstance(error, SandboxLostError)
-                if not passes or now - failing > PATIENCE:
+                if not passes or now - failing > RETRY_TIMEOUT:
                     if not self.failed.done():
                         self.failed.set_exception(error)
                     return
-            await asyncio.sleep(RETRY)
+            await asyncio.sleep(RETRY_SEC)

@@ -42,10 +42,10 @@ M = TypeVar("M", bound=BaseModel)
 
 _AUTH_REQUIRED = "(code -32000)"
 """Error code of an agent that is not logged in, as `Dialogue` has it in its message."""
-_LOWER = "go on from the record of its calls, or with a new session"
+_REMEDY = "go on from the record of its calls, or with a new session"
 """Remedy for a session that cannot be loaded: a lower resume mode."""
 
-_LONGEST_NAME, _MOST_CAPABILITIES = 200, 10_000
+_MAX_NAME, _MAX_CAPABILITIES = 200, 10_000
 """Maximum characters of the agent's name and version, and of its capabilities: workflows carry them."""
 
 
@@ -77,7 +77,7 @@ class SessionOpening:
             UnsupportedFeatureError: It cannot reach an MCP server.
             SessionNotLoadedError: The session cannot be loaded.
         """
-        said = _validated(InitializeResponse, await self._call("initialize", _initialize(self._start.record)))
+        said = _validate(InitializeResponse, await self._call("initialize", _initialize(self._start.record)))
         if said.protocol_version != self._start.record.session.protocol_version:
             raise ACPError(
                 f"the agent speaks version {said.protocol_version} of the protocol, "
@@ -85,41 +85,41 @@ class SessionOpening:
             )
         capabilities = said.agent_capabilities or AgentCapabilities()
         for server in self._start.mcp_servers:
-            _require_reached(server, capabilities, self._start.record.name)
-        servers = [acp_server(server) for server in self._start.mcp_servers]
+            _require_reachable(server, capabilities, self._start.record.name)
+        servers = [format_server(server) for server in self._start.mcp_servers]
         asked = {"cwd": self._start.cwd, "mcpServers": servers}
         if self._load is None:
             answer = await self._call("session/new", asked)
-            session = _validated(NewSessionResponse, answer).session_id
+            session = _validate(NewSessionResponse, answer).session_id
         else:
             session = self._load.id
-            answer = await self._go_on({"sessionId": session, **asked}, capabilities)
+            answer = await self._load_session({"sessionId": session, **asked}, capabilities)
         await self._choose(session, answer)
-        told = _plain(capabilities)
+        told = _dump(capabilities)
         return {
             "id": session,
-            "agent": said.agent_info.name[:_LONGEST_NAME] if said.agent_info else None,
-            "version": said.agent_info.version[:_LONGEST_NAME] if said.agent_info else None,
-            "capabilities": told if len(str(told)) <= _MOST_CAPABILITIES else {},
+            "agent": said.agent_info.name[:_MAX_NAME] if said.agent_info else None,
+            "version": said.agent_info.version[:_MAX_NAME] if said.agent_info else None,
+            "capabilities": told if len(str(told)) <= _MAX_CAPABILITIES else {},
         }
 
-    async def _go_on(self, asked: Message, capabilities: AgentCapabilities) -> Message:
+    async def _load_session(self, asked: Message, capabilities: AgentCapabilities) -> Message:
         """Have the agent load or resume the session, and return its answer. Raise `SessionNotLoadedError`."""
         record, can = self._start.record, capabilities.session_capabilities
         if record.session.resume and can is not None and can.resume is not None:
             method, quiet = "session/resume", 0.0
         elif capabilities.load_session:
             # The end of the history may come after the answer.
-            method, quiet = "session/load", self._session.patience.silence
+            method, quiet = "session/load", self._session.timeouts.silence
         else:
-            raise SessionNotLoadedError(f"agent {record.name!r} says that it loads no sessions", remedy=_LOWER)
+            raise SessionNotLoadedError(f"agent {record.name!r} says that it loads no sessions", remedy=_REMEDY)
         try:
             answer = await self._call(method, asked, quiet=quiet)
         except ACPError as error:
             raise SessionNotLoadedError(
-                error.message, remedy=error.remedy or _LOWER, log_tail=error.log_tail
+                error.message, remedy=error.remedy or _REMEDY, log_tail=error.log_tail
             ) from error
-        _validated(LoadSessionResponse, answer)
+        _validate(LoadSessionResponse, answer)
         return answer
 
     async def _call(self, method: str, params: Message, request: str | None = None, *, quiet: float = 0.0) -> Message:
@@ -149,9 +149,9 @@ class SessionOpening:
         elif choice.by == "set_model":
             await self._call("session/set_model", {"sessionId": session, "modelId": value}, what)
         elif choice.by == "config_option":
-            offered = _offered(new, str(choice.option))
+            offered = _list_offered(new, str(choice.option))
             if value not in offered:
-                self._require_told(what, value, offered)
+                self._require_set_at_start(what, value, offered)
                 return
             params = {"sessionId": session, "configId": choice.option, "value": value}
             await self._call("session/set_config_option", params, what)
@@ -159,7 +159,7 @@ class SessionOpening:
     async def _set_mode(self, session: str, mode: str, request: str) -> None:
         await self._call("session/set_mode", {"sessionId": session, "modeId": mode}, request)
 
-    def _require_told(self, what: str, value: str, offered: Sequence[str]) -> None:
+    def _require_set_at_start(self, what: str, value: str, offered: Sequence[str]) -> None:
         """Raise `ConfigError` for a value that the session does not offer, unless the agent got it at its start."""
         record = self._start.record
         told = any(
@@ -187,10 +187,10 @@ def _initialize(record: AgentRecord) -> Message:
         ),
         client_info=Implementation(name="benchflow", title="BenchFlow", version=__version__),
     )
-    return _plain(request)
+    return _dump(request)
 
 
-def _require_reached(server: McpServer, capabilities: AgentCapabilities, agent: str) -> None:
+def _require_reachable(server: McpServer, capabilities: AgentCapabilities, agent: str) -> None:
     """Raise `UnsupportedFeatureError` if the agent cannot connect to an MCP server."""
     can = capabilities.mcp_capabilities
     reached = {"stdio": True, "streamable-http": bool(can and can.http), "sse": bool(can and can.sse)}
@@ -202,18 +202,18 @@ def _require_reached(server: McpServer, capabilities: AgentCapabilities, agent: 
         )
 
 
-def acp_server(server: McpServer) -> Message:
+def format_server(server: McpServer) -> Message:
     """Return a task's MCP server in the form of `session/new`."""
     if server.transport == "stdio":
         env = [EnvVariable(name=name, value=value) for name, value in server.env.items()]
-        return _plain(McpServerStdio(name=server.name, command=server.command or "", args=server.args, env=env))
+        return _dump(McpServerStdio(name=server.name, command=server.command or "", args=server.args, env=env))
     headers = [HttpHeader(name=name, value=value) for name, value in server.headers.items()]
     if server.transport == "streamable-http":
-        return _plain(HttpMcpServer(type="http", name=server.name, url=server.url or "", headers=headers))
-    return _plain(SseMcpServer(type="sse", name=server.name, url=server.url or "", headers=headers))
+        return _dump(HttpMcpServer(type="http", name=server.name, url=server.url or "", headers=headers))
+    return _dump(SseMcpServer(type="sse", name=server.name, url=server.url or "", headers=headers))
 
 
-def _offered(new: Message, option: str) -> list[str]:
+def _list_offered(new: Message, option: str) -> list[str]:
     """Return the values of a configuration option, those in groups included."""
     values: list[str] = []
     for row in new.get("configOptions") or []:
@@ -224,11 +224,11 @@ def _offered(new: Message, option: str) -> list[str]:
     return values
 
 
-def _plain(value: BaseModel) -> Message:
+def _dump(value: BaseModel) -> Message:
     return value.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _validated(kind: type[M], answer: Message) -> M:
+def _validate(kind: type[M], answer: Message) -> M:
     try:
         return kind.model_validate(answer)
     except ValidationError as error:

@@ -39,7 +39,7 @@ class SentMessages:
             self.file.touch(mode=0o600)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[int]:
+    def hold_lock(self) -> Iterator[int]:
         """Hold the lock, read what other workers have sent until then, and yield the record's file descriptor."""
         # Not `locked`, which would make the directory of a session that was removed.
         with contextlib.ExitStack() as stack:
@@ -53,10 +53,10 @@ class SentMessages:
         """Add a message, unless a request, or an answer, of its id exists. Return whether it was added.
 
         Args:
-            fd: Descriptor from `locked`.
+            fd: Descriptor from `hold_lock`.
             message: The message.
         """
-        if "id" in message and _key(message) in (self._requests if "method" in message else self._answers):
+        if "id" in message and _format_id(message) in (self._requests if "method" in message else self._answers):
             return False
         # In ASCII: half of a surrogate pair, which an agent sent and is sent back, cannot be encoded as UTF-8.
         line = json.dumps(message).encode() + b"\n"
@@ -71,7 +71,7 @@ class SentMessages:
         self._refresh()
         return json.dumps(request) in self._requests
 
-    def answer_to(self, request: Any) -> Message | None:
+    def find_answer(self, request: Any) -> Message | None:
         """Return the answer that was sent to the agent's request of this id; None if there is none."""
         self._refresh()
         place = self._answers.get(json.dumps(request))
@@ -99,7 +99,7 @@ class SentMessages:
             while piece := file.read(max(0, min(_PIECE, self._read_to - file.tell()))):
                 write_all(target, piece)
 
-    def after(self, offset: int) -> bytes:
+    def read_after(self, offset: int) -> bytes:
         """Return the complete lines from an offset on."""
         with self.file.open("rb") as file:
             file.seek(offset)
@@ -125,11 +125,11 @@ class SentMessages:
                     return
                 message = json.loads(line)
                 if "id" in message and "method" in message:
-                    self._requests.add(_key(message))
+                    self._requests.add(_format_id(message))
                 elif "id" in message:
-                    self._answers[_key(message)] = (self._read_to, len(line))
+                    self._answers[_format_id(message)] = (self._read_to, len(line))
                 self._read_to += len(line)
 
 
-def _key(message: Message) -> str:
+def _format_id(message: Message) -> str:
     return json.dumps(message["id"])

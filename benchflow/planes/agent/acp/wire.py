@@ -36,7 +36,7 @@ QUICK, SLOW = 0.004, 0.05
 """Seconds between two polls of a file that grows, and of one that has not grown for a while."""
 
 
-def pause(quiet_sec: float) -> float:
+def compute_pause(quiet_sec: float) -> float:
     """Return the seconds to the next poll of a file that has not grown for `quiet_sec`: a tenth of them, limited."""
     return min(SLOW, max(QUICK, quiet_sec / 10))
 
@@ -53,7 +53,7 @@ _ENDED = "ended"
 
 
 @dataclass(frozen=True)
-class Heard:
+class OutputLine:
     """A line of `out`."""
 
     end: int
@@ -90,17 +90,17 @@ class Wire:
         self.sent.make()
         with storage_errors(self.files.shared):
             self.files.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self._confined() as shared:
+            with self._open_shared() as shared:
                 shared.make_directories(self.files.name)
                 for name in _JOURNALS:
                     with suppress(FileExistsError):
-                        os.close(shared.create(self._path(name)))
+                        os.close(shared.create(self._make_path(name)))
 
     # --- messages to the agent -----------------------------------------------------------------------
 
     def send(self, message: Message) -> bool:
         """Send a message, unless a request, or an answer, of its id was sent. Return whether it was new."""
-        with self.sent.locked() as record:
+        with self.sent.hold_lock() as record:
             is_new = self.sent.add(record, message)
             self._deliver()
         return is_new
@@ -109,13 +109,13 @@ class Wire:
         """Return whether a request of this id was sent."""
         return self.sent.has_request(request)
 
-    def answer_to(self, request: Any) -> Message | None:
+    def find_answer(self, request: Any) -> Message | None:
         """Return the answer that was sent to the agent's request of this id; None if there is none."""
-        return self.sent.answer_to(request)
+        return self.sent.find_answer(request)
 
     def _deliver(self) -> None:
         """Append to `in` the sent messages that it lacks. The caller holds the lock of the record."""
-        with self._opened("in", os.O_WRONLY | os.O_APPEND) as fd:
+        with self._open_descriptor("in", os.O_WRONLY | os.O_APPEND) as fd:
             size = os.fstat(fd).st_size
             if size < self._delivered:
                 # Otherwise a sandbox could have all of it rewritten with each message.
@@ -129,19 +129,19 @@ class Wire:
     @property
     def position(self) -> int:
         """The offset in `out` to which it was processed."""
-        noted = self.notes.noted("position")
+        noted = self.notes.read("position")
         return int(noted["to"]) if noted else 0
 
     @position.setter
     def position(self, offset: int) -> None:
-        self.notes.keep("position", {"to": offset})
+        self.notes.write("position", {"to": offset})
 
     @property
-    def said(self) -> int:
+    def output_size(self) -> int:
         """The size of `out` by now, in bytes."""
-        return self.size("out")
+        return self.read_size("out")
 
-    async def follow(self, offset: int) -> AsyncIterator[Heard | None]:
+    async def follow(self, offset: int) -> AsyncIterator[OutputLine | None]:
         """Yield the lines of `out` from an offset on, as they come; None after each poll that found nothing new.
 
         A long line is not buffered until it is complete, and then no other session runs until the caller has consumed
@@ -151,19 +151,19 @@ class Wire:
             ACPError: A line is too long for a message, or `out` was replaced.
             AgentOutputError: All of `out` is too long.
         """
-        with self.sent.locked():
+        with self.sent.hold_lock():
             # A worker may have recorded a message and died before it could deliver it.
             self._deliver()
         held = b""
         at = offset
         last = rested = time.monotonic()
-        with self._opened("out", os.O_RDONLY) as fd:
+        with self._open_descriptor("out", os.O_RDONLY) as fd:
             while True:
                 self._require_bounded(os.fstat(fd).st_size)
                 data = os.pread(fd, PIECE, at)
                 if not data:
                     yield None
-                    await asyncio.sleep(pause(time.monotonic() - last))
+                    await asyncio.sleep(compute_pause(time.monotonic() - last))
                     continue
                 last = time.monotonic()
                 begin = 0
@@ -174,7 +174,7 @@ class Wire:
                     line = held + data[begin:end] if is_held else os.pread(fd, size, offset)
                     held, begin, offset = b"", end + 1, at + end + 1
                     if line.strip():
-                        yield Heard(offset, line, self._parsed(line))
+                        yield OutputLine(offset, line, self._parse(line))
                     del line
                     if time.monotonic() - rested > SLICE:
                         # A piece may be a hundred thousand lines, whose consumer must not block the event loop.
@@ -188,30 +188,30 @@ class Wire:
 
     def _require_bounded(self, size: int) -> None:
         if size > self._max_output:
-            raise AgentOutputError(f"the agent wrote more than {self._max_output} bytes", log_tail=self.log_tail())
+            raise AgentOutputError(f"the agent wrote more than {self._max_output} bytes", log_tail=self.read_log_tail())
 
     def _require_message(self, size: int) -> None:
         if size > self._max_line:
-            raise ACPError(f"the agent wrote a line of more than {self._max_line} bytes", log_tail=self.log_tail())
+            raise ACPError(f"the agent wrote a line of more than {self._max_line} bytes", log_tail=self.read_log_tail())
 
-    def _parsed(self, line: bytes) -> Message | None:
+    def _parse(self, line: bytes) -> Message | None:
         """Return the JSON object of a line; None for a line that is none."""
         if has_too_many_values(line):
-            raise ACPError(f"the agent wrote a message of more than {MAX_VALUES} values", log_tail=self.log_tail())
+            raise ACPError(f"the agent wrote a message of more than {MAX_VALUES} values", log_tail=self.read_log_tail())
         try:
             # NaN and infinity are not JSON, but a message with a wrong number is still a message.
-            message = json.loads(line, parse_constant=lambda name: None, parse_float=_finite)
+            message = json.loads(line, parse_constant=lambda name: None, parse_float=_parse_finite)
         except (ValueError, RecursionError):
             return None
         return message if isinstance(message, dict) else None
 
     # --- exit status and log -------------------------------------------------------------------------
 
-    def ended(self) -> str | None:
+    def describe_end(self) -> str | None:
         """Return how the agent's process ended, for error messages; None while it runs."""
-        record = self._exit_record()
+        record = self._read_exit_record()
         if record is None:
-            noted = self.notes.noted(_ENDED)
+            noted = self.notes.read(_ENDED)
             return str(noted["error"]) if noted else None
         if "error" in record:
             return str(record["error"])[:_TAIL]
@@ -220,19 +220,19 @@ class Wire:
     @property
     def could_not_start(self) -> bool:
         """Whether the program to start does not exist: a retry would fail, too."""
-        return (self._exit_record() or {}).get("start") is False
+        return (self._read_exit_record() or {}).get("start") is False
 
     def note_end(self, return_code: int) -> None:
         """Record the exit status of a stdio proxy that died before it could record the agent's end."""
-        self.notes.note(_ENDED, {"error": f"the program that holds its files was ended ({return_code})"})
+        self.notes.write_once(_ENDED, {"error": f"the program that holds its files was ended ({return_code})"})
 
-    def _exit_record(self) -> Message | None:
+    def _read_exit_record(self) -> Message | None:
         """Return the exit record from the sandbox; None if there is none. One that is unreadable has an `error`."""
         try:
-            with self._confined() as shared:
-                if not shared.has(self._path(_EXIT)):
+            with self._open_shared() as shared:
+                if not shared.has(self._make_path(_EXIT)):
                     return None
-                record = json.loads(shared.read(self._path(_EXIT), _MAX_EXIT))
+                record = json.loads(shared.read(self._make_path(_EXIT), _MAX_EXIT))
         except FileNotFoundError:
             # All files of the session were removed with its sandbox.
             return None
@@ -240,10 +240,10 @@ class Wire:
             return {"error": f"nobody can tell how: its exit record cannot be read ({error})"}
         return record if isinstance(record, dict) else {"error": "nobody can tell how: its exit record is no object"}
 
-    def log_tail(self) -> str | None:
+    def read_log_tail(self) -> str | None:
         """Return the end of the agent's stderr; None if it is empty or cannot be read."""
         try:
-            with self._confined() as shared, shared.open(self._path("err")) as file:
+            with self._open_shared() as shared, shared.open(self._make_path("err")) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
                 return file.read(_TAIL).decode(errors="replace").strip() or None
         except (FileNotFoundError, ACPError):
@@ -261,17 +261,17 @@ class Wire:
         """
         if name == "in":
             return self.sent.open()
-        noted = self.notes.noted(_ENDED) if name == _EXIT else None
-        with self._confined() as shared:
-            if name == _EXIT and not shared.has(self._path(name)):
+        noted = self.notes.read(_ENDED) if name == _EXIT else None
+        with self._open_shared() as shared:
+            if name == _EXIT and not shared.has(self._make_path(name)):
                 return io.BytesIO(json.dumps(noted).encode()) if noted is not None else None
-            return shared.open(self._path(name))
+            return shared.open(self._make_path(name))
 
     # --- copies of what a sandbox that mounts nothing has ---------------------------------------------
 
-    def size(self, name: str) -> int:
+    def read_size(self, name: str) -> int:
         """Return the size of a journal, in bytes."""
-        with self._opened(name, os.O_RDONLY) as fd:
+        with self._open_descriptor(name, os.O_RDONLY) as fd:
             return os.fstat(fd).st_size
 
     def append(self, name: str, at: int, data: bytes) -> None:
@@ -285,7 +285,11 @@ class Wire:
         Raises:
             AgentOutputError: `out` is too long.
         """
-        with self.sent.locked(), self._opened(name, os.O_RDWR | os.O_APPEND) as fd, storage_errors(self.files.shared):
+        with (
+            self.sent.hold_lock(),
+            self._open_descriptor(name, os.O_RDWR | os.O_APPEND) as fd,
+            storage_errors(self.files.shared),
+        ):
             size = os.fstat(fd).st_size
             if name == "out":
                 self._require_bounded(size)
@@ -295,25 +299,25 @@ class Wire:
 
     def empty(self, name: str) -> None:
         """Empty a journal."""
-        with self._opened(name, os.O_WRONLY) as fd:
+        with self._open_descriptor(name, os.O_WRONLY) as fd:
             os.ftruncate(fd, 0)
 
-    def put_exit(self, content: bytes) -> None:
+    def write_exit(self, content: bytes) -> None:
         """Write the sandbox's exit record to this host."""
         with (
             storage_errors(self.files.shared),
-            self._confined() as shared,
-            shared.replacing(self._path(_EXIT)) as file,
+            self._open_shared() as shared,
+            shared.replacing(self._make_path(_EXIT)) as file,
         ):
             file.write(content)
 
     # --- opening -------------------------------------------------------------------------------------
 
-    def _path(self, name: str) -> str:
+    def _make_path(self, name: str) -> str:
         return f"{self.files.name}/{name}"
 
     @contextlib.contextmanager
-    def _confined(self) -> Iterator[ConfinedDirectory]:
+    def _open_shared(self) -> Iterator[ConfinedDirectory]:
         """Yield the directory that the sandbox may write. Raise `ACPError` if a journal was replaced or removed."""
         with ConfinedDirectory(self.files.shared) as shared:
             try:
@@ -324,17 +328,17 @@ class Wire:
                 raise ACPError(f"a file of the agent's stdio was removed: {error.filename}") from error
 
     @contextlib.contextmanager
-    def _opened(self, name: str, flags: int) -> Iterator[int]:
+    def _open_descriptor(self, name: str, flags: int) -> Iterator[int]:
         """Yield the descriptor of a journal. Raise `ACPError` if it was replaced or removed."""
-        with self._confined() as shared:
-            fd = shared.open_descriptor(self._path(name), flags)
+        with self._open_shared() as shared:
+            fd = shared.open_descriptor(self._make_path(name), flags)
         try:
             yield fd
         finally:
             os.close(fd)
 
 
-def _finite(literal: str) -> float | None:
+def _parse_finite(literal: str) -> float | None:
     """Return a number; None for one that is too large, and could not be written as JSON again."""
     number = float(literal)
     return number if isfinite(number) else None

@@ -35,7 +35,7 @@ class Choices:
 NO_CHOICES = Choices()
 
 
-def choices_of(record: AgentRecord, model: str | None, effort: str | None) -> Choices:
+def make_choices(record: AgentRecord, model: str | None, effort: str | None) -> Choices:
     """Return the settings that an agent receives in its session, and not at its start.
 
     Args:
@@ -46,20 +46,20 @@ def choices_of(record: AgentRecord, model: str | None, effort: str | None) -> Ch
     mode, options = record.session.mode, {}
     if effort is not None and record.effort is not None:
         if record.effort.by == "mode":
-            mode = _spelled(record.effort, effort)
+            mode = _spell(record.effort, effort)
         elif record.effort.option is not None:
-            options[record.effort.option] = _spelled(record.effort, effort)
+            options[record.effort.option] = _spell(record.effort, effort)
     by_session = record.model is not None and record.model.by in ("config_option", "set_model")
-    told = _spelled(record.model, model) if by_session and record.model and model else None
+    told = _spell(record.model, model) if by_session and record.model and model else None
     return Choices(told, mode, options)
 
 
-def _spelled(choice: ChoiceChannel, value: str) -> str:
+def _spell(choice: ChoiceChannel, value: str) -> str:
     """Return a model or effort in the form that the record's choice sends."""
     return (choice.value or value).replace("{model}", value).replace("{effort}", value)
 
 
-def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
+def make_acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
     """Return the record of an agent behind acpx.
 
     Args:
@@ -72,9 +72,9 @@ def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
     ours, theirs = acpx.install, inner.install
     assert isinstance(ours, NodeInstall)
     if inner.protocol != "acp":
-        raise _not_behind(inner, "does not speak the Agent Client Protocol")
+        raise _make_unsupported_error(inner, "does not speak the Agent Client Protocol")
     if not isinstance(theirs, NodeInstall) or inner.version is None:
-        raise _not_behind(inner, "does not run on Node, as acpx does: the two have one toolbox")
+        raise _make_unsupported_error(inner, "does not run on Node, as acpx does: the two have one toolbox")
     install = theirs.model_copy(update={"packages": {**theirs.packages, **ours.packages}})
     session: dict[str, Any] = {"hazards": (*inner.session.hazards, *acpx.session.hazards)}
     if is_enough(inner.session.rung, "load"):
@@ -95,7 +95,7 @@ def acpx_record(acpx: AgentRecord, inner: AgentRecord) -> AgentRecord:
     return AgentRecord.model_validate(table)
 
 
-def _not_behind(inner: AgentRecord, why: str) -> UnsupportedFeatureError:
+def _make_unsupported_error(inner: AgentRecord, why: str) -> UnsupportedFeatureError:
     """Return the error for an agent that acpx cannot drive. why: predicate of its message."""
     return UnsupportedFeatureError(
         f"agent {inner.name!r} {why}",

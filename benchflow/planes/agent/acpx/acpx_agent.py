@@ -14,7 +14,7 @@ from benchflow.planes.agent.account import SandboxAccount
 from benchflow.planes.agent.acp.acp_agent import AcpAgent
 from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
 from benchflow.planes.agent.acp.agent_start import AgentStart, prepare_home
-from benchflow.planes.agent.acpx import choices_of
+from benchflow.planes.agent.acpx import make_choices
 from benchflow.planes.agent.acpx.acpx_session import OPENING_TIMEOUT, AcpxSession, end_session
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.toolbox import Toolbox
@@ -39,13 +39,13 @@ class AcpxAgent(AcpAgent):
     async def open(self, index: int) -> AgentSession:
         """Open the rollout's session number `index`, or return it if it is open."""
         place = self.place
-        start, toolbox = await self._checked_start()
+        start, toolbox = await self._check_and_make_start()
         await prepare_home(place.sandbox, start)
         name = f"{place.sandbox.ref.episode}{index}.0"
         account = start.account
         return AgentSession(
             index=index,
-            id=await self.session_of(name, start, toolbox).open(),
+            id=await self.make_session(name, start, toolbox).open(),
             directory=name,
             user=account.name,
             uid=account.uid,
@@ -63,24 +63,24 @@ class AcpxAgent(AcpAgent):
 
     async def session(self, held: AgentSession) -> Session:
         """Return a handle of an open session."""
-        start, toolbox = await self._start(SandboxAccount(held.user, held.uid, held.gid, held.home))
-        return self.session_of(held.directory, start, toolbox)
+        start, toolbox = await self._make_start(SandboxAccount(held.user, held.uid, held.gid, held.home))
+        return self.make_session(held.directory, start, toolbox)
 
     async def end(self, held: AgentSession) -> None:
         """Kill all processes of a session, the agent's included."""
-        files = SessionFiles.below(self.place.directory).of(held.directory)
+        files = SessionFiles.from_directory(self.place.directory).join(held.directory)
         await end_session(self.place.sandbox, files)
 
-    def session_of(self, name: str, start: AgentStart, toolbox: Toolbox | None) -> AcpxSession:
+    def make_session(self, name: str, start: AgentStart, toolbox: Toolbox | None) -> AcpxSession:
         """Return a handle of the session in this directory, which need not be open. toolbox: must not be None."""
         # The protocol's types take long to import.
-        from benchflow.planes.agent.acp.opening import acp_server
+        from benchflow.planes.agent.acp.opening import format_server
 
         assert toolbox is not None, "acpx is always installed"
         place = self.place
         return AcpxSession(
             place.sandbox,
-            SessionFiles.below(place.directory).of(name),
+            SessionFiles.from_directory(place.directory).join(name),
             pump=start.pump,
             argv=toolbox.program("acpx"),
             inner=start.argv,
@@ -88,9 +88,9 @@ class AcpxAgent(AcpAgent):
             account=start.account,
             cwd=start.cwd,
             permissions=place.permissions,
-            choices=choices_of(start.record, start.settings.model, start.effort),
+            choices=make_choices(start.record, start.settings.model, start.effort),
             offers=start.record.session.client,
-            servers=[acp_server(server) for server in start.mcp_servers],
+            servers=[format_server(server) for server in start.mcp_servers],
             inside=f"{RUN_DIRECTORY}/{name}",
             within=max(OPENING_TIMEOUT, place.setup_sec),
         )

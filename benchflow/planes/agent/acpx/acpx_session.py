@@ -34,9 +34,9 @@ from benchflow.planes.agent.acp.dialogue import EndedTurn
 from benchflow.planes.agent.acp.events import Reading
 from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx import NO_CHOICES, Choices
-from benchflow.planes.agent.acpx.acpx_stream import AcpxStream, failure_of
+from benchflow.planes.agent.acpx.acpx_stream import AcpxStream, parse_failure
 from benchflow.planes.agent.notes import SessionFiles
-from benchflow.planes.agent.turn_limits import PATIENCE, AgentTimeouts, LimitClock, note_stop, noted_stop
+from benchflow.planes.agent.turn_limits import DEFAULT_TIMEOUTS, AgentTimeouts, LimitClock, note_stop, read_stop
 from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
 
 OPENING_TIMEOUT = 300.0
@@ -53,7 +53,7 @@ _PERMISSIONS: dict[Permissions, str] = {"auto": "--approve-all", "deny": "--deny
 """Flags of acpx by policy."""
 
 # $1: directory, which root owns: the agent reads acpx's input there, and cannot change it.
-_PLACE = 'mkdir -p "$1" && chmod 0711 /run/benchflow "${1%/*}" "$1"'
+_MAKE_DIRECTORY = 'mkdir -p "$1" && chmod 0711 /run/benchflow "${1%/*}" "$1"'
 # $0: the log; the rest: the agent.
 _LOGGED = 'exec "$@" 2>>"$0"'
 
@@ -77,7 +77,7 @@ class AcpxSession(Session):
         inside: Directory of the session's files in the sandbox.
         name: acpx's name of the session; by default the name of its directory.
         within: Seconds for a command that is no turn.
-        patience: Timeouts besides those of turns.
+        timeouts: Timeouts besides those of turns.
 
     Raises:
         UnsupportedFeatureError: The permissions wait for a user.
@@ -101,7 +101,7 @@ class AcpxSession(Session):
         inside: str = RUN_DIRECTORY,
         name: str | None = None,
         within: float = OPENING_TIMEOUT,
-        patience: AgentTimeouts = PATIENCE,
+        timeouts: AgentTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         """Make it."""
         if permissions not in _PERMISSIONS:
@@ -124,7 +124,7 @@ class AcpxSession(Session):
         self._inside = inside
         self._name = name or self._directory_name
         self._within = within
-        self._patience = patience
+        self._timeouts = timeouts
         self._files = f"{_FILES}/{self._directory_name}"
         self._log = f"{self._env.get('HOME', account.home).rstrip('/')}/{AGENT_LOG}"
         # Without an idle timeout: the process that holds the agent ends with the session.
@@ -142,25 +142,25 @@ class AcpxSession(Session):
             AgentTimeoutError: A command takes too long.
             ACPError: acpx or the agent reports another error.
         """
-        if not await self._sandbox.was_started(self._key("open")):
-            await self._place("mcp.json", {"mcpServers": self._servers})
+        if not await self._sandbox.was_started(self._make_key("open")):
+            await self._write_file("mcp.json", {"mcpServers": self._servers})
         # acpx sends these choices again to an agent that it restarts. A turn that named the model would undo that.
         model = ("--model", self._choices.model) if self._choices.model else ()
-        opened = await self._command("open", "sessions", "ensure", "--name", self._name, flags=model)
+        opened = await self._run_command("open", "sessions", "ensure", "--name", self._name, flags=model)
         if self._choices.mode:
-            await self._command("mode", "set-mode", self._choices.mode, "--session", self._name)
+            await self._run_command("mode", "set-mode", self._choices.mode, "--session", self._name)
         for number, (option, value) in enumerate(self._choices.options.items()):
-            await self._command(f"option-{number}", "set", option, value, "--session", self._name)
+            await self._run_command(f"option-{number}", "set", option, value, "--session", self._name)
         return str(opened.get("acpxSessionId"))
 
     async def prompt(self, turn: TurnRequest) -> StopReason:
         """Run a turn to its end, or resume it, and return why it ended."""
         reading = Reading()
         self.counts = reading
-        ended = await self.turn(turn.number, turn.prompt, turn.heard, reading, turn.limits)
+        ended = await self.run_turn(turn.number, turn.prompt, turn.heard, reading, turn.limits)
         return StopReason(ended.stop_reason, ended.ended_by)
 
-    async def turn(
+    async def run_turn(
         self, number: int, prompt: str, sink: Callable[[list[Line]], None], reading: Reading, limits: TurnLimits
     ) -> EndedTurn:
         """Run a turn to its end, or resume it. At a limit acpx is asked to cancel, then all processes are killed.
@@ -179,42 +179,42 @@ class AcpxSession(Session):
         """
         await self.open()
         name = f"turn-{number}"
-        wire, process = self._held(name)
-        started = float(wire.notes.note("started", {"at": time.monotonic()})["at"])
-        if not await self._sandbox.was_started(self._key(name)):
-            await self._place(f"{name}.json", [{"type": "text", "text": prompt}])
-        await self._start(process, "prompt", "--session", self._name, "--file", f"{self._files}/{name}.json")
+        wire, process = self._open_command(name)
+        started = float(wire.notes.write_once("started", {"at": time.monotonic()})["at"])
+        if not await self._sandbox.was_started(self._make_key(name)):
+            await self._write_file(f"{name}.json", [{"type": "text", "text": prompt}])
+        await self._start_command(process, "prompt", "--session", self._name, "--file", f"{self._files}/{name}.json")
         stream = AcpxStream(reading)
         try:
-            stop = await process.during(self._listen(number, wire, stream, sink, limits, started))
+            stop = await process.await_work(self._listen(number, wire, stream, sink, limits, started))
         except ACPError as error:
-            error.log_tail = await self._log_tail(wire)
+            error.log_tail = await self._read_log_tail(wire)
             raise
         if stop is not None and stream.result is None:
             await self.end()
             return EndedTurn("cancelled" if stop == "cancelled" else "timeout", reading, stop)
         if stream.result is None:
-            failure = stream.failure or AgentExitError(f"acpx ended without a result: {wire.ended()}")
-            failure.log_tail = await self._log_tail(wire)
+            failure = stream.failure or AgentExitError(f"acpx ended without a result: {wire.describe_end()}")
+            failure.log_tail = await self._read_log_tail(wire)
             raise failure
         if stream.began_anew and self._has_turn_before(number):
             await self.end()
             raise AgentExitError(
                 "the agent ended between two turns, and could not load its session again",
-                log_tail=await self._log_tail(wire),
+                log_tail=await self._read_log_tail(wire),
             )
         return EndedTurn(str(stream.result.get("stopReason", "end_turn")), reading, stop)
 
     def cancel(self, turn: int) -> None:
         """Request the end of a turn, whichever process runs it."""
-        note_stop(self._wire(f"turn-{turn}").notes, _STOP, "cancelled")
+        note_stop(self._make_wire(f"turn-{turn}").notes, _STOP, "cancelled")
 
     def on_ask_user(self, answer: AskUser) -> None:
         """Do nothing: acpx answers the agent's questions, by its flags."""
 
     async def was_begun(self, turn: int) -> bool:
         """Return whether a turn was prompted, by any process of the engine."""
-        return await self._sandbox.was_started(self._key(f"turn-{turn}"))
+        return await self._sandbox.was_started(self._make_key(f"turn-{turn}"))
 
     async def end(self) -> None:
         """Kill all processes of the session, the agent's included."""
@@ -222,7 +222,7 @@ class AcpxSession(Session):
 
     async def log_tail(self) -> str | None:
         """Return the end of the agent's log, else of acpx's stderr; None if both are empty."""
-        return await self._log_tail(self._wire("open"))
+        return await self._read_log_tail(self._make_wire("open"))
 
     def _has_turn_before(self, number: int) -> bool:
         """Return whether a turn with a lower number was prompted."""
@@ -245,23 +245,23 @@ class AcpxSession(Session):
         Returns:
             Why the turn is ended; None if the agent ended it.
         """
-        before = wire.said
+        before = wire.output_size
         offset = 0
         heard_at = time.monotonic()
-        attendance = Attendance(wire.notes.file("attended"))
+        attendance = Attendance(wire.notes.get_path("attended"))
         over_at = give_up_at = None
         ended = False
         cancelling: asyncio.Task[None] | None = None
         clock = LimitClock(limits, wire.notes, _STOP)
-        stop = noted_stop(wire.notes, _STOP)
-        last = wire.notes.noted("end")
+        stop = read_stop(wire.notes, _STOP)
+        last = wire.notes.read("end")
         try:
             async for heard in wire.follow(0):
                 now = time.monotonic()
                 if attendance.poll():
                     heard_at = now
                 if heard is not None:
-                    lines = stream.lines(heard)
+                    lines = stream.read_line(heard)
                     if lines:
                         sink(lines)
                     heard_at, offset = now, heard.end
@@ -277,20 +277,20 @@ class AcpxSession(Session):
                     return stop
                 else:
                     # Its last output may have come after the last read: read once more.
-                    ended = wire.ended() is not None
+                    ended = wire.describe_end() is not None
                     if ended:
                         continue
-                if stream.over:
+                if stream.is_over:
                     over_at = over_at or now
-                    if now - over_at > self._patience.last_words:
+                    if now - over_at > self._timeouts.last_words:
                         # Noted, since a worker that reads the output again must stop at the same place.
-                        last = wire.notes.note("end", {"to": offset})
+                        last = wire.notes.write_once("end", {"to": offset})
                         return stop
                     continue
-                stop = stop or noted_stop(wire.notes, _STOP)
-                stop = stop or await clock.reached(started, attendance, heard_at)
+                stop = stop or read_stop(wire.notes, _STOP)
+                stop = stop or await clock.check(started, attendance, heard_at)
                 if stop is not None and cancelling is None:
-                    give_up_at = now + self._patience.cancel
+                    give_up_at = now + self._timeouts.cancel
                     cancelling = asyncio.ensure_future(self._cancel(number))
                 if give_up_at is not None and now > give_up_at:
                     return stop
@@ -302,20 +302,20 @@ class AcpxSession(Session):
 
     async def _cancel(self, number: int) -> None:
         """Have acpx ask the agent to end a turn."""
-        _, process = self._held(f"cancel-{number}")
-        await self._start(process, "cancel", "--session", self._name)
+        _, process = self._open_command(f"cancel-{number}")
+        await self._start_command(process, "cancel", "--session", self._name)
 
-    async def _log_tail(self, wire: Wire) -> str | None:
+    async def _read_log_tail(self, wire: Wire) -> str | None:
         """Return the end of the agent's log, or else of a command's stderr."""
         # Read as the agent's user: the file is the agent's, and may be a link to anything.
         said = await self._sandbox.exec(
             ["tail", "-c", "4000", "--", self._log], user=self._account.uid, cwd="/", timeout=30
         )
-        return (said.stdout.strip() if said.return_code == 0 else "") or wire.log_tail()
+        return (said.stdout.strip() if said.return_code == 0 else "") or wire.read_log_tail()
 
     # --- commands ------------------------------------------------------------------------------------
 
-    async def _command(self, name: str, *words: str, flags: Sequence[str] = ()) -> dict[str, Any]:
+    async def _run_command(self, name: str, *words: str, flags: Sequence[str] = ()) -> dict[str, Any]:
         """Run a command of acpx to its end, unless it was run, and return the JSON object that it prints.
 
         Args:
@@ -327,48 +327,50 @@ class AcpxSession(Session):
             AgentTimeoutError: It takes too long.
             ACPError: It reports an error; `AgentExitError` if the agent has ended.
         """
-        wire, process = self._held(name)
-        await self._start(process, *flags, *words)
+        wire, process = self._open_command(name)
+        await self._start_command(process, *flags, *words)
         try:
             async with awake_timeout(self._within):
-                said = await process.during(_document(wire))
+                said = await process.await_work(_read_document(wire))
         except TimeoutError as error:
             raise AgentTimeoutError(
                 f"acpx {' '.join(words[:2])} took longer than {self._within:g} s",
-                log_tail=await self._log_tail(wire),
+                log_tail=await self._read_log_tail(wire),
             ) from error
         if "error" in said or not said:
-            failure = failure_of(said.get("error") or {"message": wire.ended()}, f"acpx {' '.join(words[:2])}")
-            failure.log_tail = await self._log_tail(wire)
+            failure = parse_failure(
+                said.get("error") or {"message": wire.describe_end()}, f"acpx {' '.join(words[:2])}"
+            )
+            failure.log_tail = await self._read_log_tail(wire)
             raise failure
         return said
 
-    async def _start(self, process: AgentProcess, *words: str) -> None:
+    async def _start_command(self, process: AgentProcess, *words: str) -> None:
         argv = (*self._argv, *self._flags, *words)
         await process.start(self._pump, argv, env=self._env, cwd=self._cwd, account=self._account)
 
-    async def _place(self, name: str, content: Any) -> None:
+    async def _write_file(self, name: str, content: Any) -> None:
         """Write a file that the agent's user may read, but not change."""
-        made = await self._sandbox.control(_PLACE, self._files)
+        made = await self._sandbox.control(_MAKE_DIRECTORY, self._files)
         if made.return_code != 0:
             raise ACPError("there is no place for what acpx is to be told", log_tail=made.stderr or None)
         await self._sandbox.write_file(f"{self._files}/{name}", json.dumps(content), mode=0o644)
 
-    def _held(self, name: str) -> tuple[Wire, AgentProcess]:
+    def _open_command(self, name: str) -> tuple[Wire, AgentProcess]:
         """Return files and process of the command with a name."""
-        wire = self._wire(name)
-        return wire, AgentProcess(self._sandbox, wire, self._key(name), inside=f"{self._inside}/{name}")
+        wire = self._make_wire(name)
+        return wire, AgentProcess(self._sandbox, wire, self._make_key(name), inside=f"{self._inside}/{name}")
 
-    def _wire(self, name: str) -> Wire:
-        wire = Wire(self._session_files.of(name))
+    def _make_wire(self, name: str) -> Wire:
+        wire = Wire(self._session_files.join(name))
         wire.make()
         return wire
 
-    def _key(self, name: str) -> str:
-        return _key(self._session_files, name)
+    def _make_key(self, name: str) -> str:
+        return _make_key(self._session_files, name)
 
 
-def _key(files: SessionFiles, name: str) -> str:
+def _make_key(files: SessionFiles, name: str) -> str:
     """Return the idempotency key of a session's command."""
     return f"acpx-{PurePosixPath(files.name).name}-{name}"
 
@@ -378,10 +380,10 @@ async def end_session(sandbox: Sandbox, files: SessionFiles) -> None:
     notes = files.own_notes
     for path in sorted(notes.iterdir()) if notes.is_dir() else ():
         if path.is_dir():
-            await sandbox.kill_once(_key(files, path.name))
+            await sandbox.kill_once(_make_key(files, path.name))
 
 
-async def _document(wire: Wire) -> dict[str, Any]:
+async def _read_document(wire: Wire) -> dict[str, Any]:
     """Return the last JSON object that a command has printed, once it has ended; empty if there is none."""
     found: dict[str, Any] = {}
     ended = False
@@ -391,5 +393,5 @@ async def _document(wire: Wire) -> dict[str, Any]:
         elif ended:
             return found
         else:
-            ended = wire.ended() is not None
+            ended = wire.describe_end() is not None
     raise AssertionError("a command's output has no end")

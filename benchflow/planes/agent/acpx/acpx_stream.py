@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from benchflow.contracts.agent import Line
 from benchflow.errors import ACPError, AgentExitError, BenchFlowError
-from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.wire import Heard
+from benchflow.planes.agent.acp.events import Reading, omit_content, parse_noise, truncate
+from benchflow.planes.agent.acp.wire import OutputLine
 from benchflow.planes.agent.notes import Message
-
-Line = dict[str, Any]
 
 _BY_THE_AGENT = ("fs/", "terminal/", "session/request_permission", "elicitation/", "_")
 """Prefixes of the methods that the agent requests."""
@@ -45,42 +44,48 @@ class AcpxStream:
         """Whether acpx has opened a new session for the agent."""
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the end of the turn was reported."""
         return self.result is not None or self.failure is not None
 
-    def lines(self, heard: Heard) -> list[Line]:
+    def read_line(self, heard: OutputLine) -> list[Line]:
         """Return the trajectory lines of one line of output. Raise `ACPError` if it is no message."""
         message = heard.message
         if message is None:
-            return [_noise(heard.raw)]
+            return [parse_noise(heard.raw, lambda what: ACPError(f"acpx wrote {what}"))]
         if "method" in message:
-            return self._said(str(message["method"]), message)
+            return self._read_message(str(message["method"]), message)
         if "id" in message and ("result" in message or "error" in message):
-            return self._answered(json.dumps(message["id"]), message)
-        raise ACPError(f"acpx wrote something that is not JSON-RPC: {_short(heard.raw)}")
+            return self._read_response(json.dumps(message["id"]), message)
+        raise ACPError(f"acpx wrote something that is not JSON-RPC: {truncate(heard.raw)}")
 
-    def _said(self, method: str, message: Message) -> list[Line]:
+    def _read_message(self, method: str, message: Message) -> list[Line]:
         """Return the lines of a request or notification."""
         params = message.get("params")
         if method == "session/update":
             update = params.get("update") if isinstance(params, dict) else None
             # Updates before the prompt are about the session, or repeat earlier turns.
-            return self._reading.lines(update) if self._prompt else [{"type": "update", "update": update}]
+            return self._reading.read_update(update) if self._prompt else [{"type": "update", "update": update}]
         if "id" not in message:
             return [{"type": "notification", "method": method, "params": params}]
         if method.startswith(_BY_THE_AGENT):
             self._asked[json.dumps(message["id"])] = method
             if method == _PERMISSION:
                 return [{"type": "permission_request", "params": params}]
-            return [{"type": "client_request", "method": method, "params": _shown(params)}]
+            return [
+                {
+                    "type": "client_request",
+                    "method": method,
+                    "params": omit_content(params) if isinstance(params, dict) else params,
+                }
+            ]
         if method == "session/prompt":
             self._prompt = json.dumps(message["id"])
             return []
         self.began_anew = self.began_anew or method == "session/new"
         return [{"type": "client_message", "message": message}]
 
-    def _answered(self, request: str, message: Message) -> list[Line]:
+    def _read_response(self, request: str, message: Message) -> list[Line]:
         """Return the lines of a response, or keep it as the end of the turn."""
         result = message.get("result")
         ends = isinstance(result, dict) and "stopReason" in result
@@ -89,16 +94,16 @@ class AcpxStream:
             return [{"type": "permission_answer", "result": result}] if method == _PERMISSION else []
         if request == self._prompt and isinstance(result, dict):
             self.result = result
-            self._reading.end(result)
+            self._reading.read_result(result)
             return []
         if request in (self._prompt, "null") and "error" in message:
             by = "the agent refused session/prompt" if request == self._prompt else "acpx ended the turn"
-            self.failure = self.failure or failure_of(message["error"], by)
+            self.failure = self.failure or parse_failure(message["error"], by)
             return []
         return [{"type": "client_message", "message": message}]
 
 
-def failure_of(error: Any, by: str) -> BenchFlowError:
+def parse_failure(error: Any, by: str) -> BenchFlowError:
     """Return the engine's error for an error object of acpx.
 
     Args:
@@ -112,27 +117,5 @@ def failure_of(error: Any, by: str) -> BenchFlowError:
         return AgentExitError(f"the agent ended: {said}")
     code = f" (code {table['code']})" if "code" in table else ""
     # Errors of acpx itself have all details in their message.
-    more = f": {_short(str(data).encode())}" if data and "acpxCode" not in data else ""
+    more = f": {truncate(str(data).encode())}" if data and "acpxCode" not in data else ""
     return ACPError(f"{by}: {said}{code}{more}")
-
-
-def _noise(raw: bytes) -> Line:
-    """Return the trajectory line for output that is no JSON. Raise `ACPError` if it is a broken message."""
-    if raw.lstrip()[:1] in (b"{", b"["):
-        raise ACPError(f"acpx wrote a broken message: {_short(raw)}")
-    try:
-        return {"type": "noise", "text": raw.decode()}
-    except UnicodeDecodeError as error:
-        raise ACPError(f"acpx wrote what is not UTF-8: {_short(raw)}") from error
-
-
-def _short(raw: bytes) -> str:
-    text = raw[:300].decode(errors="replace")
-    return text if len(raw) <= 300 else f"{text}…"
-
-
-def _shown(params: Any) -> Any:
-    """Return a request's parameters for the trajectory, without the content of large files."""
-    if not isinstance(params, dict):
-        return params
-    return {key: value for key, value in params.items() if key != "content" or len(str(value)) < 10_000}

@@ -24,20 +24,20 @@ from benchflow.contracts.agent import (
 from benchflow.contracts.failures import error_of, failure_of
 from benchflow.contracts.rollout_records import AgentSession, Failure
 from benchflow.errors import AgentError, AgentExitError, AgentOutputError
-from benchflow.planes.agent.account import new_session
-from benchflow.planes.agent.agent_settings import endpoint_of
+from benchflow.planes.agent.account import create_session_record
+from benchflow.planes.agent.agent_settings import find_endpoint
 from benchflow.planes.agent.function.function_turn import AgentTurn
-from benchflow.planes.agent.function.recorded_steps import MEMORY, OVER, Steps, started_commands
+from benchflow.planes.agent.function.recorded_steps import MEMORY, OVER, Steps, list_started_commands
 from benchflow.planes.agent.function.thread import Act, ActingThread
 from benchflow.planes.agent.notes import Message, Notes, SessionFiles
-from benchflow.planes.agent.question_answers import answering
-from benchflow.planes.agent.turn_limits import PATIENCE, LimitClock, note_stop, noted_stop
+from benchflow.planes.agent.question_answers import make_answerer
+from benchflow.planes.agent.turn_limits import DEFAULT_TIMEOUTS, LimitClock, note_stop, read_stop
 from benchflow.planes.sandbox.timeouts import Attendance
 
 MAX_MEMORY = 48 * 1024
 """Maximum bytes of a session's memory as JSON. Each checkpoint carries it."""
 
-_LOOK_EVERY = 0.2
+_POLL_INTERVAL = 0.2
 """Seconds between two checks of a running turn."""
 _SILENT_SEC = 1.0
 """Seconds of silence after which a function whose turn was stopped is taken to have no more recorded steps to repeat.
@@ -63,19 +63,19 @@ class FunctionAgent(RolloutAgent):
         return await self._open(index, dict(captured or {}))
 
     async def _open(self, index: int, memory: Message) -> AgentSession:
-        session = await new_session(self.place, index)
-        notes = self._notes(session.directory)
+        session = await create_session_record(self.place, index)
+        notes = self._get_notes(session.directory)
         notes.make()
-        notes.note(MEMORY, memory)
+        notes.write_once(MEMORY, memory)
         return session
 
     async def session(self, held: AgentSession) -> Session:
         """Return a handle of an open session."""
-        return FunctionSession(self.place, held, self._notes(held.directory), self._act)
+        return FunctionSession(self.place, held, self._get_notes(held.directory), self._act)
 
-    def _notes(self, name: str) -> Notes:
+    def _get_notes(self, name: str) -> Notes:
         """Return the notes of the session in this directory."""
-        return Notes(SessionFiles.below(self.place.directory).of(name).own_notes)
+        return Notes(SessionFiles.from_directory(self.place.directory).join(name).own_notes)
 
 
 class FunctionSession(Session):
@@ -95,11 +95,11 @@ class FunctionSession(Session):
         self._held = held
         self._notes = notes
         self._act = act
-        self._answer = answering(place.permissions)
+        self._answer = make_answerer(place.permissions)
 
     async def was_begun(self, turn: int) -> bool:
         """Return whether a turn was prompted, by any process of the engine."""
-        return self._notes.noted(f"prompt-{turn}") is not None
+        return self._notes.read(f"prompt-{turn}") is not None
 
     def on_ask_user(self, answer: AskUser) -> None:
         """Set the callback that answers the agent's questions."""
@@ -111,7 +111,7 @@ class FunctionSession(Session):
 
     async def capture(self) -> dict[str, Any] | None:
         """Return the memory after the last turn."""
-        return self._memory()
+        return self._read_memory()
 
     def positions(self) -> Mapping[str, int | str]:
         """Return the number of recorded and started steps."""
@@ -122,12 +122,12 @@ class FunctionSession(Session):
         # The files of a session were removed with its sandbox, and must not be made again.
         if self._notes.directory.is_dir():
             # The note keeps a worker that was frozen from further steps.
-            self._notes.note(OVER, {})
+            self._notes.write_once(OVER, {})
             await self._kill(None)
 
     async def _kill(self, turn: int | None) -> None:
         """Kill the commands of a turn, or of all (None), with their descendants."""
-        for name in started_commands(self._notes, turn):
+        for name in list_started_commands(self._notes, turn):
             await self._place.sandbox.kill_once(f"agent-{self._held.directory}-{name}")
 
     # --- a turn ----------------------------------------------------------------------------------------------
@@ -142,20 +142,20 @@ class FunctionSession(Session):
         """
         number, notes = turn.number, self._notes
         self.counts = TurnCounts()
-        if not await self.was_begun(number) and notes.noted(OVER) is not None:
+        if not await self.was_begun(number) and notes.read(OVER) is not None:
             raise AgentExitError("the agent was ended, and takes no more turns")
         # For another process of this host, too, the turn began at this time of the monotonic clock.
-        started = float(notes.note(f"prompt-{number}", {"at": time.monotonic(), "prompt": turn.prompt})["at"])
-        ended = notes.noted(f"ended-{number}")
+        started = float(notes.write_once(f"prompt-{number}", {"at": time.monotonic(), "prompt": turn.prompt})["at"])
+        ended = notes.read(f"ended-{number}")
         if ended is not None and turn.skip(ended["lines"]):
             self.counts.tool_calls = set(ended["tool_calls"])
         else:
-            ended = notes.note(f"ended-{number}", await self._take(turn, started))
+            ended = notes.write_once(f"ended-{number}", await self._run_turn(turn, started))
         if ended["failure"] is not None:
             raise error_of(Failure.model_validate(ended["failure"]))
         return StopReason(ended["reason"], ended["ended_by"])
 
-    async def _take(self, turn: TurnRequest, started: float) -> Message:
+    async def _run_turn(self, turn: TurnRequest, started: float) -> Message:
         """Call the function, and return the record of the turn's end. Raise an error that does not end the turn."""
         acting = self._acting(turn)
         memory = copy.deepcopy(acting.memory)
@@ -170,8 +170,8 @@ class FunctionSession(Session):
             reason = "cancelled" if stop == "cancelled" else "timeout"
         else:
             try:
-                reason = thread.result() or reason
-                memory = _checked(acting.memory)
+                reason = thread.get_result() or reason
+                memory = _check_memory(acting.memory)
             except AgentError as error:
                 failure = failure_of(error).model_dump(mode="json")
         return {
@@ -190,7 +190,7 @@ class FunctionSession(Session):
             session=self._held,
             place=self._place,
             model=self._model(),
-            memory=self._memory(before=turn.number),
+            memory=self._read_memory(before=turn.number),
             steps=Steps(self._notes, turn.number),
             answer=self._answer,
             counts=self.counts,
@@ -202,7 +202,7 @@ class FunctionSession(Session):
         if place.access == "none":
             return ModelRoute()
         route = place.route()
-        return replace(route, name=endpoint_of(place.record, route.name, route.base_url)[1])
+        return replace(route, name=find_endpoint(place.record, route.name, route.base_url)[1])
 
     async def _watch(self, turn: TurnRequest, thread: ActingThread, started: float) -> Stop | None:
         """Wait until the function has ended, or its turn is to be ended.
@@ -211,45 +211,45 @@ class FunctionSession(Session):
             Why the turn is ended; None if the function has ended.
         """
         note = f"stop-{turn.number}"
-        if (stop := noted_stop(self._notes, note)) is not None:
+        if (stop := read_stop(self._notes, note)) is not None:
             # The function repeats its lines, up to the first step that is not recorded.
-            give_up_at = time.monotonic() + PATIENCE.cancel
-            while not await thread.ended(_LOOK_EVERY) and time.monotonic() < give_up_at:
+            give_up_at = time.monotonic() + DEFAULT_TIMEOUTS.cancel
+            while not await thread.wait_for_end(_POLL_INTERVAL) and time.monotonic() < give_up_at:
                 if time.monotonic() - thread.turn.heard_at > _SILENT_SEC:
                     break
             return stop
-        attendance = Attendance(self._notes.file(f"attended-{turn.number}"))
+        attendance = Attendance(self._notes.get_path(f"attended-{turn.number}"))
         clock = LimitClock(turn.limits, self._notes, note)
         acting = thread.turn
         try:
             while stop is None:
-                if await thread.ended(_LOOK_EVERY):
+                if await thread.wait_for_end(_POLL_INTERVAL):
                     # Its next step may have been refused because of a stop that this loop has not seen yet.
-                    return noted_stop(self._notes, note) if thread.was_cancelled else None
+                    return read_stop(self._notes, note) if thread.was_cancelled else None
                 if acting.failure is not None:
-                    await thread.ended(PATIENCE.cancel)
+                    await thread.wait_for_end(DEFAULT_TIMEOUTS.cancel)
                     return None
                 if attendance.poll():
                     acting.heard_at = time.monotonic()
-                stop = noted_stop(self._notes, note) or await clock.reached(started, attendance, acting.heard_at)
+                stop = read_stop(self._notes, note) or await clock.check(started, attendance, acting.heard_at)
         finally:
             if isinstance(acting.failure, Unanswered):
                 attendance.suspend()
         thread.cancel()
-        await thread.ended(PATIENCE.cancel)
+        await thread.wait_for_end(DEFAULT_TIMEOUTS.cancel)
         return stop
 
     # --- its memory ------------------------------------------------------------------------------------------
 
-    def _memory(self, before: int | None = None) -> dict[str, Any]:
+    def _read_memory(self, before: int | None = None) -> dict[str, Any]:
         """Return the memory after the last turn, or after the last one before the turn `before`."""
         ended = (int(path.stem.removeprefix("ended-")) for path in self._notes.directory.glob("ended-*.json"))
         last = max((turn for turn in ended if before is None or turn < before), default=None)
-        noted = self._notes.noted(MEMORY) if last is None else (self._notes.noted(f"ended-{last}") or {})["memory"]
+        noted = self._notes.read(MEMORY) if last is None else (self._notes.read(f"ended-{last}") or {})["memory"]
         return noted or {}
 
 
-def _checked(memory: Any) -> Message:
+def _check_memory(memory: Any) -> Message:
     """Return an agent's memory as JSON reads it again.
 
     Raises:

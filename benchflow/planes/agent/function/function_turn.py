@@ -18,7 +18,7 @@ from benchflow.contracts.agent import AgentPlace, AskUser, Line, ModelRoute, Tur
 from benchflow.contracts.rollout_records import AgentSession, Question
 from benchflow.contracts.sandbox import SandboxExecResult
 from benchflow.errors import BenchFlowError, ModelEndpointError
-from benchflow.planes.agent.function.model_calls import answer_of, call_model
+from benchflow.planes.agent.function.model_calls import call_model, parse_completion
 from benchflow.planes.agent.function.recorded_steps import EXEC, Steps
 
 T = TypeVar("T")
@@ -133,8 +133,8 @@ class AgentTurn:
         """
         argv = ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else [str(word) for word in cmd]
         shown = {"kind": "execute", "title": cmd if isinstance(cmd, str) else shlex.join(argv)}
-        command = self._command(argv, env=dict(env or {}), cwd=cwd or self.workspace, timeout=timeout)
-        (result,) = await self._in_worker(lambda: self._run(shown | {"raw_input": {"command": argv}}, [command]))
+        command = self._make_command(argv, env=dict(env or {}), cwd=cwd or self.workspace, timeout=timeout)
+        (result,) = await self._run_in_worker(lambda: self._run(shown | {"raw_input": {"command": argv}}, [command]))
         return result
 
     async def read_file(self, path: str) -> str:
@@ -145,7 +145,7 @@ class AgentTurn:
             OSError: It is longer than the output of a command may be.
         """
         shown = {"kind": "read", "title": f"read {path}", "raw_input": {"path": path}}
-        (result,) = await self._in_worker(lambda: self._run(shown, [self._command(["cat", "--", path])]))
+        (result,) = await self._run_in_worker(lambda: self._run(shown, [self._make_command(["cat", "--", path])]))
         if result.return_code != 0:
             raise FileNotFoundError(result.stderr.strip() or path)
         if result.truncated:
@@ -157,14 +157,14 @@ class AgentTurn:
         script = 'mkdir -p -- "$(dirname -- "$1")" && printf %s "$CONTENT" >"$1"'
         shown = {"kind": "edit", "title": f"write {path}", "raw_input": {"path": path, "content": content[:_SHOWN]}}
         commands = []
-        for piece in _pieces(content):
-            commands.append(self._command(["/bin/sh", "-c", script, "sh", path], env={"CONTENT": piece}))
+        for piece in _split(content):
+            commands.append(self._make_command(["/bin/sh", "-c", script, "sh", path], env={"CONTENT": piece}))
             script = 'printf %s "$CONTENT" >>"$1"'
-        results = await self._in_worker(lambda: self._run(shown, commands))
+        results = await self._run_in_worker(lambda: self._run(shown, commands))
         if results[-1].return_code != 0:
             raise OSError(results[-1].stderr.strip() or path)
 
-    def _command(self, argv: list[str], **more: Any) -> dict[str, Any]:
+    def _make_command(self, argv: list[str], **more: Any) -> dict[str, Any]:
         """Return the arguments of a command's step."""
         return {"argv": argv, "env": {}, "cwd": self.workspace, "timeout": None} | more
 
@@ -173,17 +173,19 @@ class AgentTurn:
         results: list[SandboxExecResult] = []
         call = None
         for command in commands:
-            name = self._steps.name()
+            name = self._steps.make_name()
             if call is None:
                 call = self.key(name)
-                self._tell({"type": "tool_call", "tool_call_id": call, "status": "pending", "content": []} | shown)
-            done = await self._step(name, {"kind": EXEC, **command}, partial(self._exec, name, command))
+                self._write_line(
+                    {"type": "tool_call", "tool_call_id": call, "status": "pending", "content": []} | shown
+                )
+            done = await self._take_step(name, {"kind": EXEC, **command}, partial(self._exec, name, command))
             results.append(SandboxExecResult.model_validate(done))
             if results[-1].return_code != 0:
                 break
         status = "completed" if results[-1].return_code == 0 else "failed"
         update = {"type": "tool_call_update", "tool_call_id": call, "status": status}
-        self._tell(update | {"raw_output": _shown(results[-1])})
+        self._write_line(update | {"raw_output": _dump_result(results[-1])})
         return results
 
     async def _exec(self, name: str, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,11 +203,11 @@ class AgentTurn:
 
     async def say(self, text: str) -> None:
         """Write a message to the user, as a line of the trajectory."""
-        await self._in_worker(lambda: self._told({"type": "agent_message", "text": str(text)}))
+        await self._run_in_worker(lambda: self._told({"type": "agent_message", "text": str(text)}))
 
     async def think(self, text: str) -> None:
         """Write a thought as a line of the trajectory, for rewards that read the reasoning."""
-        await self._in_worker(lambda: self._told({"type": "agent_thought", "text": str(text)}))
+        await self._run_in_worker(lambda: self._told({"type": "agent_thought", "text": str(text)}))
 
     async def ask_user(self, text: str, options: Sequence[str] = ()) -> str | None:
         """Ask the user and return the answer, one of the options if there are any; None for a refusal.
@@ -213,10 +215,10 @@ class AgentTurn:
         If the job has users asked (`permissions = "ask"`), the turn waits as long as necessary, and may branch by the
         options.
         """
-        return await self._in_worker(lambda: self._ask(str(text), [str(option) for option in options]))
+        return await self._run_in_worker(lambda: self._ask(str(text), [str(option) for option in options]))
 
     async def _ask(self, text: str, options: Sequence[str]) -> str | None:
-        name = self._steps.name()
+        name = self._steps.make_name()
         field: dict[str, Any] = {"type": "string"} | ({"enum": options} if options else {})
         form = {"type": "object", "properties": {_ANSWER: field}, "required": [_ANSWER]}
         question = Question(
@@ -234,10 +236,10 @@ class AgentTurn:
                 return None if given is None else str(given)
             return answer.option.partition(":")[2] if answer.option is not None else None
 
-        self._tell({"type": "elicitation_request", "params": {"message": text, "requestedSchema": form}})
-        answered: str | None = await self._step(name, {"kind": "ask_user", "text": text, "options": options}, ask)
+        self._write_line({"type": "elicitation_request", "params": {"message": text, "requestedSchema": form}})
+        answered: str | None = await self._take_step(name, {"kind": "ask_user", "text": text, "options": options}, ask)
         said = {"action": "decline"} if answered is None else {"action": "accept", "content": {_ANSWER: answered}}
-        self._tell({"type": "elicitation_answer", "result": said})
+        self._write_line({"type": "elicitation_answer", "result": said})
         return answered
 
     # --- calls -----------------------------------------------------------------------------------------------
@@ -255,7 +257,9 @@ class AgentTurn:
         async def run() -> Any:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_called(call), own))
 
-        return await self._in_worker(lambda: self._step(self._steps.name(), {"kind": "once", "what": what}, run))
+        return await self._run_in_worker(
+            lambda: self._take_step(self._steps.make_name(), {"kind": "once", "what": what}, run)
+        )
 
     async def complete(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
         """Call the agent's model through the gateway, which records and counts the call, and return the response.
@@ -274,7 +278,7 @@ class AgentTurn:
         body = {"messages": [dict(message) for message in messages], **options}
         call = partial(call_model, self._model, body)
         what = {"kind": "complete", "body": body}
-        return answer_of(await self._in_worker(lambda: self._step(self._steps.name(), what, call)))
+        return parse_completion(await self._run_in_worker(lambda: self._take_step(self._steps.make_name(), what, call)))
 
     # --- steps -----------------------------------------------------------------------------------------------
 
@@ -282,13 +286,13 @@ class AgentTurn:
         """Return the idempotency key of a step, unique in the sandbox."""
         return f"agent-{self._session.directory}-{name}"
 
-    async def _step(self, name: str, what: dict[str, Any], act: Callable[[], Awaitable[Any]]) -> Any:
+    async def _take_step(self, name: str, what: dict[str, Any], act: Callable[[], Awaitable[Any]]) -> Any:
         """Do a step unless it is recorded, and return its result."""
         done = await self._steps.take(name, what, act)
         self.heard_at = time.monotonic()
         return done
 
-    def _tell(self, line: Line) -> None:
+    def _write_line(self, line: Line) -> None:
         """Write a line of the trajectory. Raise `CancelledError` if the turn is over."""
         # The trajectory is closed, and another worker may write its file.
         if self.is_over:
@@ -300,9 +304,9 @@ class AgentTurn:
         self.lines += 1
 
     async def _told(self, line: Line) -> None:
-        self._tell(line)
+        self._write_line(line)
 
-    async def _in_worker(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _run_in_worker(self, work: Callable[[], Awaitable[T]]) -> T:
         """Await work in the worker's event loop, after all earlier work of the turn, and return its result.
 
         The engine's errors end the turn: they are kept in `failure`, and the function is cancelled.
@@ -342,14 +346,14 @@ async def _called(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
-def _shown(result: SandboxExecResult) -> dict[str, Any]:
+def _dump_result(result: SandboxExecResult) -> dict[str, Any]:
     """Return a result as the trajectory has it, with its outputs shortened."""
     cut = {"stdout": result.stdout[:_SHOWN], "stderr": result.stderr[:_SHOWN]}
     is_cut = result.truncated or cut["stdout"] != result.stdout or cut["stderr"] != result.stderr
     return result.model_dump(mode="json") | cut | {"truncated": is_cut}
 
 
-def _pieces(content: str) -> list[str]:
+def _split(content: str) -> list[str]:
     """Return a text in pieces that each fit in a variable; an empty text is one piece."""
     size = _PIECE if content.isascii() else _PIECE // 4
     return [content[start : start + size] for start in range(0, len(content), size)] or [""]

@@ -9,7 +9,7 @@ from typing import Any
 from benchflow.contracts.agent import ModelRoute
 from benchflow.errors import AgentExitError, ModelEndpointError
 
-_AGAIN_SEC = 1.0
+_RETRY_SEC = 1.0
 """Seconds between two attempts to reach a gateway that does not answer."""
 
 _QUOTED = 500
@@ -45,12 +45,12 @@ async def call_model(model: ModelRoute, body: dict[str, Any]) -> dict[str, Any]:
             ):
                 status, text = response.status, (await response.read()).decode(errors="replace")
         except (aiohttp.ClientError, OSError):
-            await asyncio.sleep(_AGAIN_SEC)
+            await asyncio.sleep(_RETRY_SEC)
             continue
         return {"status": status, "text": text}
 
 
-def answer_of(outcome: dict[str, Any]) -> dict[str, Any]:
+def parse_completion(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return the parsed response of a call.
 
     Raise `ModelEndpointError` if its status is not 200, or it is no JSON object.

@@ -32,13 +32,13 @@ MAX_STEPS = 100_000
 _STARTED = "started-"
 
 
-def all_steps(notes: Notes) -> Iterator[Message]:
+def read_recorded_steps(notes: Notes) -> Iterator[Message]:
     """Yield the recorded steps of a session, in their order."""
-    for turn, number in sorted(_numbers(path) for path in notes.directory.glob("step-*.json")):
-        yield {"turn": turn, "step": number} | (notes.noted(f"step-{turn}-{number}") or {})
+    for turn, number in sorted(_parse_numbers(path) for path in notes.directory.glob("step-*.json")):
+        yield {"turn": turn, "step": number} | (notes.read(f"step-{turn}-{number}") or {})
 
 
-def started_commands(notes: Notes, turn: int | None = None) -> list[str]:
+def list_started_commands(notes: Notes, turn: int | None = None) -> list[str]:
     """Return the names of the commands that were started, in their order.
 
     Args:
@@ -46,11 +46,11 @@ def started_commands(notes: Notes, turn: int | None = None) -> list[str]:
         turn: Turn of the commands; None for all turns.
     """
     started = notes.directory.glob(f"{_STARTED}step-{'*' if turn is None else turn}-*.json")
-    names = [path.stem.removeprefix(_STARTED) for path in sorted(started, key=_numbers)]
-    return [name for name in names if (notes.noted(f"{_STARTED}{name}") or {}).get("kind") == EXEC]
+    names = [path.stem.removeprefix(_STARTED) for path in sorted(started, key=_parse_numbers)]
+    return [name for name in names if (notes.read(f"{_STARTED}{name}") or {}).get("kind") == EXEC]
 
 
-def _numbers(path: Path) -> tuple[int, int]:
+def _parse_numbers(path: Path) -> tuple[int, int]:
     """Return turn and step of a note's file."""
     _, turn, number = path.stem.rsplit("-", 2)
     return int(turn), int(number)
@@ -66,9 +66,9 @@ class Steps:
         self._next = 0
         self._size = 0
         # Another worker may have ended the turn while this one was frozen.
-        self._ends = [notes.file(name) for name in (f"ended-{turn}", f"stop-{turn}", OVER)]
+        self._ends = [notes.get_path(name) for name in (f"ended-{turn}", f"stop-{turn}", OVER)]
 
-    def name(self) -> str:
+    def make_name(self) -> str:
         """Return the name of the next step: another one at each call, and the same ones in each attempt.
 
         Raises:
@@ -83,7 +83,7 @@ class Steps:
         """Do a step, unless it is recorded, and return its result.
 
         Args:
-            name: From `name`.
+            name: From `make_name`.
             what: The kind of the step, and all that it depends on.
             act: Callback that does it, and returns JSON.
 
@@ -94,10 +94,10 @@ class Steps:
             CancelledError: The turn is over, and the step is not recorded.
         """
         identity, kind, started = short_hash(repr(sorted(what.items())), 16), what["kind"], f"{_STARTED}{name}"
-        done = self._notes.noted(name)
+        done = self._notes.read(name)
         if done is None and any(end.exists() for end in self._ends):
             raise asyncio.CancelledError
-        before = self._notes.note(started, {"kind": kind, "is": identity})
+        before = self._notes.write_once(started, {"kind": kind, "is": identity})
         if before["is"] != identity:
             raise AgentDivergedError(
                 f"the agent did otherwise when its turn was taken again: {before['kind']} before, {kind} now ({name})",
@@ -105,10 +105,10 @@ class Steps:
                 "wrap what differs from run to run (time, random numbers) in `turn.once`",
             )
         if done is None:
-            done = self._notes.note(name, {"kind": kind, "result": self._checked(kind, await act())})
+            done = self._notes.write_once(name, {"kind": kind, "result": self._check(kind, await act())})
         return done["result"]
 
-    def _checked(self, kind: str, result: Any) -> Any:
+    def _check(self, kind: str, result: Any) -> Any:
         """Return a step's result, after a check that it is JSON and not too large."""
         try:
             size = len(json.dumps(result, allow_nan=False))

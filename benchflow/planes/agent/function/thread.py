@@ -56,7 +56,7 @@ class ActingThread:
         with suppress(RuntimeError):
             self._worker.call_soon_threadsafe(self._over.set_result, None)
 
-    async def ended(self, within: float) -> bool:
+    async def wait_for_end(self, within: float) -> bool:
         """Wait for the end of the function, at most `within` seconds. Return whether it has ended."""
         await asyncio.wait([self._over], timeout=within)
         return self._over.done()
@@ -75,7 +75,7 @@ class ActingThread:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
 
-    def result(self) -> str | None:
+    def get_result(self) -> str | None:
         """Return the stop reason that the function returned; None if it returned none.
 
         Raises:

@@ -20,14 +20,14 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.sandbox import Mount
 from benchflow.errors import AgentInstallError
 from benchflow.paths import StatePaths
-from benchflow.planes.agent.toolbox.directory import built_once, measure
-from benchflow.planes.agent.toolbox.libc import libc_of
-from benchflow.planes.agent.toolbox.musl import musl_version
-from benchflow.planes.agent.toolbox.node import NPM_VERSION, install_node, node_arch
+from benchflow.planes.agent.toolbox.directory import build_once, measure
+from benchflow.planes.agent.toolbox.libc import find_libc
+from benchflow.planes.agent.toolbox.musl import choose_musl_version
+from benchflow.planes.agent.toolbox.node import NPM_VERSION, find_node_arch, install_node
 from benchflow.planes.agent.toolbox.portable_python import Interpreter, find_interpreter
 from benchflow.planes.agent.toolbox.python import copy_interpreter, install_python
 from benchflow.planes.agent.toolbox.toolbox_fit import require_runs_in
-from benchflow.planes.agent.toolbox.toolbox_layer import image_with_toolboxes
+from benchflow.planes.agent.toolbox.toolbox_layer import build_toolbox_image
 from benchflow.planes.agent.toolbox.toolbox_manifest import (
     Installed,
     Libc,
@@ -45,11 +45,11 @@ __all__ = [
     "Libc",
     "Toolbox",
     "ToolboxManifest",
+    "build_toolbox_image",
     "ensure_python",
     "ensure_runtime",
     "ensure_toolbox",
-    "image_with_toolboxes",
-    "libc_of",
+    "find_libc",
     "require_runs_in",
 ]
 
@@ -81,7 +81,7 @@ async def ensure_runtime(paths: StatePaths | None = None, libc: Libc = "glibc") 
         name="node",
         description="Holds the stdio of agents.",
         protocol="none",
-        version=musl_version(NODE_VERSION) if libc == "musl" else NODE_VERSION,
+        version=choose_musl_version(NODE_VERSION) if libc == "musl" else NODE_VERSION,
         install=NodeInstall(
             runtime="node",
             scripts={PUMP: "benchflow.planes.agent.acp:pump.mjs", RELAY: "benchflow.gateway:relay.mjs"},
@@ -128,7 +128,7 @@ async def ensure_toolbox(record: AgentRecord, paths: StatePaths | None = None, l
     directory = (paths or StatePaths.default()).toolboxes
     interpreter = find_interpreter(record.install.python) if isinstance(record.install, PythonInstall) else None
     scripts = read_scripts(record)
-    digest = _digest(record.install, scripts, interpreter, libc)
+    digest = _compute_digest(record.install, scripts, interpreter, libc)
     final = directory / f"{record.directory_name}-{digest[:12]}"
 
     async def make(part: Path) -> None:
@@ -139,20 +139,22 @@ async def ensure_toolbox(record: AgentRecord, paths: StatePaths | None = None, l
         else:
             assert isinstance(record.install, NodeInstall)
             installed = await install_node(record.install, scripts, part, directory / "runtimes", libc)
-        write_manifest(part, _manifest(record, digest, installed, part, time.monotonic() - started))
+        write_manifest(part, _make_manifest(record, digest, installed, part, time.monotonic() - started))
 
-    built = await built_once(final, make)
+    built = await build_once(final, make)
     return Toolbox(final, record.mount_path, read_manifest(final), built)
 
 
-def _manifest(record: AgentRecord, digest: str, installed: Installed, part: Path, seconds: float) -> ToolboxManifest:
+def _make_manifest(
+    record: AgentRecord, digest: str, installed: Installed, part: Path, seconds: float
+) -> ToolboxManifest:
     """Return the manifest of the toolbox in `part`, which took `seconds` to build."""
     size, files = measure(part)
     return ToolboxManifest(
         agent=record.name,
         version=str(record.version),
         digest=digest,
-        platform=f"linux-{node_arch()}{'-musl' if installed.libc == 'musl' else ''}",
+        platform=f"linux-{find_node_arch()}{'-musl' if installed.libc == 'musl' else ''}",
         installed=installed,
         size=size,
         files=files,
@@ -161,14 +163,14 @@ def _manifest(record: AgentRecord, digest: str, installed: Installed, part: Path
     )
 
 
-def _digest(
+def _compute_digest(
     install: NodeInstall | PythonInstall, scripts: ToolboxScripts, interpreter: Interpreter | None, libc: Libc
 ) -> str:
     """Return the digest of all that decides the content of a toolbox."""
     built_by = [interpreter.key] if interpreter else [NPM_VERSION, libc]
     if libc == "musl" and isinstance(install, NodeInstall):
-        built_by.append(musl_version(install.node))
-    parts = [_FORMAT, node_arch(), built_by, scripts.digest, install.model_dump(mode="json")]
+        built_by.append(choose_musl_version(install.node))
+    parts = [_FORMAT, find_node_arch(), built_by, scripts.digest, install.model_dump(mode="json")]
     return short_hash(json.dumps(parts, sort_keys=True), 64)
 
 

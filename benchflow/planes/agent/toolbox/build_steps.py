@@ -73,22 +73,22 @@ async def run_step(
         raise AgentDownloadError(
             f"{what} did not end within {timeout:g} s",
             remedy="look at the network, and try again: what was fetched is kept",
-            log_tail=tail(log),
+            log_tail=read_tail(log),
         ) from error
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     if status != 0 and check:
-        raise failed(what, tail(log), f"ended with {status}")
+        raise classify_failure(what, read_tail(log), f"ended with {status}")
 
 
-def tail(log: Path) -> str:
+def read_tail(log: Path) -> str:
     """Return the end of a log; empty if it is missing."""
     return log.read_bytes()[-_TAIL:].decode(errors="replace").strip() if log.exists() else ""
 
 
-def failed(what: str, said: str, otherwise: str) -> AgentInstallError:
+def classify_failure(what: str, said: str, otherwise: str) -> AgentInstallError:
     """Return the error for a failed program or request, classified by its output.
 
     Args:

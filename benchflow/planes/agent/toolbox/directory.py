@@ -14,10 +14,10 @@ from pathlib import Path
 
 from benchflow.errors import AgentInstallError
 from benchflow.host_files import file_lock
-from benchflow.planes.agent.toolbox.build_steps import failed
+from benchflow.planes.agent.toolbox.build_steps import classify_failure
 
 
-async def built_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -> bool:
+async def build_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -> bool:
     """Build a directory, unless it exists, and return whether it was built now.
 
     Args:
@@ -50,7 +50,7 @@ async def built_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -
             return True
     except OSError as error:
         full = error.errno in (28, 122)
-        raise failed(f"building {directory.name}", "ENOSPC" if full else "", str(error)) from error
+        raise classify_failure(f"building {directory.name}", "ENOSPC" if full else "", str(error)) from error
 
 
 def remove_tree(directory: Path) -> None:

@@ -15,7 +15,7 @@ from benchflow.planes.agent.toolbox.toolbox_manifest import Libc
 from benchflow.planes.sandbox.image_facts import read_image_fact
 
 # The loader of the shell decides; for a static shell, the loaders that exist do.
-_LOOK = """
+_PROBE = """
 head -c 4096 /bin/sh | grep -q ld-musl && echo musl && exit
 head -c 4096 /bin/sh | grep -q ld-linux && echo glibc && exit
 for loader in /lib/ld-linux* /lib64/ld-linux* /lib/*/ld-linux*; do [ -e "$loader" ] && echo glibc && exit; done
@@ -24,7 +24,7 @@ echo glibc
 """
 
 
-async def libc_of(
+async def find_libc(
     provider: SandboxProvider, image: ImageRef, paths: StatePaths | None = None, *, labels: Mapping[str, str]
 ) -> Libc:
     """Return the C library of an image, read in a short-lived sandbox of it and cached by the image's reference.
@@ -38,12 +38,12 @@ async def libc_of(
     Raises:
         SandboxError: The image does not start, or has no shell.
     """
-    file, read = (paths or StatePaths.default()).toolboxes / "libc.json", partial(_libc, image)
-    return cast(Libc, await read_image_fact(provider, image, _LOOK, file=file, read=read, labels=labels))
+    file, read = (paths or StatePaths.default()).toolboxes / "libc.json", partial(_parse_libc, image)
+    return cast(Libc, await read_image_fact(provider, image, _PROBE, file=file, read=read, labels=labels))
 
 
-def _libc(image: ImageRef, said: SandboxExecResult) -> str:
-    """Return the C library that the script `_LOOK` has printed."""
+def _parse_libc(image: ImageRef, said: SandboxExecResult) -> str:
+    """Return the C library that the script `_PROBE` has printed."""
     if said.stdout.strip() not in ("glibc", "musl"):
         raise SandboxError(
             f"the image {image.reference} does not tell its C library",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchflow.contracts.agent_record import NODE_VERSION
 from benchflow.planes.agent.toolbox.build_steps import run_step
-from benchflow.planes.agent.toolbox.directory import built_once, link_tree
+from benchflow.planes.agent.toolbox.directory import build_once, link_tree
 from benchflow.planes.agent.toolbox.portable_python import find_pip
 
 MUSL_NODE_VERSION = "24.19.0"
@@ -37,7 +37,7 @@ exec "$@"
 """
 
 
-def musl_version(node: str) -> str:
+def choose_musl_version(node: str) -> str:
     """Return the version of Node for musl in place of the one that a record names."""
     return MUSL_NODE_VERSION if node == NODE_VERSION else node
 
@@ -51,9 +51,9 @@ async def place_musl_node(root: Path, node: str, arch: str, runtimes: Path) -> N
         arch: `x64` or `arm64`.
         runtimes: Directory of the runtimes that all toolboxes share.
     """
-    version = musl_version(node)
+    version = choose_musl_version(node)
     runtime = runtimes / f"node-linux-musl-{arch}-{version}"
-    await built_once(runtime, lambda part: _fetch(part, version, arch))
+    await build_once(runtime, lambda part: _fetch(part, version, arch))
     link_tree(runtime, root / "lib")
     for at, _, _ in os.walk(root / "lib"):
         Path(at).chmod(0o755)

@@ -19,9 +19,9 @@ from typing import Any
 from benchflow.contracts.agent_record import NodeInstall
 from benchflow.errors import AgentInstallError
 from benchflow.planes.agent.toolbox.build_steps import run_step
-from benchflow.planes.agent.toolbox.directory import built_once, link, remove_tree
-from benchflow.planes.agent.toolbox.musl import NATIVE, musl_version, place_musl_node
-from benchflow.planes.agent.toolbox.npm import NpmRegistry, npm_config
+from benchflow.planes.agent.toolbox.directory import build_once, link, remove_tree
+from benchflow.planes.agent.toolbox.musl import NATIVE, choose_musl_version, place_musl_node
+from benchflow.planes.agent.toolbox.npm import NpmRegistry, read_npm_config
 from benchflow.planes.agent.toolbox.toolbox_manifest import Installed, Libc
 from benchflow.planes.agent.toolbox.toolbox_scripts import ToolboxScripts
 
@@ -33,7 +33,7 @@ _TIMEOUT = 1200.0
 _SHEBANG_NODE = re.compile(rb"#!\s*\S*(?:/env(?:\s+-S)?\s+|/)node\b(.*)")
 
 
-def node_arch() -> str:
+def find_node_arch() -> str:
     """Return the architecture of this host, as npm names it: `x64` or `arm64`.
 
     Raise `AgentInstallError` for another one.
@@ -60,50 +60,50 @@ async def install_node(
         AgentInstallError: It fails.
     """
 
-    def here(text: str) -> str:
+    def fill(text: str) -> str:
         """Replace the placeholders of a package name or path."""
-        return text.replace("{arch}", node_arch()).replace("{libc}", "-musl" if libc == "musl" else "")
+        return text.replace("{arch}", find_node_arch()).replace("{libc}", "-musl" if libc == "musl" else "")
 
     (root / "bin").mkdir()
     (root / "lib").mkdir()
     if libc == "musl":
-        await place_musl_node(root, install.node, node_arch(), runtimes)
+        await place_musl_node(root, install.node, find_node_arch(), runtimes)
     else:
-        node = await _node(install, runtimes)
+        node = await _fetch_node(install, runtimes)
         link(node / "bin" / "node", root / "bin" / "node")
         link(node / "LICENSE", root / "bin" / "LICENSE.node")
     modules = root / _MODULES
-    wanted = {here(name): version for name, version in install.packages.items()}
+    wanted = {fill(name): version for name, version in install.packages.items()}
     if wanted:
         # npm runs with the host's Node, whatever system the packages are for.
-        node = await _node(install, runtimes)
-        npm = await _runtime("npm", NPM_VERSION, runtimes)
+        node = await _fetch_node(install, runtimes)
+        npm = await _fetch_package("npm", NPM_VERSION, runtimes)
         # npm installs a package for another system only as an optional dependency.
-        foreign = {here(name) for name in install.packages if "{libc}" in name} if libc == "musl" else set()
-        await _npm_install(node, npm, root, wanted, foreign, install.overrides, libc)
+        foreign = {fill(name) for name in install.packages if "{libc}" in name} if libc == "musl" else set()
+        await _run_npm_install(node, npm, root, wanted, foreign, install.overrides, libc)
         for name in foreign:
             if not (modules / name).is_dir():
                 await _explain_absence(name, wanted[name])
     for pattern in install.prune:
-        for path in modules.glob(here(pattern)):
+        for path in modules.glob(fill(pattern)):
             remove_tree(path) if path.is_dir() else path.unlink()
-    declared = {name: here(path) for name, path in install.commands.items()}
-    commands = _commands(root, wanted, declared, libc) | scripts.place(root)
+    declared = {name: fill(path) for name, path in install.commands.items()}
+    commands = _find_commands(root, wanted, declared, libc) | scripts.write(root)
     for name, start in commands.items():
         _write_program(root / "bin" / name, start)
     return Installed(
-        runtime=f"node {musl_version(install.node) if libc == 'musl' else install.node}",
-        packages={name: _manifest(modules, name)["version"] for name in wanted},
-        resolved=_resolved(modules) if wanted else {},
+        runtime=f"node {choose_musl_version(install.node) if libc == 'musl' else install.node}",
+        packages={name: _read_package_json(modules, name)["version"] for name in wanted},
+        resolved=_list_resolved(modules) if wanted else {},
         commands={**commands, "node": ("bin/node",)},
         probe=("bin/node", "--version"),
         libc=libc,
     )
 
 
-async def _node(install: NodeInstall, runtimes: Path) -> Path:
+async def _fetch_node(install: NodeInstall, runtimes: Path) -> Path:
     """Return the directory with a Node for this host."""
-    return await _runtime(f"node-linux-{node_arch()}", install.node, runtimes, only=("bin", "LICENSE"))
+    return await _fetch_package(f"node-linux-{find_node_arch()}", install.node, runtimes, only=("bin", "LICENSE"))
 
 
 async def _explain_absence(package: str, version: str) -> None:
@@ -114,7 +114,7 @@ async def _explain_absence(package: str, version: str) -> None:
     )
 
 
-async def _runtime(package: str, version: str, runtimes: Path, only: tuple[str, ...] = ()) -> Path:
+async def _fetch_package(package: str, version: str, runtimes: Path, only: tuple[str, ...] = ()) -> Path:
     """Return the directory with a version of a package, fetched unless this host has it. only: top names to keep."""
     directory = runtimes / f"{package}-{version}"
 
@@ -125,11 +125,11 @@ async def _runtime(package: str, version: str, runtimes: Path, only: tuple[str, 
         finally:
             stop.set()
 
-    await built_once(directory, make)
+    await build_once(directory, make)
     return directory
 
 
-async def _npm_install(
+async def _run_npm_install(
     node: Path,
     npm: Path,
     root: Path,
@@ -150,12 +150,12 @@ async def _npm_install(
     log = root / ".npm.log"
     options = (
         *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--omit=dev", "--include=optional"),
-        *("--os=linux", f"--cpu={node_arch()}", f"--libc={libc}", "--install-strategy=hoisted", "--no-progress"),
+        *("--os=linux", f"--cpu={find_node_arch()}", f"--libc={libc}", "--install-strategy=hoisted", "--no-progress"),
         *("--engine-strict", "--save-exact", "--loglevel=warn", "--prefer-offline"),
     )
     # npm starts Node by its name, so that it must be on PATH.
     env = os.environ | {"PATH": f"{node / 'bin'}:{os.environ.get('PATH', os.defpath)}", "NO_UPDATE_NOTIFIER": "1"}
-    if "cache" not in npm_config(os.environ) and not os.access(Path.home(), os.W_OK):
+    if "cache" not in read_npm_config(os.environ) and not os.access(Path.home(), os.W_OK):
         env["npm_config_cache"] = str(root / ".npm")
     named = ", ".join(f"{name} {version}" for name, version in packages.items())
     await run_step(
@@ -170,12 +170,14 @@ async def _npm_install(
     shutil.rmtree(root / ".npm", ignore_errors=True)
 
 
-def _commands(root: Path, packages: dict[str, str], declared: dict[str, str], libc: Libc) -> dict[str, tuple[str, ...]]:
+def _find_commands(
+    root: Path, packages: dict[str, str], declared: dict[str, str], libc: Libc
+) -> dict[str, tuple[str, ...]]:
     """Return the command of each program of the packages, relative to the toolbox."""
     modules = root / _MODULES
     found: dict[str, str] = {}
     for package in packages:
-        programs = _manifest(modules, package).get("bin", {})
+        programs = _read_package_json(modules, package).get("bin", {})
         if isinstance(programs, str):
             programs = {package.rpartition("/")[2]: programs}
         found |= {name: os.path.normpath(f"{package}/{path}") for name, path in programs.items()}
@@ -188,13 +190,13 @@ def _commands(root: Path, packages: dict[str, str], declared: dict[str, str], li
                     f"the packages hold no {path}", key=f"install.commands.{name}", remedy="correct the path"
                 )
             continue
-        commands[name] = _start_of(program, f"{_MODULES}/{path}", libc)
+        commands[name] = _choose_command(program, f"{_MODULES}/{path}", libc)
     # The toolbox's own Node runs the others, and must not be overwritten.
     commands.pop("node", None)
     return commands
 
 
-def _start_of(program: Path, path: str, libc: Libc) -> tuple[str, ...]:
+def _choose_command(program: Path, path: str, libc: Libc) -> tuple[str, ...]:
     """Return the command that starts a program: by Node if it is a script for that, else directly."""
     with program.open("rb") as file:
         first = file.readline(200)
@@ -214,12 +216,12 @@ def _write_program(file: Path, start: tuple[str, ...]) -> None:
     file.chmod(0o755)
 
 
-def _manifest(modules: Path, package: str) -> dict[str, Any]:
+def _read_package_json(modules: Path, package: str) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((modules / package / "package.json").read_text(encoding="utf-8"))
     return manifest
 
 
-def _resolved(modules: Path) -> dict[str, str]:
+def _list_resolved(modules: Path) -> dict[str, str]:
     """Return the versions of all packages that npm installed, by path."""
     lock = json.loads((modules / ".package-lock.json").read_text(encoding="utf-8"))["packages"]
     return {place.removeprefix("node_modules/"): str(about.get("version", "")) for place, about in lock.items()}

@@ -25,17 +25,17 @@ from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 from benchflow.errors import AgentDownloadError, AgentInstallError
-from benchflow.planes.agent.toolbox.build_steps import failed
+from benchflow.planes.agent.toolbox.build_steps import classify_failure
 
 _GLOBAL = ("/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc")
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")
 _ATTEMPTS = 3
-_SILENCE = 60.0
+_TIMEOUT = 60.0
 """Seconds without data after which a request fails."""
 _CHUNK = 1 << 20
 
 
-def npm_config(environ: Mapping[str, str]) -> dict[str, str]:
+def read_npm_config(environ: Mapping[str, str]) -> dict[str, str]:
     """Return npm's settings: variables override the user's file, which overrides the global one."""
     variables = {
         name[len("npm_config_") :].lower().replace("_", "-"): value
@@ -48,11 +48,11 @@ def npm_config(environ: Mapping[str, str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for file in files:
         if file.is_file():
-            settings |= _npmrc(file.read_text(encoding="utf-8", errors="replace"), environ)
+            settings |= _parse_npmrc(file.read_text(encoding="utf-8", errors="replace"), environ)
     return settings | variables
 
 
-def _npmrc(text: str, environ: Mapping[str, str]) -> dict[str, str]:
+def _parse_npmrc(text: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of an `npmrc` file, with variables put in."""
     settings = {}
     for line in text.splitlines():
@@ -63,13 +63,13 @@ def _npmrc(text: str, environ: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def _npms_own(environ: Mapping[str, str]) -> str:
+def _ask_npm_for_registry(environ: Mapping[str, str]) -> str:
     """Return the registry that npm uses by default, as npm itself prints it. Raise `AgentInstallError` without npm."""
     npm = shutil.which("npm", path=environ.get("PATH"))
     said = ""
     if npm is not None:
         done = subprocess.run(
-            [npm, "config", "get", "registry"], env=dict(environ), capture_output=True, text=True, timeout=_SILENCE
+            [npm, "config", "get", "registry"], env=dict(environ), capture_output=True, text=True, timeout=_TIMEOUT
         )
         said = done.stdout.strip()
     if not said.startswith(("http://", "https://")):
@@ -86,11 +86,12 @@ class NpmRegistry:
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         """Read the configuration. Raise `AgentInstallError` if it names no registry and npm is missing."""
-        self._config = npm_config(environ)
+        self._config = read_npm_config(environ)
         self._environ = environ
-        self.url = (self._config.get("registry") or _npms_own(environ)).rstrip("/") + "/"
+        self.url = (self._config.get("registry") or _ask_npm_for_registry(environ)).rstrip("/") + "/"
         self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler(self._proxies()), urllib.request.HTTPSHandler(context=self._trust())
+            urllib.request.ProxyHandler(self._find_proxies()),
+            urllib.request.HTTPSHandler(context=self._make_tls_context()),
         )
 
     def unpack(
@@ -123,7 +124,7 @@ class NpmRegistry:
             with tarfile.open(packed) as archive:
                 _extract(archive, target, only)
         except OSError as error:
-            raise failed(what, str(error), "cannot be unpacked") from error
+            raise classify_failure(what, str(error), "cannot be unpacked") from error
         finally:
             packed.unlink(missing_ok=True)
 
@@ -158,7 +159,7 @@ class NpmRegistry:
                     digest.update(chunk)
                     out.write(chunk)
         except (OSError, http.client.HTTPException) as error:
-            raise _translated(what, error) from error
+            raise _translate_error(what, error) from error
         right = digest.digest() == base64.b64decode(expected) if integrity else digest.hexdigest() == about["shasum"]
         if not right:
             raise AgentDownloadError(
@@ -168,12 +169,12 @@ class NpmRegistry:
     def _open(self, url: str, what: str) -> IO[bytes]:
         """Open an address, with the user's credentials for it."""
         request = urllib.request.Request(url, headers={"Accept": "application/json, */*"})
-        authorization = self._authorization(url)
+        authorization = self._find_authorization(url)
         if authorization:
             # Must not be sent to the target of a redirect.
             request.add_unredirected_header("Authorization", authorization)
         try:
-            opened: IO[bytes] = self._opener.open(request, timeout=_SILENCE)
+            opened: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT)
             return opened
         except urllib.error.HTTPError as error:
             error.close()
@@ -183,11 +184,11 @@ class NpmRegistry:
                     remedy="give npm a token for this registry (npm login)",
                 ) from error
             said = f"E{error.code}" if error.code == 404 or error.code >= 500 else ""
-            raise failed(what, said, f"{urlsplit(url).netloc} answers {error.code}") from error
+            raise classify_failure(what, said, f"{urlsplit(url).netloc} answers {error.code}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise _translated(what, error) from error
+            raise _translate_error(what, error) from error
 
-    def _authorization(self, url: str) -> str | None:
+    def _find_authorization(self, url: str) -> str | None:
         """Return the credentials for an address, looked up as npm does: by its full path, then by each parent."""
         where = urlsplit(url)
         path = PurePosixPath(where.path or "/")
@@ -200,7 +201,7 @@ class NpmRegistry:
                 return f"Basic {self._config[f'{key}:_auth']}"
         return None
 
-    def _proxies(self) -> dict[str, str]:
+    def _find_proxies(self) -> dict[str, str]:
         """Return the proxies by scheme; none if the registry is excluded from them."""
         proxies = dict(urllib.request.getproxies())
         https = self._config.get("https-proxy") or self._config.get("proxy")
@@ -210,7 +211,7 @@ class NpmRegistry:
         spared = [name.strip().lstrip(".") for name in self._config.get("noproxy", "").split(",") if name.strip()]
         return {} if any(host == name or host.endswith(f".{name}") for name in spared) else proxies
 
-    def _trust(self) -> ssl.SSLContext:
+    def _make_tls_context(self) -> ssl.SSLContext:
         """Return the TLS context with the user's CA files."""
         if self._config.get("strict-ssl") == "false":
             return ssl._create_unverified_context()
@@ -228,15 +229,15 @@ class NpmRegistry:
         return context
 
 
-def _translated(what: str, error: Exception) -> AgentInstallError:
+def _translate_error(what: str, error: Exception) -> AgentInstallError:
     """Return the error for an exception of a request."""
     reason = getattr(error, "reason", error)
     said = f"{type(reason).__name__}: {reason}"
     if isinstance(reason, OSError) and reason.errno in (28, 122):
-        return failed(what, "ENOSPC", said)
+        return classify_failure(what, "ENOSPC", said)
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return failed(what, f"CERTIFICATE_VERIFY_FAILED\n{said}", said)
-    return failed(what, f"ECONNRESET\n{said}", said)
+        return classify_failure(what, f"CERTIFICATE_VERIFY_FAILED\n{said}", said)
+    return classify_failure(what, f"ECONNRESET\n{said}", said)
 
 
 def _extract(archive: tarfile.TarFile, target: Path, only: tuple[str, ...]) -> None:

@@ -40,7 +40,7 @@ _UNUSED = shutil.ignore_patterns(
 )
 
 # Prints, as JSON, which native modules of an interpreter can be imported, and which shared libraries they then need.
-_ASK = r"""
+_PROBE = r"""
 import ctypes, importlib, json, os, platform, sys, sysconfig
 stdlib = sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
 native = [part for part in sys.path if part.endswith("lib-dynload")]
@@ -91,7 +91,7 @@ class Interpreter:
     """A Python of this host that can be copied."""
 
     def __init__(self, said: dict[str, Any], loader: str) -> None:
-        """Make it. said: the output of `_ASK`; loader: path of its dynamic loader."""
+        """Make it. said: the output of `_PROBE`; loader: path of its dynamic loader."""
         self.version: str = said["version"]
         self.pip: str | None = said["pip"]
         self._said = said
@@ -119,7 +119,7 @@ class Interpreter:
         (root / self._stdlib / "lib-dynload").mkdir()
         for file in self._said["native"]:
             shutil.copy2(file, root / self._stdlib / "lib-dynload")
-        for library in {self._loader, *self._said["libraries"], *self._companions()}:
+        for library in {self._loader, *self._said["libraries"], *self._find_companions()}:
             shutil.copy2(library, shared / Path(library).name)
         site = root / self.packages
         site.mkdir()
@@ -137,7 +137,7 @@ class Interpreter:
         )
         start.chmod(0o755)
 
-    def _companions(self) -> Iterator[str]:
+    def _find_companions(self) -> Iterator[str]:
         """Yield libraries that must be of the same build as the C library: an image has others, or none."""
         libc = next((name for name in self._said["libraries"] if Path(name).name == "libc.so.6"), None)
         for name in _COMPANIONS:
@@ -157,13 +157,13 @@ def find_interpreter(wanted: str, *, needs_pip: bool = True) -> Interpreter:
         AgentInstallError: There is none. The error names those that were found.
     """
     looked = []
-    for candidate in _candidates(wanted):
-        said = _ask(candidate)
+    for candidate in _list_candidates(wanted):
+        said = _probe(candidate)
         if said is None or not said["version"].startswith(f"{wanted}.") or said["implementation"] != "cpython":
             continue
         looked.append(candidate)
         loader = next((name for name in said["libraries"] if Path(name).name.startswith("ld-linux")), None)
-        if loader is not None and said["glibc"] and (said["pip"] or not needs_pip) and _knows_argv0(loader):
+        if loader is not None and said["glibc"] and (said["pip"] or not needs_pip) and _has_argv0(loader):
             return Interpreter(said, loader)
     needs = "glibc 2.33 and pip (or ensurepip)" if needs_pip else "glibc 2.33"
     why = f"{', '.join(looked)} cannot be copied: it needs {needs}" if looked else "none found"
@@ -180,8 +180,8 @@ def find_pip() -> tuple[str, str]:
     Raises:
         AgentInstallError: No Python has pip.
     """
-    for candidate in _candidates(f"3.{sys.version_info.minor}"):
-        said = _ask(candidate)
+    for candidate in _list_candidates(f"3.{sys.version_info.minor}"):
+        said = _probe(candidate)
         if said is not None and said["pip"]:
             pip = Path(said["pip"])
             return candidate, str(pip if pip.suffix == ".whl" else pip.parent)
@@ -191,7 +191,7 @@ def find_pip() -> tuple[str, str]:
     )
 
 
-def _candidates(wanted: str) -> Iterator[str]:
+def _list_candidates(wanted: str) -> Iterator[str]:
     """Yield interpreters of a minor version, the preferred ones first.
 
     `sys.executable` is among them, whatever its version.
@@ -212,17 +212,17 @@ def _candidates(wanted: str) -> Iterator[str]:
             yield path
 
 
-def _ask(executable: str) -> dict[str, Any] | None:
-    """Return the output of `_ASK` in an interpreter; None if it does not start."""
+def _probe(executable: str) -> dict[str, Any] | None:
+    """Return the output of `_PROBE` in an interpreter; None if it does not start."""
     try:
-        ran = subprocess.run([executable, "-I", "-c", _ASK], capture_output=True, timeout=60, check=True)
+        ran = subprocess.run([executable, "-I", "-c", _PROBE], capture_output=True, timeout=60, check=True)
         said: dict[str, Any] = json.loads(ran.stdout)
         return said
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
 
-def _knows_argv0(loader: str) -> bool:
+def _has_argv0(loader: str) -> bool:
     """Return whether a loader has the option `--argv0`, which glibc 2.33 introduced."""
     ran = subprocess.run([loader, "--help"], capture_output=True, timeout=10, check=False)
     return b"--argv0" in ran.stdout

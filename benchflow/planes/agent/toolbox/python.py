@@ -12,7 +12,7 @@ from pathlib import Path
 from benchflow.contracts.agent_record import PythonInstall
 from benchflow.errors import AgentInstallError
 from benchflow.planes.agent.toolbox.build_steps import run_step
-from benchflow.planes.agent.toolbox.directory import built_once, link_tree
+from benchflow.planes.agent.toolbox.directory import build_once, link_tree
 from benchflow.planes.agent.toolbox.portable_python import Interpreter
 from benchflow.planes.agent.toolbox.toolbox_manifest import Installed
 
@@ -75,8 +75,8 @@ async def install_python(install: PythonInstall, interpreter: Interpreter, root:
     )
     shutil.rmtree(tools)
     shutil.rmtree(root / interpreter.packages / "bin", ignore_errors=True)
-    commands = _commands(root, interpreter.packages, install)
-    resolved = await _resolved(python, root)
+    commands = _write_commands(root, interpreter.packages, install)
+    resolved = await _list_resolved(python, root)
     log.unlink()
     return Installed(
         runtime=f"python {interpreter.version}",
@@ -95,7 +95,7 @@ async def copy_interpreter(interpreter: Interpreter, runtimes: Path) -> Path:
         AgentInstallError: It fails.
     """
     copy = runtimes / f"python-{interpreter.key}"
-    await built_once(copy, lambda part: _make_runtime(interpreter, part))
+    await build_once(copy, lambda part: _make_runtime(interpreter, part))
     return copy
 
 
@@ -141,26 +141,26 @@ def _pip_path(tools: Path) -> Path:
     return next(tools.glob("*.whl"), tools)
 
 
-def _commands(root: Path, packages: str, install: PythonInstall) -> dict[str, tuple[str, ...]]:
+def _write_commands(root: Path, packages: str, install: PythonInstall) -> dict[str, tuple[str, ...]]:
     """Return the command of each console script of the named packages, relative to the toolbox.
 
     A program in `bin` is written for each.
     """
     commands: dict[str, tuple[str, ...]] = {}
     for package in install.packages:
-        name = _normal(package)
+        name = _normalise_name(package)
         for file in (root / packages).glob("*.dist-info/entry_points.txt"):
-            if _normal(file.parent.name.partition("-")[0]) == name:
-                commands |= _programs(root, file.read_text(encoding="utf-8"))
+            if _normalise_name(file.parent.name.partition("-")[0]) == name:
+                commands |= _write_programs(root, file.read_text(encoding="utf-8"))
     return commands
 
 
-def _normal(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """Return a package's name in the normal form of directory names."""
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
-def _programs(root: Path, entry_points: str) -> dict[str, tuple[str, ...]]:
+def _write_programs(root: Path, entry_points: str) -> dict[str, tuple[str, ...]]:
     """Write the programs of a package's console scripts, and return their commands."""
     commands: dict[str, tuple[str, ...]] = {}
     section = ""
@@ -183,7 +183,7 @@ def _programs(root: Path, entry_points: str) -> dict[str, tuple[str, ...]]:
     return commands
 
 
-async def _resolved(python: list[str], root: Path) -> dict[str, str]:
+async def _list_resolved(python: list[str], root: Path) -> dict[str, str]:
     """Return the versions of all installed packages, by name."""
     process = await asyncio.create_subprocess_exec(
         *python, "-c", _LIST, cwd=root, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import SandboxError, UnsupportedFeatureError
-from benchflow.planes.agent.toolbox.toolbox_manifest import Toolbox, absolute
+from benchflow.planes.agent.toolbox.toolbox_manifest import Toolbox, make_absolute
 
 _TRY = """
 "$@" >/dev/null && exit 0
@@ -21,7 +21,7 @@ async def require_runs_in(sandbox: Sandbox, toolbox: Toolbox) -> None:
         UnsupportedFeatureError: The image has another C library, or too old libraries.
         SandboxError: There is another reason, such as a toolbox that is not mounted.
     """
-    probe = absolute(toolbox.manifest.installed.probe, toolbox.mount_path)
+    probe = make_absolute(toolbox.manifest.installed.probe, toolbox.mount_path)
     result = await sandbox.control(_TRY, *probe)
     if result.return_code == 0:
         return

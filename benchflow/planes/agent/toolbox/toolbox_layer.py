@@ -16,7 +16,7 @@ from benchflow.host_files import write_atomic
 _TIMEOUT = 1800.0
 
 
-async def image_with_toolboxes(
+async def build_toolbox_image(
     provider: SandboxProvider, image: ImageRef, mounts: Sequence[Mount], *, log: Path | None = None
 ) -> ImageRef:
     """Return an image with toolboxes in place of their mounts, based on another one.

@@ -104,16 +104,16 @@ class Toolbox:
         """
         name, *arguments = record.launch
         root = at or self.mount_path
-        return (*self._start_of(name, root, record), *(word.replace("{toolbox}", root) for word in arguments))
+        return (*self._find_command(name, root, record), *(word.replace("{toolbox}", root) for word in arguments))
 
     def program(self, name: str) -> tuple[str, ...]:
         """Return the command that starts a program of it in a sandbox.
 
         Raise `ConfigError` if there is no such program.
         """
-        return self._start_of(name, self.mount_path, None)
+        return self._find_command(name, self.mount_path, None)
 
-    def _start_of(self, name: str, root: str, record: AgentRecord | None) -> tuple[str, ...]:
+    def _find_command(self, name: str, root: str, record: AgentRecord | None) -> tuple[str, ...]:
         commands = self.manifest.installed.commands
         if name not in commands:
             raise ConfigError(
@@ -122,10 +122,10 @@ class Toolbox:
                 key="launch" if record else None,
                 remedy=f"use one of {', '.join(sorted(commands))}, or declare it in install.commands",
             )
-        return absolute(commands[name], root)
+        return make_absolute(commands[name], root)
 
 
-def absolute(words: tuple[str, ...], root: str) -> tuple[str, ...]:
+def make_absolute(words: tuple[str, ...], root: str) -> tuple[str, ...]:
     """Return a command with its relative paths below `root`."""
     return tuple(f"{root}/{word}" if "/" in word and not word.startswith("-") else word for word in words)
 

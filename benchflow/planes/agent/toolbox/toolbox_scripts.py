@@ -26,7 +26,7 @@ class ToolboxScripts:
         """Return the sha256 of each file's content, by the name of its program."""
         return {name: hashlib.sha256(content).hexdigest() for name, (_, content) in self.files.items()}
 
-    def place(self, root: Path) -> dict[str, tuple[str, ...]]:
+    def write(self, root: Path) -> dict[str, tuple[str, ...]]:
         """Write the scripts to a toolbox, and return their commands, relative to it."""
         for file, content in self.files.values():
             path = root / _PLACE / file

@@ -12,10 +12,10 @@ from benchflow.planes.agent.acp.events import Reading
 
 @pytest.mark.parametrize("update", [None, "text", {}, {"sessionUpdate": ["a"]}, {"sessionUpdate": "tool_call"}])
 def test_an_update_that_makes_no_sense_is_kept_as_it_came(update: Any) -> None:
-    assert Reading().lines(update) == [{"type": "update", "update": update}]
+    assert Reading().read_update(update) == [{"type": "update", "update": update}]
 
 
 def test_usage_that_makes_no_sense_counts_as_nothing() -> None:
     reading = Reading()
-    reading.end({"usage": {"inputTokens": float("inf"), "outputTokens": "many", "cachedReadTokens": -1}})
+    reading.read_result({"usage": {"inputTokens": float("inf"), "outputTokens": "many", "cachedReadTokens": -1}})
     assert reading.usage == Usage()

@@ -44,7 +44,7 @@ class Host:
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
-    made = Wire(SessionFiles.below(tmp_path / "agent"))
+    made = Wire(SessionFiles.from_directory(tmp_path / "agent"))
     made.make()
     return made
 
@@ -82,11 +82,11 @@ async def take_turn(
     request: str = "prompt-0",
     *,
     limits: TurnLimits = ENDLESS,
-    patience: AgentTimeouts = QUICK,
+    timeouts: AgentTimeouts = QUICK,
     host: Host | None = None,
     kill: Callable[[], Awaitable[None]] = never,
 ) -> EndedTurn:
-    session = Dialogue(Wire(wire.files), host or Host(), patience)
+    session = Dialogue(Wire(wire.files), host or Host(), timeouts)
     return await session.prompt(request, "s-1", [{"type": "text", "text": "go"}], lines.extend, limits, kill)
 
 
@@ -127,7 +127,7 @@ async def test_a_turn_is_over_however_much_is_said_after_its_answer(wire: Wire) 
             await asyncio.sleep(0)
 
     talking = asyncio.create_task(talk())
-    turn = await take_turn(wire, [], patience=AgentTimeouts(silence=300, last_words=0.05))
+    turn = await take_turn(wire, [], timeouts=AgentTimeouts(silence=300, last_words=0.05))
     talking.cancel()
     assert (turn.stop_reason, turn.ended_by) == ("end_turn", None)
 
@@ -140,7 +140,7 @@ async def test_a_turn_is_over_however_much_is_said_after_its_answer(wire: Wire) 
 async def test_an_agent_that_hangs_is_asked_to_stop(wire: Wire, limits: TurnLimits, why: str) -> None:
     write(wire, said("so far"))
     lines: list[Message] = []
-    turning = asyncio.create_task(take_turn(wire, lines, limits=limits, patience=replace(QUICK, cancel=300)))
+    turning = asyncio.create_task(take_turn(wire, lines, limits=limits, timeouts=replace(QUICK, cancel=300)))
     await until(lambda: "session/cancel" in [message.get("method") for message in sent(wire)])
     write(wire, over(reason="cancelled"))
     turn = await turning
@@ -158,7 +158,7 @@ async def test_an_agent_that_does_not_stop_is_killed(wire: Wire) -> None:
     async def kill() -> None:
         killed.set()
 
-    turn = await take_turn(wire, [], limits=PAST, patience=AgentTimeouts(cancel=0.0), kill=kill)
+    turn = await take_turn(wire, [], limits=PAST, timeouts=AgentTimeouts(cancel=0.0), kill=kill)
     assert (turn.stop_reason, turn.ended_by) == ("timeout", "wall_clock")
     assert killed.is_set()
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from benchflow.contracts.rollout_records import Answer, Permissions
-from benchflow.planes.agent.acp.acp_questions import given_answer, question_of
+from benchflow.planes.agent.acp.acp_questions import format_answer, parse_question
 from benchflow.planes.agent.notes import Message
-from benchflow.planes.agent.question_answers import by_policy
+from benchflow.planes.agent.question_answers import answer_by_policy
 
 PERMISSION, FORM = "session/request_permission", "elicitation/create"
 
 
 def answered(method: str, params: Message, permissions: Permissions) -> Message:
     """Return what an agent gets for a request by a policy."""
-    return given_answer(method, by_policy(question_of("q", method, params), permissions))
+    return format_answer(method, answer_by_policy(parse_question("q", method, params), permissions))
 
 
 def choose(options: list[Message], permissions: Permissions) -> Message:
@@ -111,9 +111,9 @@ CHOICE = {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b
     ],
 )
 def test_what_can_be_chosen_is_offered_where_nothing_else_must_be_filled_in(asked: Message, options: list[str]) -> None:
-    question = question_of("q", "elicitation/create", {"message": "Which?", **asked})
+    question = parse_question("q", "elicitation/create", {"message": "Which?", **asked})
     assert [option.id for option in question.options] == options
     for option in question.options:
         answer = Answer(question="q", option=option.id)
         content = {"it": option.id.partition(":")[2]}
-        assert given_answer("elicitation/create", answer) == {"action": "accept", "content": content}
+        assert format_answer("elicitation/create", answer) == {"action": "accept", "content": content}

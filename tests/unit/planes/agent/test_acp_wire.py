@@ -14,14 +14,14 @@ import pytest
 
 from benchflow.errors import ACPError, AgentOutputError
 from benchflow.planes.agent import bounds
-from benchflow.planes.agent.acp.wire import PIECE, Heard, Wire
+from benchflow.planes.agent.acp.wire import PIECE, OutputLine, Wire
 from benchflow.planes.agent.bounds import MAX_VALUES, require_small
 from benchflow.planes.agent.notes import Message, SessionFiles
 
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
-    made = Wire(SessionFiles.below(tmp_path / "agent"))
+    made = Wire(SessionFiles.from_directory(tmp_path / "agent"))
     made.make()
     return made
 
@@ -43,7 +43,7 @@ def say(wire: Wire, text: bytes) -> None:
         file.write(text)
 
 
-async def hear(wire: Wire, offset: int = 0) -> list[Heard]:
+async def hear(wire: Wire, offset: int = 0) -> list[OutputLine]:
     """All whole lines that are there."""
     heard = []
     async for line in wire.follow(offset):
@@ -72,13 +72,13 @@ def test_a_request_goes_out_once(wire: Wire) -> None:
 def test_an_answer_goes_out_once_and_the_first_one_counts(wire: Wire) -> None:
     assert wire.send(answer(7, "yes"))
     assert not Wire(wire.files).send(answer(7, "no"))
-    assert wire.answer_to(7) == answer(7, "yes")
+    assert wire.find_answer(7) == answer(7, "yes")
     assert sent(wire) == [answer(7, "yes")]
 
 
 def test_a_request_and_an_answer_may_have_the_same_id(wire: Wire) -> None:
     assert wire.send(answer(1))
-    assert wire.answer_to(1) is not None and not wire.was_sent(1)
+    assert wire.find_answer(1) is not None and not wire.was_sent(1)
     assert wire.send(request(1))
     assert wire.was_sent(1)
 
@@ -86,7 +86,7 @@ def test_a_request_and_an_answer_may_have_the_same_id(wire: Wire) -> None:
 def test_an_id_that_is_a_number_is_not_the_same_one_as_text(wire: Wire) -> None:
     assert wire.send(answer(1, "number"))
     assert wire.send(answer("1", "text"))
-    assert (wire.answer_to(1), wire.answer_to("1")) == (answer(1, "number"), answer("1", "text"))
+    assert (wire.find_answer(1), wire.find_answer("1")) == (answer(1, "number"), answer("1", "text"))
 
 
 def test_a_notification_goes_out_as_often_as_it_is_sent(wire: Wire) -> None:
@@ -121,7 +121,7 @@ def test_what_a_sandbox_cuts_is_not_written_again_with_each_message(wire: Wire) 
 
 def test_half_of_a_character_can_be_sent(wire: Wire) -> None:
     assert wire.send(answer(1, "\ud83d"))
-    assert wire.answer_to(1) == answer(1, "\ud83d")
+    assert wire.find_answer(1) == answer(1, "\ud83d")
 
 
 def test_two_writers_at_once_send_everything_once(wire: Wire) -> None:
@@ -271,27 +271,27 @@ def test_the_position_is_the_next_workers_too(wire: Wire) -> None:
     ],
 )
 def test_the_end_is_said_in_words(wire: Wire, how: Message, said: str) -> None:
-    assert wire.ended() is None
+    assert wire.describe_end() is None
     (wire.files.shared / "exit").write_text(json.dumps(how))
-    assert wire.ended() == said
+    assert wire.describe_end() == said
 
 
 def test_the_log_tail_is_the_end_of_a_long_log(wire: Wire) -> None:
-    assert wire.log_tail() is None
+    assert wire.read_log_tail() is None
     (wire.files.shared / "err").write_bytes(b"x" * 100_000 + b"\xff the end\n")
-    tail = wire.log_tail()
+    tail = wire.read_log_tail()
     assert tail is not None and tail.endswith("\ufffd the end") and len(tail) < 5000
 
 
 @pytest.fixture
 def notes(wire: Wire) -> Iterator[list[Message]]:
-    yield [wire.notes.note("mark", {"from": 1}), Wire(wire.files).notes.note("mark", {"from": 2})]
+    yield [wire.notes.write_once("mark", {"from": 1}), Wire(wire.files).notes.write_once("mark", {"from": 2})]
 
 
 def test_the_first_note_counts(wire: Wire, notes: list[Message]) -> None:
     assert notes == [{"from": 1}] * 2
-    assert wire.notes.noted("mark") == {"from": 1}
-    assert wire.notes.noted("other") is None
+    assert wire.notes.read("mark") == {"from": 1}
+    assert wire.notes.read("other") is None
 
 
 def test_notes_leave_nothing_else_behind(wire: Wire, notes: list[Message]) -> None:

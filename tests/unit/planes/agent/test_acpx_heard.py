@@ -12,12 +12,12 @@ from benchflow.contracts.agent_record import ChoiceChannel
 from benchflow.errors import ACPError, ConfigError, UnsupportedFeatureError
 from benchflow.planes.agent.account import SandboxAccount
 from benchflow.planes.agent.acp.events import Reading
-from benchflow.planes.agent.acp.wire import Heard
-from benchflow.planes.agent.acpx import Choices, choices_of
+from benchflow.planes.agent.acp.wire import OutputLine
+from benchflow.planes.agent.acpx import Choices, make_choices
 from benchflow.planes.agent.acpx.acpx_session import AcpxSession
 from benchflow.planes.agent.acpx.acpx_stream import AcpxStream
 from benchflow.planes.agent.notes import Message
-from benchflow.planes.agent.registry import all_agents, find_agent
+from benchflow.planes.agent.registry import find_agent, load_agents
 
 # --- which there are -------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ def test_an_agent_that_acpx_cannot_drive_is_refused_by_name(name: str) -> None:
 
 
 def test_acpx_is_no_agent_by_itself() -> None:
-    assert "acpx" not in all_agents()
+    assert "acpx" not in load_agents()
     with pytest.raises(ConfigError, match="there is no agent 'acpx'"):
         find_agent("acpx")
 
@@ -68,11 +68,11 @@ def test_a_user_cannot_name_an_agent_as_if_it_were_behind_acpx(tmp_path: Path, m
 
 def test_what_a_session_is_told_is_what_its_record_leaves_to_sessions() -> None:
     claude, codex, pi = find_agent("acpx/claude"), find_agent("acpx/codex"), find_agent("acpx/pi")
-    assert choices_of(claude, "opus", "high") == Choices("opus", None, {"effort": "high"})
-    assert choices_of(codex, "gpt", "high") == Choices(None, "agent-full-access")
-    assert choices_of(pi, "model", "low") == Choices(None, None, {"thought_level": "low"})
+    assert make_choices(claude, "opus", "high") == Choices("opus", None, {"effort": "high"})
+    assert make_choices(codex, "gpt", "high") == Choices(None, "agent-full-access")
+    assert make_choices(pi, "model", "low") == Choices(None, None, {"thought_level": "low"})
     by_mode = pi.model_copy(update={"effort": ChoiceChannel(by="mode", value="{effort}")})
-    assert choices_of(by_mode, "model", "low") == Choices(None, "low")
+    assert make_choices(by_mode, "model", "low") == Choices(None, "low")
 
 
 def test_an_agent_behind_acpx_can_ask_nobody(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def heard(*messages: Message | bytes) -> tuple[AcpxStream, list[Message]]:
     stream, lines = AcpxStream(Reading()), []
     for message in messages:
         raw = message if isinstance(message, bytes) else json.dumps(message).encode()
-        lines += stream.lines(Heard(0, raw, None if isinstance(message, bytes) else message))
+        lines += stream.read_line(OutputLine(0, raw, None if isinstance(message, bytes) else message))
     return stream, lines
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.contracts.agent_record import AgentRecord
 from benchflow.errors import ConfigError
-from benchflow.planes.agent.registry import all_agents, find_agent
+from benchflow.planes.agent.registry import find_agent, load_agents
 
 ACP = ["claude-agent-acp", "codex-acp", "gemini", "openclaw", "opencode", "openhands", "pi-acp"]
 MINE = 'name = "mine"\ndescription = "My own."\nprotocol = "acp"\nlaunch = ["mine", "acp"]\n'
@@ -55,7 +55,7 @@ def test_agents_have_aliases() -> None:
 
 
 def test_no_two_agents_answer_to_one_name() -> None:
-    names = [name for record in all_agents().values() for name in (record.name, *record.aliases)]
+    names = [name for record in load_agents().values() for name in (record.name, *record.aliases)]
     assert len(names) == len(set(names))
 
 
@@ -130,7 +130,7 @@ def test_what_is_wrong_in_a_file_is_named(
 def test_a_file_that_is_not_toml_is_named(write: Write) -> None:
     file = write("name = \n")
     with pytest.raises(ConfigError, match="is not valid TOML") as caught:
-        all_agents()
+        load_agents()
     assert caught.value.file == str(file)
 
 
@@ -198,7 +198,7 @@ def test_an_import_path_that_gives_none_is_named(objects: str, path: str, says: 
 
 def test_an_installed_package_brings_agents(tmp_path: Path, objects: str) -> None:
     # Installed while this process runs, and has looked already.
-    assert "mine" not in all_agents()
+    assert "mine" not in load_agents()
     info = tmp_path / "my_agents-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-agents\nVersion: 1.0\n")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchflow.errors import ConfigError
-from benchflow.planes.agent.agent_settings import AgentSettings, credentials_of, settings_for
+from benchflow.planes.agent.agent_settings import AgentSettings, list_credentials, make_settings
 from benchflow.planes.agent.registry import find_agent
 
 ACP = ["claude", "codex", "gemini", "openclaw", "opencode", "openhands", "pi"]
@@ -16,7 +16,7 @@ URL = "http://gateway:9/v1"
 
 
 def told(name: str, **wanted: Any) -> AgentSettings:
-    return settings_for(find_agent(name), home="/home/agent", workspace="/app", **wanted)
+    return make_settings(find_agent(name), home="/home/agent", workspace="/app", **wanted)
 
 
 @pytest.mark.parametrize("name", ACP)
@@ -75,8 +75,8 @@ def test_opencode_is_told_by_a_file() -> None:
 
 def test_the_provider_decides_which_endpoint_is_meant() -> None:
     assert told("opencode", model="anthropic/m", api_key="k").env["ANTHROPIC_API_KEY"] == "k"
-    assert credentials_of(find_agent("opencode"), "anthropic/m", None) == ("ANTHROPIC_API_KEY",)
-    assert credentials_of(find_agent("opencode"), "openai/m", None) == ("OPENAI_API_KEY",)
+    assert list_credentials(find_agent("opencode"), "anthropic/m", None) == ("ANTHROPIC_API_KEY",)
+    assert list_credentials(find_agent("opencode"), "openai/m", None) == ("OPENAI_API_KEY",)
 
 
 def test_with_an_endpoint_of_our_own_a_slash_belongs_to_the_model() -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchflow.errors import AgentDivergedError, AgentExitError, AgentOutputError
 from benchflow.planes.agent.bounds import MAX_LINE
 from benchflow.planes.agent.function import recorded_steps as module
-from benchflow.planes.agent.function.recorded_steps import OVER, Steps, all_steps, started_commands
+from benchflow.planes.agent.function.recorded_steps import OVER, Steps, list_started_commands, read_recorded_steps
 from benchflow.planes.agent.notes import Notes
 from benchflow.planes.agent.turn_limits import note_stop
 
@@ -35,7 +35,7 @@ class Attempt:
                 raise result
             return result
 
-        return await self.steps.take(self.steps.name(), {"kind": kind, "what": what}, act)
+        return await self.steps.take(self.steps.make_name(), {"kind": kind, "what": what}, act)
 
 
 async def test_a_step_that_is_recorded_is_not_done_again(notes: Notes) -> None:
@@ -62,7 +62,7 @@ async def test_of_two_attempts_the_first_to_record_counts(notes: Notes) -> None:
         await is_done.wait()
         return "slow"
 
-    slow = asyncio.ensure_future(first.steps.take(first.steps.name(), {"kind": "once", "what": "a"}, act))
+    slow = asyncio.ensure_future(first.steps.take(first.steps.make_name(), {"kind": "once", "what": "a"}, act))
     await is_slow.wait()
     assert await second.take("a", "quick") == "quick"
     is_done.set()
@@ -86,7 +86,7 @@ async def test_no_step_starts_after_the_end(notes: Notes, how: str) -> None:
     if how == "stopped":
         note_stop(notes, "stop-0", "cancelled")
     else:
-        notes.note("ended-0" if how == "ended" else OVER, {})
+        notes.write_once("ended-0" if how == "ended" else OVER, {})
     late = Attempt(notes)
     # What was done before is known.
     assert await late.take("a") == "x"
@@ -121,6 +121,8 @@ async def test_steps_are_read_in_their_order(notes: Notes) -> None:
         attempt = Attempt(notes, turn)
         for number in range(11):
             await attempt.take("a", [turn, number], kind="exec" if number % 2 else "once")
-    assert [step["result"] for step in all_steps(notes)] == [[turn, n] for turn in (0, 1, 2, 10) for n in range(11)]
-    assert started_commands(notes, 1) == [f"step-1-{n}" for n in (2, 4, 6, 8, 10)]
-    assert len(started_commands(notes)) == 20
+    assert [step["result"] for step in read_recorded_steps(notes)] == [
+        [turn, n] for turn in (0, 1, 2, 10) for n in range(11)
+    ]
+    assert list_started_commands(notes, 1) == [f"step-1-{n}" for n in (2, 4, 6, 8, 10)]
+    assert len(list_started_commands(notes)) == 20

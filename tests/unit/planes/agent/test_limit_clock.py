@@ -20,7 +20,7 @@ from benchflow.planes.agent.acp.wire import Wire
 from benchflow.planes.agent.acpx.acpx_session import AcpxSession
 from benchflow.planes.agent.acpx.acpx_stream import AcpxStream
 from benchflow.planes.agent.notes import Message, Notes, SessionFiles
-from benchflow.planes.agent.turn_limits import AgentTimeouts, LimitClock, noted_stop
+from benchflow.planes.agent.turn_limits import AgentTimeouts, LimitClock, read_stop
 from benchflow.planes.sandbox.timeouts import Attendance
 from benchflow.testing.waiting import until
 
@@ -56,7 +56,7 @@ def notes(tmp_path: Path) -> Notes:
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
-    made = Wire(SessionFiles.below(tmp_path / "agent"))
+    made = Wire(SessionFiles.from_directory(tmp_path / "agent"))
     made.make()
     return made
 
@@ -73,19 +73,19 @@ async def test_the_gateway_is_asked_only_when_a_limit_seems_reached_and_once_a_s
         Attendance(),
     )
     time.now = 1009
-    assert await clock.reached(1000, attendance, 1005) is None
+    assert await clock.check(1000, attendance, 1005) is None
     assert gateway.asked == 0
     time.now = 1200
-    assert await clock.reached(1000, attendance, 1005) is None
-    assert await clock.reached(1000, attendance, 1005) is None
+    assert await clock.check(1000, attendance, 1005) is None
+    assert await clock.check(1000, attendance, 1005) is None
     assert gateway.asked == 1
     time.now = 1206
     gateway.answer = [(1009, 1206)]
-    assert await clock.reached(1000, attendance, 1005) is None
+    assert await clock.check(1000, attendance, 1005) is None
     time.now = 1206.9
-    assert await clock.reached(1000, attendance, 1005) is None
+    assert await clock.check(1000, attendance, 1005) is None
     assert gateway.asked == 2
-    assert noted_stop(notes, "stop") is None
+    assert read_stop(notes, "stop") is None
 
 
 async def test_the_seconds_of_waits_count_for_neither_limit(notes: Notes, time: MovedClock) -> None:
@@ -95,13 +95,13 @@ async def test_the_seconds_of_waits_count_for_neither_limit(notes: Notes, time: 
     idle = LimitClock(TurnLimits(wall=None, idle=5, ask_blocked=gateway.blocked), notes, "idle")
     attendance = Attendance()
     time.now = 1106
-    assert await idle.reached(1000, attendance, 1001) is None
+    assert await idle.check(1000, attendance, 1001) is None
     time.now = 1108
-    assert await idle.reached(1000, attendance, 1001) == "idle"
-    assert await wall.reached(1000, attendance, 1001) is None
+    assert await idle.check(1000, attendance, 1001) == "idle"
+    assert await wall.check(1000, attendance, 1001) is None
     time.now = 1111
-    assert await wall.reached(1000, attendance, 1001) == "wall_clock"
-    assert (noted_stop(notes, "idle"), noted_stop(notes, "wall")) == ("idle", "wall_clock")
+    assert await wall.check(1000, attendance, 1001) == "wall_clock"
+    assert (read_stop(notes, "idle"), read_stop(notes, "wall")) == ("idle", "wall_clock")
 
 
 @pytest.mark.parametrize("missed", [(1002.0, 1102.0), (1004.0, 1104.0), (1050.0, 1080.0)])
@@ -116,9 +116,9 @@ async def test_what_is_waited_for_while_nobody_attends_counts_once(
     attendance.missed, attendance.missed_sec = [missed], missed[1] - missed[0]
     over = 1110.5 + max(missed[1] - 1102, 0)
     time.now = over - 1
-    assert await clock.reached(1000, attendance, 1001) is None
+    assert await clock.check(1000, attendance, 1001) is None
     time.now = over
-    assert await clock.reached(1000, attendance, 1001) == "wall_clock"
+    assert await clock.check(1000, attendance, 1001) == "wall_clock"
 
 
 async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, time: MovedClock) -> None:
@@ -129,16 +129,16 @@ async def test_the_limits_stand_still_while_no_gateway_answers(notes: Notes, tim
     )
     for now in range(1011, 7000, 100):
         time.now = now
-        assert await clock.reached(1001, attendance, 1001) is None
+        assert await clock.check(1001, attendance, 1001) is None
     # It is back, and knows nothing of its absence.
     gateway.answer = []
     time.now += 2
     back = time.now
-    assert await clock.reached(1001.5, attendance, back) is None
+    assert await clock.check(1001.5, attendance, back) is None
     time.now = back + 0.4
-    assert await clock.reached(1001.5, attendance, back) is None
+    assert await clock.check(1001.5, attendance, back) is None
     time.now = back + 1.1
-    assert await clock.reached(1001.5, attendance, back) == "wall_clock"
+    assert await clock.check(1001.5, attendance, back) == "wall_clock"
 
 
 @pytest.mark.parametrize("ask", [None, Gateway([]).blocked], ids=["no gateway", "nothing waits"])
@@ -149,8 +149,8 @@ async def test_a_limit_is_reached_at_once_where_nothing_waits(
     clock = LimitClock(TurnLimits(*limits, ask_blocked=ask), notes, "stop")
     attendance = Attendance()
     time.now = 1010.1
-    assert await clock.reached(1000, attendance, 1005) == why
-    assert noted_stop(notes, "stop") == why
+    assert await clock.check(1000, attendance, 1005) == why
+    assert read_stop(notes, "stop") == why
 
 
 # --- the turns -------------------------------------------------------------------------------------------
@@ -167,9 +167,9 @@ def take_turn(wire: Wire, gateway: Gateway, lines: list[Message], **limits: floa
     async def kill() -> None:
         pass
 
-    patience = AgentTimeouts(silence=0.01, cancel=0.0)
+    timeouts = AgentTimeouts(silence=0.01, cancel=0.0)
     given = TurnLimits(**limits, ask_blocked=gateway.blocked)
-    session = Dialogue(Wire(wire.files), NoHost(), patience)
+    session = Dialogue(Wire(wire.files), NoHost(), timeouts)
     return asyncio.create_task(session.prompt("prompt-0", "s-1", [], lines.extend, given, kill))
 
 
@@ -186,7 +186,7 @@ BOTH = pytest.mark.parametrize("limits", [{"wall": 0.0, "idle": None}, {"idle": 
 async def test_a_turn_goes_on_while_its_call_waits(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float | None], answer: Intervals | None
 ) -> None:
-    monkeypatch.setattr(limits_module, "ASK_EVERY_SEC", 0.01)
+    monkeypatch.setattr(limits_module, "ASK_INTERVAL_SEC", 0.01)
     gateway = Gateway(answer)
     turn = take_turn(wire, gateway, [], **limits)
     await until(lambda: gateway.asked >= 3 or turn.done())
@@ -199,7 +199,7 @@ async def test_a_turn_goes_on_while_its_call_waits(
 async def test_a_turn_is_stopped_once_its_call_waits_no_more(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float | None]
 ) -> None:
-    monkeypatch.setattr(limits_module, "ASK_EVERY_SEC", 0.01)
+    monkeypatch.setattr(limits_module, "ASK_INTERVAL_SEC", 0.01)
     gateway = Gateway(WAITS)
     turn = take_turn(wire, gateway, [], **limits)
     await until(lambda: gateway.asked >= 3 or turn.done())
@@ -212,11 +212,11 @@ async def test_a_turn_is_stopped_once_its_call_waits_no_more(
 async def test_a_turn_behind_acpx_goes_on_while_its_call_waits(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float | None]
 ) -> None:
-    monkeypatch.setattr(limits_module, "ASK_EVERY_SEC", 0.01)
+    monkeypatch.setattr(limits_module, "ASK_INTERVAL_SEC", 0.01)
     nothing: Any = None
     given: dict[str, Any] = {"pump": (), "argv": (), "inner": (), "env": {}, "cwd": "/"}
     account = SandboxAccount("root", 0, 0, "/root")
-    session = AcpxSession(nothing, wire.files, account=account, patience=AgentTimeouts(cancel=0.0), **given)
+    session = AcpxSession(nothing, wire.files, account=account, timeouts=AgentTimeouts(cancel=0.0), **given)
 
     async def cancel(number: int) -> None:
         pass

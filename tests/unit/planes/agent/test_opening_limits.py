@@ -36,7 +36,7 @@ async def test_a_second_start_has_what_is_left_of_the_seconds_that_were_attended
 ) -> None:
     clock = MovedClock()
     monkeypatch.setattr(timeouts, "time", clock)
-    monkeypatch.setattr(connect, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(connect, "_FIRST_RETRY_SEC", 0.0)
     limits: list[float] = []
     session = AgentSession(index=0, id="s-1", directory="d", user="root", uid=0, gid=0, home="/root", cwd="/")
 
@@ -46,12 +46,12 @@ async def test_a_second_start_has_what_is_left_of_the_seconds_that_were_attended
         limits.append(within)
         # The first one takes its time, and this process is frozen in the second.
         clock.now += (4, 3600, 0)[len(limits) - 1]
-        if len(limits) < connect.STARTS:
+        if len(limits) < connect.MAX_STARTS:
             raise AgentExitError("it ended before it had a session")
         return session
 
     monkeypatch.setattr(AgentConnection, "_open", start)
-    opened = await AgentConnection(IdleSandbox(REF), SessionFiles.below(tmp_path)).open(0, START, 60.0)
+    opened = await AgentConnection(IdleSandbox(REF), SessionFiles.from_directory(tmp_path)).open(0, START, 60.0)
     assert (opened, limits) == (session, [60.0, 56.0, 56.0])
 
 
@@ -92,6 +92,6 @@ async def test_acpx_has_the_limit_of_the_setup_to_open_its_session_and_never_les
         started=Silent(REF),
         setup_sec=setup,
     )
-    session = AcpxAgent(place).session_of("session-0", START, toolbox)
+    session = AcpxAgent(place).make_session("session-0", START, toolbox)
     with pytest.raises(AgentTimeoutError, match=r"acpx sessions ensure took longer than 0\.05 s"):
         await session.open()

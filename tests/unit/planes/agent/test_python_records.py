@@ -11,9 +11,9 @@ from benchflow.contracts.agent import AgentPlace, ModelRoute, Unanswered
 from benchflow.contracts.job import AgentSpec
 from benchflow.errors import AgentExitError, ConfigError, DiskFullError, SandboxLostError, UnsupportedFeatureError
 from benchflow.jobs.agents import prepare_agent
-from benchflow.planes.agent import agent_in, attributed
+from benchflow.planes.agent import attribute_errors, create_agent
 from benchflow.planes.agent.function.function_agent import FunctionAgent
-from benchflow.planes.agent.registry import all_agents, find_agent
+from benchflow.planes.agent.registry import find_agent, load_agents
 
 CODE = '''
 from benchflow.contracts.agent import RolloutAgent
@@ -107,7 +107,7 @@ def test_an_installed_package_names_its_code(code: Path, tmp_path: Path, monkeyp
     points = "mine = installed_code:act\nother = installed_code:named\nown = installed_code:Own\n"
     (info / "entry_points.txt").write_text(f"[benchflow.agents]\n{points}")
     monkeypatch.syspath_prepend(site)
-    found = {name: record for name, record in all_agents().items() if record.protocol == "python"}
+    found = {name: record for name, record in load_agents().items() if record.protocol == "python"}
     assert {name: record.code for name, record in found.items()} == {
         "mine": "installed_code:act",
         "renamed": "installed_code:named",
@@ -146,17 +146,17 @@ def place_of(name: str, tmp_path: Path, job: str) -> AgentPlace:
 
 def test_code_is_imported_once_for_a_job(code: Path, tmp_path: Path) -> None:
     first, changed = place_of("own_code:act", tmp_path, "job/one"), place_of("own_code:act", tmp_path, "job/two")
-    made = agent_in(first)
+    made = create_agent(first)
     assert isinstance(made, FunctionAgent)
     (code / "own_code.py").write_text(CODE.replace("async def act(turn):", "async def act(turn, *more):"))
-    again, other = agent_in(first), agent_in(changed)
+    again, other = create_agent(first), create_agent(changed)
     assert isinstance(again, FunctionAgent)
     assert isinstance(other, FunctionAgent)
     assert again._act is made._act
     assert other._act is not made._act
     (code / "own_code.py").write_text("")
     with pytest.raises(ConfigError, match="cannot be imported"):
-        agent_in(place_of_record(first, "job/three"))
+        create_agent(place_of_record(first, "job/three"))
 
 
 def place_of_record(place: AgentPlace, job: str) -> AgentPlace:
@@ -172,7 +172,7 @@ def place_of_record(place: AgentPlace, job: str) -> AgentPlace:
     ],
 )
 def test_what_an_agent_raises_is_attributed(code: Path, raised: Exception, expected: type[Exception]) -> None:
-    with pytest.raises(expected) as found, attributed(find_agent("own_code:act")):
+    with pytest.raises(expected) as found, attribute_errors(find_agent("own_code:act")):
         raise raised
     if expected is AgentExitError:
         assert found.value.__cause__ is raised
@@ -181,10 +181,10 @@ def test_what_an_agent_raises_is_attributed(code: Path, raised: Exception, expec
 
 def test_what_is_no_error_passes(code: Path) -> None:
     question: Any = type("Asked", (), {"text": "?"})()
-    with pytest.raises(Unanswered), attributed(find_agent("own_code:act")):
+    with pytest.raises(Unanswered), attribute_errors(find_agent("own_code:act")):
         raise Unanswered(question)
 
 
 def test_an_error_of_the_engines_own_code_stays_what_it_is() -> None:
-    with pytest.raises(KeyError), attributed(find_agent("gemini")):
+    with pytest.raises(KeyError), attribute_errors(find_agent("gemini")):
         raise KeyError
