@@ -89,10 +89,10 @@ def hold_sessions(worker: InProcessWorker, rung: Rung) -> None:
         "planning.lower": in_one_session,
         "hosted.Hosted.has_agent": True,
         "provisioning.prepare_for_agent": prepare,
-        "agent.agent_in": type("Acting", (MadeUpAgent,), {"best": rung}),
-        "agent.world_digests": digests,
-        "turn.HostedAgent": TurnsOfTheEngine,
-        "turn.compared": compared,
-        "checkpoints.world_digests": digests,
+        "hosted_agent.create_agent": type("Acting", (MadeUpAgent,), {"best": rung}),
+        "hosted_agent.world_digests": digests,
+        "hosted_turn.HostedAgent": TurnsOfTheEngine,
+        "hosted_turn.compared": compared,
+        "hosted_checkpoints.world_digests": digests,
     }.items():
         worker.patch.setattr(f"benchflow.hosting.{name}", made_up)
