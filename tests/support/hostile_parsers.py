@@ -31,7 +31,7 @@ from benchflow.planes.reward.memory.skills import _read_declared_name
 from benchflow.planes.reward.ors import read_episode
 from benchflow.planes.reward.script_reward import parse_rewards
 from benchflow.planes.sandbox.build_context import read_context
-from benchflow.planes.sandbox.driven.table import parse as parse_processes
+from benchflow.planes.sandbox.driven.table import parse_processes as parse_processes
 from benchflow.planes.sandbox.local.build.dockerfile import read_recipe
 from benchflow.tasks.load import load_task
 from benchflow.tasks.pack import unpack

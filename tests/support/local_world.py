@@ -26,9 +26,9 @@ from typing import Any
 from support.signals import stopped
 from support.worlds import Seen
 
-from benchflow.planes.sandbox.local.firewall import firewalls, subnets
+from benchflow.planes.sandbox.local.firewall import find_firewalls, parse_subnets
 from benchflow.planes.sandbox.local.helper import netlink
-from benchflow.planes.sandbox.local.machine import group_of
+from benchflow.planes.sandbox.local.machine import name_group
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 from benchflow.process_identity import start_time
@@ -47,7 +47,9 @@ def free_subnet(*but: str) -> str:
     but: not one of these.
     """
     with netlink.open_socket() as sock:
-        taken = {route.destination for route in netlink.routes(sock)} | {f"{it}/32" for it in _addresses().values()}
+        taken = {route.destination for route in netlink.list_routes(sock)} | {
+            f"{it}/32" for it in _addresses().values()
+        }
     taken |= {*_subnets(), *but}
     networks = [ipaddress.ip_network(each) for each in taken]
     # Tests that run beside each other look at the same moment, and must not find the same.
@@ -270,7 +272,7 @@ class LocalWorld:
     def _groups(self) -> list[Path]:
         kinds = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
         hierarchies = {Path(point) for _, point, kind, *_ in kinds if kind in ("cgroup", "cgroup2")}
-        groups = [hierarchy / "benchflow" / group_of(self.home) for hierarchy in sorted(hierarchies)]
+        groups = [hierarchy / "benchflow" / name_group(self.home) for hierarchy in sorted(hierarchies)]
         # Controllers that share a hierarchy are links to one directory.
         return sorted({group.resolve() for group in groups if group.exists()})
 
@@ -336,14 +338,14 @@ def _mounted_below(table: Path, home: Path) -> list[str]:
 
 def _subnets() -> list[str]:
     """Those that rules of this host are for."""
-    return [subnet for firewall in firewalls() for subnet in subnets(firewall.tags())]
+    return [subnet for firewall in find_firewalls() for subnet in parse_subnets(firewall.tags())]
 
 
 def _addresses() -> dict[str, str]:
     """The IPv4 addresses of all links of sandboxes on this host."""
     found = {}
     with netlink.open_socket() as sock, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for name in netlink.links(sock):
+        for name in netlink.list_links(sock):
             with suppress(OSError):
                 said = fcntl.ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()))
                 found[name] = socket.inet_ntoa(said[20:24])

@@ -14,9 +14,9 @@ from benchflow.planes.sandbox.local.build.syntax import (
     UnsupportedSyntaxError,
     check_directives,
     expand,
-    flags,
-    instructions,
-    words,
+    parse_flags,
+    parse_instructions,
+    split_words,
 )
 
 
@@ -81,14 +81,14 @@ def base_of(dockerfile: str) -> str:
     stages: dict[str, str] = {}
     defaults: dict[str, str] = {}
     base: str | None = None
-    for instruction in instructions(dockerfile):
+    for instruction in parse_instructions(dockerfile):
         if instruction.word == "ARG" and base is None:
-            for word in words(instruction.rest):
+            for word in split_words(instruction.rest):
                 name, given, value = word.partition("=")
                 if given:
                     defaults[name] = expand(value, defaults, lambda _: None)
         elif instruction.word == "FROM":
-            image, *more = words(flags(instruction.rest)[1]) or [""]
+            image, *more = split_words(parse_flags(instruction.rest)[1]) or [""]
             name = expand(image, defaults, _unset)
             if not name:
                 raise SyntaxMistakeError(f"line {instruction.line}: the image's name is empty")

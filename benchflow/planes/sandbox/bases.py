@@ -107,9 +107,9 @@ class _Resolver:
 
     def _declare(self, instruction: str) -> None:
         """Record the defaults of an ARG instruction."""
-        from benchflow.planes.sandbox.local.build.syntax import words
+        from benchflow.planes.sandbox.local.build.syntax import split_words
 
-        for word in words(instruction.strip())[1:]:
+        for word in split_words(instruction.strip())[1:]:
             name, given, value = word.partition("=")
             if given:
                 self._args[name] = self._expand(value)

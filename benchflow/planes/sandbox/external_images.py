@@ -86,9 +86,9 @@ class _Reader:
 
     def _declare(self, rest: str) -> None:
         """Record the defaults of an ARG instruction."""
-        from benchflow.planes.sandbox.local.build.syntax import UnsupportedSyntaxError, words
+        from benchflow.planes.sandbox.local.build.syntax import UnsupportedSyntaxError, split_words
 
-        for word in words(rest):
+        for word in split_words(rest):
             name, given, value = word.partition("=")
             try:
                 if given:
@@ -99,21 +99,21 @@ class _Reader:
 
     def _begin_stage(self, rest: str) -> None:
         """Add the image of a FROM instruction, and record the name of its stage."""
-        from benchflow.planes.sandbox.local.build.syntax import flags, words
+        from benchflow.planes.sandbox.local.build.syntax import parse_flags, split_words
 
         self._has_stage = True
-        given, rest = flags(rest)
+        given, rest = parse_flags(rest)
         platform = next((self._expand(value) for name, value in given if name == "platform"), "")
-        name, *more = words(rest) or [""]
+        name, *more = split_words(rest) or [""]
         self._add(self._expand(name), platform or None)
         if len(more) == 2 and more[0].upper() == "AS":
             self._stages.add(more[1].lower())
 
     def _read_flags(self, rest: str) -> None:
         """Add the images in the `--from` and `--mount` flags of an instruction."""
-        from benchflow.planes.sandbox.local.build.syntax import UnsupportedSyntaxError, flags
+        from benchflow.planes.sandbox.local.build.syntax import UnsupportedSyntaxError, parse_flags
 
-        for flag, value in flags(rest)[0]:
+        for flag, value in parse_flags(rest)[0]:
             found = [value.strip("\"'")] if flag == "from" else _MOUNT_FROM.findall(value) if flag == "mount" else []
             for name in found:
                 if "$" in name:

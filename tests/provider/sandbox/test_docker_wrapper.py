@@ -25,7 +25,7 @@ async def test_an_exit_status_needs_no_more_of_the_disk_than_its_room_was_made_w
     (tmp_path / "exit").symlink_to(f"/proc/{os.getpid()}/fd/{file}")
     monkeypatch.setattr(wrapped, "COMMANDS", str(tmp_path.parent))
     seen = ("sh", "-c", f'cat "{tmp_path}/exit"; {script}')
-    process = await asyncio.create_subprocess_exec(*wrapped.wrapped(Process(id=tmp_path.name, argv=seen)).argv)
+    process = await asyncio.create_subprocess_exec(*wrapped.wrap_process(Process(id=tmp_path.name, argv=seen)).argv)
     assert await process.wait() == int(status)
     assert os.pread(file, 100, 0).strip() == status
     assert (tmp_path / "out").read_bytes().strip() == b"begun"

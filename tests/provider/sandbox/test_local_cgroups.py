@@ -18,9 +18,16 @@ from support.local_sandboxes import NOT_ROOT
 from support.paths import ROOT
 
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.local.cgroup_limits import settings_v1, settings_v2
-from benchflow.planes.sandbox.local.cgroups import Cgroup, Cgroups, Hierarchies, SandboxLimits, hierarchies, kill_frozen
-from benchflow.planes.sandbox.local.store.mount_table import mounts, parse
+from benchflow.planes.sandbox.local.cgroup_limits import make_settings_v1, make_settings_v2
+from benchflow.planes.sandbox.local.cgroups import (
+    Cgroup,
+    Cgroups,
+    Hierarchies,
+    SandboxLimits,
+    find_hierarchies,
+    kill_frozen,
+)
+from benchflow.planes.sandbox.local.store.mount_table import parse, read_mounts
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.local
@@ -39,14 +46,14 @@ def group() -> str:
 
 @pytest.fixture
 def groups(tmp_path: Path, group: str) -> Iterator[Cgroups]:
-    before = [mount.point for mount in mounts() if mount.kind.startswith("cgroup")]
+    before = [mount.point for mount in read_mounts() if mount.kind.startswith("cgroup")]
     made = Cgroups(tmp_path, group)
     yield made
     for name in made.names():
         made.sandbox(name).remove()
     made.sweep()
     assert not [path for path in made.directories() if path.exists()]
-    assert [mount.point for mount in mounts() if mount.kind.startswith("cgroup")] == before
+    assert [mount.point for mount in read_mounts() if mount.kind.startswith("cgroup")] == before
 
 
 @pytest.fixture
@@ -148,17 +155,17 @@ def test_limits_are_set_anew_up_and_down(groups: Cgroups) -> None:
 
 def test_limits_as_each_version_wants_them() -> None:
     limits = SandboxLimits(memory_mb=100, cpus=1.5, pids=7)
-    assert settings_v2(limits) == {
+    assert make_settings_v2(limits) == {
         "memory": [("memory.max", "104857600"), ("memory.swap.max", "0")],
         "cpu": [("cpu.weight", "100"), ("cpu.max", "150000 100000")],
         "pids": [("pids.max", "7")],
     }
-    assert settings_v1(limits)["cpu"][1:] == [("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "150000")]
+    assert make_settings_v1(limits)["cpu"][1:] == [("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "150000")]
 
 
 def test_without_limits_a_sandbox_still_has_its_own_share_of_the_processors() -> None:
-    assert settings_v2(SandboxLimits(pids=None)) == {"cpu": [("cpu.weight", "100")]}
-    assert settings_v1(SandboxLimits(pids=None)) == {"cpu": [("cpu.shares", "1024")]}
+    assert make_settings_v2(SandboxLimits(pids=None)) == {"cpu": [("cpu.weight", "100")]}
+    assert make_settings_v1(SandboxLimits(pids=None)) == {"cpu": [("cpu.shares", "1024")]}
 
 
 def test_a_version_2_controller_reaches_the_sandboxes_where_it_is_there(groups: Cgroups) -> None:
@@ -203,7 +210,7 @@ HYBRID = """\
     ],
 )
 def test_hierarchies_are_those_that_can_be_written_to(table: str, expected: Hierarchies) -> None:
-    assert hierarchies(parse(table), Path("/home/cgroup")) == expected
+    assert find_hierarchies(parse(table), Path("/home/cgroup")) == expected
 
 
 def test_a_frozen_group_stands_still_and_goes_on(one: Cgroup, run: Run, tmp_path: Path) -> None:
@@ -323,11 +330,11 @@ def test_a_name_cannot_leave_the_group(groups: Cgroups, one: Cgroup) -> None:
 MAKE_AND_SWEEP = """
 import sys
 from pathlib import Path
-from benchflow.planes.sandbox.local.cgroups import Cgroups, Limits
+from benchflow.planes.sandbox.local.cgroups import Cgroups, SandboxLimits
 groups = Cgroups(Path(sys.argv[1]), sys.argv[2])
 for number in range(int(sys.argv[4])):
     one = groups.sandbox(f"{sys.argv[3]}-{number % 3}")
-    assert one.make(Limits(memory_mb=64, cpus=1)) == ()
+    assert one.make(SandboxLimits(memory_mb=64, cpus=1)) == ()
     one.join_files("leaf")
     one.freeze()
     one.thaw()
@@ -368,18 +375,18 @@ def test_whatever_a_killed_process_left_can_be_removed(tmp_path: Path, groups: C
 OWN_MOUNT = """
 import os
 from pathlib import Path
-from benchflow.planes.sandbox.local.cgroups import Cgroups, Limits
-from benchflow.planes.sandbox.local.store.mount_table import mounts
+from benchflow.planes.sandbox.local.cgroups import Cgroups, SandboxLimits
+from benchflow.planes.sandbox.local.store.mount_table import read_mounts
 groups = Cgroups(Path(os.environ["HERE"]), os.environ["GROUP"])
 one = groups.sandbox("one")
 one.remove()
 assert groups.names() == [] and not os.path.ismount(os.environ["HERE"] + "/cgroup")
-print(one.make(Limits(memory_mb=64, cpus=1)))
+print(one.make(SandboxLimits(memory_mb=64, cpus=1)))
 print(one.join_files("leaf"))
 one.freeze()
 one.remove()
 groups.sweep()
-assert not [mount for mount in mounts() if mount.kind == "cgroup2"]
+assert not [mount for mount in read_mounts() if mount.kind == "cgroup2"]
 """
 UNMOUNT = "awk '$3 == \"{}\" {{ print $2 }}' /proc/mounts | xargs -r umount"
 
@@ -407,9 +414,9 @@ REFUSED = """
 import os
 from pathlib import Path
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox.local.cgroups import Cgroups, Limits
+from benchflow.planes.sandbox.local.cgroups import Cgroups, SandboxLimits
 try:
-    Cgroups(Path(os.environ["HERE"]), "test-refused").sandbox("one").make(Limits())
+    Cgroups(Path(os.environ["HERE"]), "test-refused").sandbox("one").make(SandboxLimits())
 except SandboxUnavailableError as error:
     print(error)
 """

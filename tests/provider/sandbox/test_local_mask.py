@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Callable[..., str]:
         head = """
             import json, os, subprocess, sys
             from pathlib import Path
-            from benchflow.planes.sandbox.local.mask.mask_plan import host_mask, run_mask
+            from benchflow.planes.sandbox.local.mask.mask_plan import make_host_mask, make_run_mask
             def mount(*args): subprocess.run(["mount", *map(str, args)], check=True)
             def overlay(root, *masks):
                 names = []
@@ -70,7 +70,7 @@ def inside(run: Callable[..., str]) -> Callable[[str], str]:
     def begin(script: str) -> str:
         return run(
             """
-            root = overlay("/", host_mask(nameservers=["192.0.2.1"]))
+            root = overlay("/", make_host_mask(nameservers=["192.0.2.1"]))
             mount("-t", "proc", "proc", root / "proc")
             mount("--rbind", "/dev", root / "dev")
             clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
@@ -87,7 +87,7 @@ def test_a_usr_on_a_filesystem_of_its_own_is_refused(run: Callable[..., str], ho
     out = run(
         """
         mount("-t", "tmpfs", "tmpfs", host / "usr")
-        try: host_mask(host)
+        try: make_host_mask(host)
         except Exception as error: print(type(error).__name__, error)
         """,
         host=host,
@@ -102,8 +102,8 @@ def test_what_lies_below_a_mount_point_and_at_its_source_is_not_seen(run: Callab
         """
         mount("-t", "tmpfs", "tmpfs", host / "opt/app/disk")
         mount("--bind", host / "opt/tasks", host / "home/jane")
-        mask = host_mask(host)
-        own = run_mask([Path("/home/jane/answer")], mask, host)
+        mask = make_host_mask(host)
+        own = make_run_mask([Path("/home/jane/answer")], mask, host)
         root = overlay(host, own, mask)
         print(os.listdir(root / "opt/app/disk"), os.listdir(root / "opt/tasks"), os.listdir(root / "home"))
         """,
@@ -119,8 +119,8 @@ def test_no_secret_of_a_host_is_seen_through_the_overlay(run: Callable[..., str]
     put(host / "opt/app/task/solution/solve.sh", SECRET)
     out = run(
         """
-        mask = host_mask(host)
-        root = overlay(host, run_mask([Path("/opt/app/task")], mask, host), mask)
+        mask = make_host_mask(host)
+        root = overlay(host, make_run_mask([Path("/opt/app/task")], mask, host), mask)
         seen = {}
         for directory, _, files in os.walk(root):
             for file in files:

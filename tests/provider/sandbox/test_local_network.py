@@ -44,7 +44,7 @@ with network.hold() as held, netlink.open_socket() as host:
     for pid in pids:
         kernel.setns(os.pidfd_open(pid), kernel.CLONE_NEWNET)
         with netlink.open_socket() as inside:
-            netlink.loopback_up(inside)
+            netlink.bring_up_loopback(inside)
             netlink.open_low_ports()
             print(json.dumps(netlink.connect(host, inside, pid, held.subnet, limit or None)))
 """
@@ -437,10 +437,10 @@ def test_a_removed_link_is_gone_at_once_and_removing_it_again_is_no_error(host: 
         import sys
         from benchflow.planes.sandbox.local.helper import netlink
         with netlink.open_socket() as sock:
-            print(netlink.links(sock))
+            print(netlink.list_links(sock))
             for _ in range(2):
                 netlink.remove(sock, sys.argv[1])
-            print(netlink.links(sock))
+            print(netlink.list_links(sock))
     """
     assert host.python(code, link.name).splitlines() == [str([link.name]), "[]"]
 
@@ -470,7 +470,7 @@ def test_the_last_pair_of_the_subnet_is_as_good_as_the_first(host: Host, sandbox
     code = """if True:
         import os, sys
         from benchflow.planes.sandbox.local.helper import kernel, netlink
-        netlink._order = lambda pairs: iter([pairs - 1])
+        netlink._shuffle_pairs = lambda pairs: iter([pairs - 1])
         with netlink.open_socket() as host:
             kernel.setns(os.pidfd_open(int(sys.argv[1])), kernel.CLONE_NEWNET)
             with netlink.open_socket() as inside:
@@ -692,13 +692,13 @@ def test_resolvers_are_those_that_a_sandbox_can_reach(tmp_path: Path) -> None:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("search lan\n" + "".join(f"nameserver {each}\n" for each in addresses))
 
-    assert network.nameservers(tmp_path) == ("1.1.1.1", "8.8.8.8")
+    assert network.find_nameservers(tmp_path) == ("1.1.1.1", "8.8.8.8")
     write("etc/resolv.conf", "127.0.0.53")
-    assert network.nameservers(tmp_path) == ("1.1.1.1", "8.8.8.8")
+    assert network.find_nameservers(tmp_path) == ("1.1.1.1", "8.8.8.8")
     write("run/systemd/resolve/resolv.conf", "fe80::1", "10.9.8.7", "10.9.8.7", "10.9.8.6")
-    assert network.nameservers(tmp_path) == ("10.9.8.7", "10.9.8.6")
+    assert network.find_nameservers(tmp_path) == ("10.9.8.7", "10.9.8.6")
     write("etc/resolv.conf", "10.1.1.1", "127.0.0.1", "10.1.1.2", "10.1.1.3", "10.1.1.4")
-    assert network.nameservers(tmp_path) == ("10.1.1.1", "10.1.1.2", "10.1.1.3")
+    assert network.find_nameservers(tmp_path) == ("10.1.1.1", "10.1.1.2", "10.1.1.3")
 
 
 # --- the daemon of this machine ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from support.local_sandboxes import NOT_ROOT
 from support.paths import ROOT
 
 from benchflow.errors import BenchFlowError, DiskFullError, SandboxUnavailableError, StoreError
-from benchflow.planes.sandbox.local.store.mount_table import mounts
+from benchflow.planes.sandbox.local.store.mount_table import read_mounts
 from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 from benchflow.testing.waiting import until
 
@@ -50,7 +50,7 @@ def loops() -> list[str]:
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     """No mount and no loop device of the test, also after a failure."""
     yield
-    left = [mount.point for mount in mounts() if Path(mount.point).is_relative_to(tmp_path)]
+    left = [mount.point for mount in read_mounts() if Path(mount.point).is_relative_to(tmp_path)]
     for point in reversed(left):
         subprocess.run(["umount", "-l", point], check=True)
     asyncio.run(until(lambda: not [file for file in loops() if str(tmp_path) in file]))
@@ -409,7 +409,7 @@ def test_a_fresh_store_is_btrfs_where_this_machine_has_it(fresh: VolumeStore, ho
     fresh.open()
     assert fresh.kind == "snapshot"
     assert fresh.root == home / "store"
-    mounted = next(mount for mount in mounts() if mount.point == str(fresh.root))
+    mounted = next(mount for mount in read_mounts() if mount.point == str(fresh.root))
     assert {"noatime", "nosuid", "nodev"} <= mounted.flags
     assert "discard=async" in mounted.options
     assert (home / "store.img").stat().st_blocks * 512 < 64 * MIB
@@ -523,7 +523,7 @@ def test_processes_open_the_store_at_once(fresh: VolumeStore, home: Path) -> Non
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == f"snapshot {home / 'store'}\n", process.communicate()
-    assert len([mount for mount in mounts() if mount.point == str(fresh.root)]) == 1
+    assert len([mount for mount in read_mounts() if mount.point == str(fresh.root)]) == 1
     assert len([file for file in loops() if str(home) in file]) == 1
     assert not fresh.close()
     for process in processes:
@@ -561,7 +561,7 @@ def test_a_process_killed_while_opening_leaves_a_store_that_opens(fresh: VolumeS
         process.communicate()
         fresh.make("sandboxes/mine")
         fresh.delete("sandboxes/mine")
-        assert len([mount for mount in mounts() if mount.point == str(fresh.root)]) == 1
+        assert len([mount for mount in read_mounts() if mount.point == str(fresh.root)]) == 1
         close(fresh)
 
 

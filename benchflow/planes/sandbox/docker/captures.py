@@ -40,7 +40,7 @@ from benchflow.planes.sandbox.docker.docker_images import Images
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.oci import describe_over
 from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError, make_space_error
-from benchflow.planes.sandbox.driven.engine_scripts import ROOM
+from benchflow.planes.sandbox.driven.engine_scripts import ENGINE_DIRECTORY
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 T = TypeVar("T")
@@ -347,7 +347,7 @@ def _is_entering(client: RecordingClient, exec_id: str) -> bool:
 def _refuse_volumes(container: dict[str, Any]) -> None:
     """Raise `UnsupportedFeatureError` if a volume is mounted other than the engine's: its files would be missing."""
     volumes = [mount["Destination"] for mount in container["Mounts"] if mount["Type"] == "volume"]
-    if others := sorted(set(volumes) - {ROOM, PROGRAMS}):
+    if others := sorted(set(volumes) - {ENGINE_DIRECTORY, PROGRAMS}):
         raise UnsupportedFeatureError(
             f"the files in {', '.join(others)} would not be in it: the image declares a VOLUME there",
             key="snapshot",

@@ -23,7 +23,7 @@ from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.docker.docker_daemon import PIDS_LIMIT, DockerDaemon
 from benchflow.planes.sandbox.docker.docker_networks import STACK_LABEL
 from benchflow.planes.sandbox.docker.translation import NotFoundError
-from benchflow.planes.sandbox.driven.engine_scripts import ROOM
+from benchflow.planes.sandbox.driven.engine_scripts import ENGINE_DIRECTORY
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 ENTRYPOINT_LABEL = "benchflow.entrypoint"
@@ -153,7 +153,7 @@ async def create_container(
             cap_add=list(CAPABILITIES),
             security_opt=["no-new-privileges"],
             mounts=[
-                _make_volume(spec, ROOM),
+                _make_volume(spec, ENGINE_DIRECTORY),
                 _make_volume(spec, PROGRAMS),
                 *(
                     docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)

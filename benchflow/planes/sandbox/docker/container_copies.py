@@ -10,7 +10,7 @@ from typing import Any
 from benchflow.planes.sandbox.docker.container_config import make_no_image_error
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.translation import NotFoundError
-from benchflow.planes.sandbox.driven.engine_scripts import ROOM
+from benchflow.planes.sandbox.driven.engine_scripts import ENGINE_DIRECTORY
 
 HANDLE_LABEL = "benchflow.handle"
 """Label of a container that has replaced another in a restore: the handle of its sandbox."""
@@ -61,14 +61,16 @@ async def create_successor(engine: DockerDaemon, container: dict[str, Any], imag
     """
     labels = (container["Config"]["Labels"] or {}) | {HANDLE_LABEL: read_handle(container)}
     volume = find_engine_volume(container)
-    mounts = [mount | {"Source": volume} if mount["Target"] == ROOM else mount for mount in _mounts(container)]
+    mounts = [
+        mount | {"Source": volume} if mount["Target"] == ENGINE_DIRECTORY else mount for mount in _mounts(container)
+    ]
     return await _create(engine, container, image, name, labels, mounts)
 
 
 def find_engine_volume(container: dict[str, Any]) -> str | None:
     """Return the name of a container's volume for the engine's files, from `inspect` data; None if it has none."""
     for mount in container["Mounts"]:
-        if mount["Destination"] == ROOM and mount["Type"] == "volume":
+        if mount["Destination"] == ENGINE_DIRECTORY and mount["Type"] == "volume":
             return str(mount["Name"])
     return None
 

@@ -19,7 +19,7 @@ from benchflow.planes.sandbox.docker.container_records import lock_for_exec
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.exec_stream import STDOUT, ExecStream
 from benchflow.planes.sandbox.docker.translation import find_passing_error, is_out_of_processes
-from benchflow.planes.sandbox.driven.engine_scripts import gave_up
+from benchflow.planes.sandbox.driven.engine_scripts import is_fork_failure
 from benchflow.planes.sandbox.driven.wrapped import MARK_AGENT
 from benchflow.planes.sandbox.timeouts import AwakeDeadline, awake_timeout
 
@@ -82,7 +82,7 @@ class RootShell:
                 fresh = self._stream is None
                 try:
                     answer = await self._converse(script, count if sink else None, timeout)
-                    if not gave_up(answer) or given or deadline.is_over():
+                    if not is_fork_failure(answer) or given or deadline.is_over():
                         return answer
                     full = crowded = True
                 except _BrokenShellError as broken:

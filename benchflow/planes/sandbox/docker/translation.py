@@ -19,7 +19,7 @@ from benchflow.errors import (
     SandboxSpaceError,
     SandboxUnavailableError,
 )
-from benchflow.planes.sandbox.driven.engine_scripts import could_not_fork, out_of_processes
+from benchflow.planes.sandbox.driven.engine_scripts import make_fork_error, reports_fork_failure
 
 GONE = (
     "no such container",
@@ -148,7 +148,7 @@ def is_busy(message: str) -> bool:
 
 def is_out_of_processes(message: str) -> bool:
     """Return whether a container reached its pids limit, by the message of its shell or of the runtime."""
-    return could_not_fork(message) or "read init-p: " in message
+    return reports_fork_failure(message) or "read init-p: " in message
 
 
 def make_space_error(message: str) -> SandboxSpaceError:
@@ -177,7 +177,7 @@ def find_passing_error(message: str) -> SandboxError | None:
     if any(part in low for part in FULL):
         return make_space_error(message)
     if is_out_of_processes(message):
-        return out_of_processes(message)
+        return make_fork_error(message)
     if any(part in low for part in AWAY) and not any(part in low for part in _NETWORK):
         return DaemonUnavailableError(
             f"the Docker daemon's containerd does not answer: {message}", remedy="look at the logs of both"

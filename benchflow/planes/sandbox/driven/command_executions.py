@@ -192,13 +192,13 @@ class Executions:
         process_id, user = file.stem, record["user"]
         if "return_code" not in record:
             try:
-                async with awake_timeout(timeout, Attendance(_attended(file), record["started_at"])):
+                async with awake_timeout(timeout, Attendance(_locate_attendance(file), record["started_at"])):
                     status = await self._end_of(process_id, user)
-                record = settle_command(file, record | _end(status))
+                record = settle_command(file, record | _format_end(status))
             except TimeoutError:
                 ended = await self._processes.ended_unseen(process_id, user)
                 # Written before the kill: a process that sees the end of the command finds the reason in the record.
-                end = _end(ended) if ended is not None else {"timed_out": True, "return_code": TIMED_OUT}
+                end = _format_end(ended) if ended is not None else {"timed_out": True, "return_code": TIMED_OUT}
                 record = settle_command(file, record | end)
                 await self._processes.kill(process_id)
         status = ProcessStatus(exit_code=record["return_code"], error=record.get("message"))
@@ -230,7 +230,7 @@ class Executions:
             if status.exit_code is None:
                 status = await self._processes.status(file.stem, record["user"])
                 if status.exit_code is not None:
-                    settle_command(file, record | _end(status))
+                    settle_command(file, record | _format_end(status))
         return status.is_running, status.exit_code, await self._processes.tail(file.stem, limit)
 
     async def was_started(self, key: str) -> bool:
@@ -282,15 +282,15 @@ class Executions:
                 return record
             status = await self._processes.status(file.stem, record["user"])
             if status.was_started:
-                return settle_command(file, record | _end(status)) if status.exit_code is not None else record
+                return settle_command(file, record | _format_end(status)) if status.exit_code is not None else record
             # A process of the engine died between recording and starting: the timeout counts from now.
-            _attended(file).unlink(missing_ok=True)
+            _locate_attendance(file).unlink(missing_ok=True)
         record = {"user": command.user, "started_at": time.monotonic()}
         write_record(file, record)
         try:
             await self._processes.spawn(command.process(file.stem, is_kept=True), is_world=command.is_world)
         except ProcessNotStartedError as error:
-            return settle_command(file, record | _end(ProcessStatus(error=error.message)))
+            return settle_command(file, record | _format_end(ProcessStatus(error=error.message)))
         return record
 
     async def _is_known(self, file: Path) -> bool:
@@ -333,12 +333,12 @@ class Executions:
         task.add_done_callback(self._background.discard)
 
 
-def _attended(record: Path) -> Path:
+def _locate_attendance(record: Path) -> Path:
     """Return the file that counts the seconds in which a worker waits for the command of a record."""
     return record.with_suffix(".attended")
 
 
-def _end(status: ProcessStatus) -> dict[str, Any]:
+def _format_end(status: ProcessStatus) -> dict[str, Any]:
     """Return a process's exit code, or why it was not started, as fields of its record."""
     if status.error is not None:
         return {"return_code": NOT_STARTED, "message": status.error}

@@ -112,7 +112,7 @@ class DrivenProvider:
                 program = await self._driver.program(spec, dict(secrets or {}))
                 if program is not None:
                     await self._begin(connection, program)
-        ref = _ref_of(spec, started, workdir)
+        ref = _make_ref(spec, started, workdir)
         where = {"handle": place.handle, "provider": self.name, "host_id": host_id, "queue": queue}
         return self._sandbox(connection, ref.model_copy(update=where | {"generation": generation}))
 
@@ -121,7 +121,7 @@ class DrivenProvider:
 
         Its workspace is the one that the driver names, else `/`.
         """
-        ref = _ref_of(spec, started, started.workdir or "/").model_copy(update={"provider": self.name})
+        ref = _make_ref(spec, started, started.workdir or "/").model_copy(update={"provider": self.name})
         return self._sandbox(self._connection(self._place(spec, started)), ref)
 
     def _place(self, spec: SandboxSpec, started: StartedSandbox) -> StartedSandboxRecord:
@@ -346,7 +346,7 @@ class DrivenProvider:
             del held[handle]
 
 
-def _ref_of(spec: SandboxSpec, started: StartedSandbox, workdir: str) -> SandboxRef:
+def _make_ref(spec: SandboxSpec, started: StartedSandbox, workdir: str) -> SandboxRef:
     """Return a sandbox's reference, with provider, host and queue left empty."""
     return SandboxRef(
         provider="",

@@ -33,7 +33,7 @@ from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.processes_inside import ProcessesInside
 from benchflow.planes.sandbox.driven.processes_outside import ProcessesOutside
 from benchflow.planes.sandbox.driven.sandbox_files import SandboxFiles
-from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords, process_id_of
+from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords, make_process_id
 from benchflow.planes.sandbox.driven.started_sandboxes import StartedSandboxRecord
 from benchflow.planes.sandbox.driven.world_processes import WorldProcesses
 from benchflow.planes.sandbox.driven.wrapped import CommandFiles
@@ -209,13 +209,13 @@ class DrivenSandbox:
     ) -> None:
         """Write a file owned by `user`, and make its parent directories. Text is written as UTF-8."""
         data = content.encode() if isinstance(content, str) else content
-        await self._connection.files.write(path, data, mode, _user(user))
+        await self._connection.files.write(path, data, mode, _format_user(user))
 
     async def upload(
         self, source: Path, target: str, *, user: str | int | None = None, exclude: Sequence[str] = ()
     ) -> None:
         """Copy a file, or a directory's content, from the host, without paths that match an `exclude` pattern."""
-        await self._connection.files.upload(source, target, _user(user), exclude)
+        await self._connection.files.upload(source, target, _format_user(user), exclude)
 
     async def download(self, source: str, target: Path, *, exclude: Sequence[str] = ()) -> bool:
         """Copy a file, or the content of a directory, to the host. Return False if `source` does not exist."""
@@ -329,7 +329,7 @@ class DrivenSandbox:
         if is_restored:
             found = [process for process in found if not process.entered]
         elif key is not None:
-            found = [process for process in found if process.group == process_id_of(key)]
+            found = [process for process in found if process.group == make_process_id(key)]
         self._connection.world.record(await self._with_code(found), besides=is_restored or key is not None)
 
     async def memory_use(self) -> MemoryUse | None:
@@ -399,7 +399,7 @@ class DrivenSandbox:
     def _command(
         self, cmd: Sequence[str], env: dict[str, str] | None, cwd: str | None, user: str | int | None
     ) -> CommandRequest:
-        return CommandRequest(tuple(cmd), dict(env or {}), cwd or self._ref.workdir, _user(user))
+        return CommandRequest(tuple(cmd), dict(env or {}), cwd or self._ref.workdir, _format_user(user))
 
 
 def _written_to(file: IO[bytes]) -> Callable[[bytes], None]:
@@ -409,6 +409,6 @@ def _written_to(file: IO[bytes]) -> Callable[[bytes], None]:
     return write
 
 
-def _user(user: str | int | None) -> str:
+def _format_user(user: str | int | None) -> str:
     """Return the user as the driver takes it: `0` for root."""
     return "0" if user in (None, "root", 0, "0") else str(user)

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from benchflow.contracts.driver import SandboxDriver, ScriptResult
 from benchflow.errors import SandboxBusyError, SandboxSpaceError
 
-ROOM = "/run/benchflow"
+ENGINE_DIRECTORY = "/run/benchflow"
 """Directory of the engine's files in a sandbox."""
 
 DISK_FULL = "no space left on device"
 """Message of `ENOSPC`, in lower case."""
 _FULL = (DISK_FULL, "disk quota exceeded")
 # dash and busybox print the first form; bash, which retries for 15 seconds, the second.
-_COULD_NOT_FORK = re.compile(r"(?:an(?:no|')t fork\b|\bfork: )[^\n]*\n*\Z")
+_FORK_MESSAGE = re.compile(r"(?:an(?:no|')t fork\b|\bfork: )[^\n]*\n*\Z")
 # Exit codes of a shell that could not fork. No script of the engine ends with them by itself.
-_GAVE_UP = (2, 254)
+_FORK_EXIT_CODES = (2, 254)
 
 
 class EngineScripts:
@@ -49,8 +49,8 @@ class EngineScripts:
         """
         async with self._turn:
             answer = await self._driver.run_script(self._handle, script, sink=sink, timeout=timeout)
-        if gave_up(answer):
-            raise out_of_processes(answer.complaint)
+        if is_fork_failure(answer):
+            raise make_fork_error(answer.complaint)
         return answer
 
     async def renew(self) -> None:
@@ -58,17 +58,17 @@ class EngineScripts:
         await self._driver.renew_scripts(self._handle)
 
 
-def gave_up(answer: ScriptResult) -> bool:
+def is_fork_failure(answer: ScriptResult) -> bool:
     """Return whether a script ended because its shell could start no other process."""
-    return answer.exit_code in _GAVE_UP and could_not_fork(answer.complaint)
+    return answer.exit_code in _FORK_EXIT_CODES and reports_fork_failure(answer.complaint)
 
 
-def could_not_fork(said: str) -> bool:
+def reports_fork_failure(said: str) -> bool:
     """Return whether a shell's stderr ends with the message that it could not fork."""
-    return _COULD_NOT_FORK.search(said) is not None
+    return _FORK_MESSAGE.search(said) is not None
 
 
-def out_of_processes(said: str) -> SandboxBusyError:
+def make_fork_error(said: str) -> SandboxBusyError:
     """Return the error for a sandbox with as many processes as it may have. said: message of the shell or driver."""
     return SandboxBusyError(
         f"no other process can be started in the sandbox: {said}",

@@ -13,7 +13,13 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
-from benchflow.planes.sandbox.driven.table import closure, list_script, main_processes, parse, stop_script
+from benchflow.planes.sandbox.driven.table import (
+    find_descendants,
+    find_main_processes,
+    make_list_script,
+    make_stop_script,
+    parse_processes,
+)
 from benchflow.planes.sandbox.driven.world_processes import WorldProcesses
 from benchflow.planes.sandbox.driven.wrapped import MARKER
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
@@ -24,10 +30,10 @@ ROUNDS = 200
 OUTRUN_ROUNDS = 5
 """Number of listings that find new processes, before all processes that may be killed are stopped first."""
 
-DYING_SEC = 60.0
+END_TIMEOUT_SEC = 60.0
 """Seconds within which a killed process must be gone. One in disk I/O ends only once that is done."""
 
-_LONGEST_PAUSE = 0.5
+_MAX_PAUSE_SEC = 0.5
 """Maximum seconds between two rounds that find the same processes."""
 
 
@@ -78,7 +84,7 @@ class Hunt:
             left = " ".join(str(pid) for pid, _ in sorted(found)[:10])
             raise self._error(f"does not end (pids: {left})")
         if self._idle > 1:
-            await asyncio.sleep(min(0.001 * 2**self._idle, _LONGEST_PAUSE))
+            await asyncio.sleep(min(0.001 * 2**self._idle, _MAX_PAUSE_SEC))
         return self._idle
 
     def _error(self, what: str) -> SandboxError:
@@ -110,7 +116,7 @@ class Hunter:
         as_user: Callable[[str, str], Awaitable[bytes]],
         *,
         rounds: int = ROUNDS,
-        dying_sec: float = DYING_SEC,
+        dying_sec: float = END_TIMEOUT_SEC,
     ) -> None:
         """Make it."""
         self._hunt = functools.partial(Hunt, rounds=rounds, dying_sec=dying_sec)
@@ -129,7 +135,7 @@ class Hunter:
         """
         shell, table, numbers = await self._look()
         table = await self._with_code(table, numbers, table)
-        mine = closure(table, [shell] if shell else [pid for pid in table if _is_shell(table[pid])], set())
+        mine = find_descendants(table, [shell] if shell else [pid for pid in table if _is_shell(table[pid])], set())
         self._world.record(process for process in table.values() if process.pid not in mine)
 
     async def add_to_baseline(self, mark: str) -> None:
@@ -140,7 +146,7 @@ class Hunter:
         """
         _, table = await self._table(f"{MARKER}={mark}")
         seeds = [pid for pid, process in table.items() if process.marked and not process.parent]
-        self._world.record((table[pid] for pid in closure(table, seeds, self._main(table))), besides=True)
+        self._world.record((table[pid] for pid in find_descendants(table, seeds, self._main(table))), besides=True)
 
     async def add_entrypoint(self) -> None:
         """Add the processes that the image's entrypoint has started to the world's, if the sandbox runs it."""
@@ -173,18 +179,18 @@ class Hunter:
             _, victims = self._sort(table, shell, keep_services)
             if victims:
                 idle = await hunt.meet({table[pid].identity for pid in victims})
-                first = "" if idle else _signal("KILL", victims)
+                first = "" if idle else _format_signal("KILL", victims)
             elif is_still:
                 if held := [pid for pid, process in table.items() if process.state == "T"]:
-                    # Services have started these, and `stop_script` stopped them.
-                    await self._scripts.run(_signal("CONT", held))
+                    # Services have started these, and `make_stop_script` stopped them.
+                    await self._scripts.run(_format_signal("CONT", held))
                 # A closed shell of the engine takes a moment to end; it does not count as left by the agent.
                 return len(hunt.met - self._shells)
             else:
                 first = ""
             if is_still := not victims or hunt.is_outrun:
                 # A process that continually replaces itself by a fork is in no listing that is made meanwhile.
-                first = f"{first}\n{stop_script(table.keys() - victims)}"
+                first = f"{first}\n{make_stop_script(table.keys() - victims)}"
 
     async def _kill_from_outside(self, driver: SeesProcesses, keep_services: bool) -> int | None:
         """Do the same as `kill_unknown`, without programs of the sandbox.
@@ -217,7 +223,7 @@ class Hunter:
         Returns:
             Pids of the killed processes, and the number of rounds in a row without new ones (`Hunt.meet`).
         """
-        table, numbers = _by_pid(running)
+        table, numbers = _index_by_pid(running)
         spared, victims = self._sort(table, 0, keep_services)
         if keep_services:
             # A process of the world is no longer one if another process has injected code into it.
@@ -254,7 +260,7 @@ class Hunter:
             isinstance(self._driver, SeesProcesses)
             and (running := await self._driver.running(self._handle)) is not None
         ):
-            return 0, *_by_pid(running)
+            return 0, *_index_by_pid(running)
         return *(await self._table()), {}
 
     async def _with_code(
@@ -276,7 +282,7 @@ class Hunter:
     async def strangers(self) -> list[RunningProcess]:
         """Return the processes that belong neither to the world nor to the engine, or whose code was changed."""
         shell, table, numbers = await self._look()
-        shells = closure(table, [pid for pid in table if _is_shell(table[pid])], set())
+        shells = find_descendants(table, [pid for pid in table if _is_shell(table[pid])], set())
         spared = self._spared(table, shell, keep_services=True) | shells
         table = await self._with_code(table, numbers, spared)
         altered = self._world.altered(table)
@@ -289,7 +295,7 @@ class Hunter:
     def _spared(self, table: dict[int, RunningProcess], shell: int, keep_services: bool) -> set[int]:
         """Return the pids of the processes to spare: the main process, the listing shell and, if asked, the world's."""
         main = self._main(table)
-        spared = closure(table, [shell] if shell else [], set()) | main
+        spared = find_descendants(table, [shell] if shell else [], set()) | main
         if keep_services:
             # With the form `first` the entrypoint is the main process, so that the world begins there.
             spared |= self._world.services(table, main if self._form == "first" else (), hosts=main | {1})
@@ -308,7 +314,7 @@ class Hunter:
         hunt, first = self._hunt("what a command has started"), ""
         while True:
             shell, table = await self._table(marker, first)
-            spared = closure(table, [shell], set()) | self._main(table)
+            spared = find_descendants(table, [shell], set()) | self._main(table)
             # Root without CAP_SYS_PTRACE may not read the environment of another user's process; a process of the same
             # user and group may.
             known = spared | {process.pid for process in table.values() if process.identity in hunt.met}
@@ -316,16 +322,16 @@ class Hunter:
                 theirs = await self._table_as(user, marker)
                 table |= {pid: row for pid, row in theirs.items() if row.marked is not None}
             seeds = [pid for pid, process in table.items() if process.marked or process.identity in hunt.met]
-            victims = {pid for pid in closure(table, seeds, spared) if table[pid].state != "Z"}
+            victims = {pid for pid in find_descendants(table, seeds, spared) if table[pid].state != "Z"}
             if not victims:
                 return
             try:
                 idle = await hunt.meet({table[pid].identity for pid in victims})
             except SandboxError:
                 # They are stopped, and must not be left so.
-                await self._scripts.run(_signal("KILL", victims))
+                await self._scripts.run(_format_signal("KILL", victims))
                 raise
-            first = "" if idle > 1 else _signal("KILL" if idle else "STOP", victims)
+            first = "" if idle > 1 else _format_signal("KILL" if idle else "STOP", victims)
 
     async def kill_world(self) -> None:
         """Kill the processes that descend from an entrypoint below the first process, and not from a command."""
@@ -333,12 +339,12 @@ class Hunter:
         while True:
             shell, table = await self._table(first=first)
             main = self._main(table)
-            spared = closure(table, [shell], set()) | main | closure(table, main - {1}, set())
+            spared = find_descendants(table, [shell], set()) | main | find_descendants(table, main - {1}, set())
             world = {pid for pid, process in table.items() if not process.entered and process.state != "Z"} - spared
             if not world:
                 return
             idle = await hunt.meet({table[pid].identity for pid in world})
-            first = "" if idle else _signal("KILL", world)
+            first = "" if idle else _format_signal("KILL", world)
 
     async def any_marked(self, mark: str, user: str) -> bool:
         """Return whether a process of the command with this marker value runs. user: as whom the command runs."""
@@ -350,7 +356,7 @@ class Hunter:
 
     def _main(self, table: dict[int, RunningProcess]) -> set[int]:
         """Return the pids of the processes with which the sandbox ends."""
-        return {1} if self._form == "first" else main_processes(table)
+        return {1} if self._form == "first" else find_main_processes(table)
 
     async def _table(self, marker: str | None = None, first: str = "") -> tuple[int, dict[int, RunningProcess]]:
         """List the processes by a script.
@@ -362,24 +368,24 @@ class Hunter:
         Returns:
             Pid of the shell, and the processes by pid.
         """
-        answer = await self._scripts.run(f"{first}\nprintf '%s\\0' $$\n{list_script(marker)}")
+        answer = await self._scripts.run(f"{first}\nprintf '%s\\0' $$\n{make_list_script(marker)}")
         own, _, listing = answer.out.partition(b"\0")
         if not own.isdigit():
             raise SandboxError(
                 f"the sandbox's processes cannot be listed: {answer.complaint}",
                 remedy="look at the sandbox's shell",
             )
-        shell, table = int(own), parse(listing)
+        shell, table = int(own), parse_processes(listing)
         if shell in table:
             self._shells.add(table[shell].identity)
         return shell, table
 
     async def _table_as(self, user: str, marker: str) -> dict[int, RunningProcess]:
         """List the processes by a script that runs as `user`."""
-        return parse(await self._as_user(user, list_script(marker)))
+        return parse_processes(await self._as_user(user, make_list_script(marker)))
 
 
-def _by_pid(running: Mapping[int, RunningProcess]) -> tuple[dict[int, RunningProcess], dict[int, int]]:
+def _index_by_pid(running: Mapping[int, RunningProcess]) -> tuple[dict[int, RunningProcess], dict[int, int]]:
     """Return a driver's table by pid, and its numbers by pid."""
     table = {process.pid: process for process in running.values()}
     return table, {process.pid: number for number, process in running.items()}
@@ -390,6 +396,6 @@ def _is_shell(process: RunningProcess) -> bool:
     return process.parent == 0 and process.argv == b"/bin/sh"
 
 
-def _signal(name: str, pids: Iterable[int]) -> str:
+def _format_signal(name: str, pids: Iterable[int]) -> str:
     """Return the shell command that sends a signal to processes."""
     return f"kill -{name} {' '.join(map(str, sorted(pids)))} 2>/dev/null"

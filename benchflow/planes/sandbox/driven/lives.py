@@ -52,7 +52,7 @@ class Lives:
         async with self.turn(place.spec.name):
             if not isinstance(self._driver, RestoreAccelerator):
                 # Errors of the image are found here, before the running sandbox is removed.
-                await self._driver.start(_probe_of(place.spec, image), {})
+                await self._driver.start(_make_probe_spec(place.spec, image), {})
                 await self._driver.remove(place.spec.name + PROBE)
             begun = place.model_copy(update={"restoring": image})
             self._places.write(begun)
@@ -164,7 +164,7 @@ class Lives:
 
         It is read from a second sandbox of the image, which runs no commands.
         """
-        probe = _probe_of(place.spec, place.spec.image)
+        probe = _make_probe_spec(place.spec, place.spec.image)
         async with self.turn(probe.name):
             handle = (await self._driver.start(probe, {})).handle
             try:
@@ -175,7 +175,7 @@ class Lives:
                 await self._driver.remove(probe.name)
 
 
-def _probe_of(spec: SandboxSpec, image: ImageRef) -> SandboxSpec:
+def _make_probe_spec(spec: SandboxSpec, image: ImageRef) -> SandboxSpec:
     """Return the spec of a probe of `image`: as `spec`, without network, ports and entrypoint."""
     update = {
         "name": spec.name + PROBE,

@@ -19,17 +19,17 @@ from benchflow.errors import SandboxError
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.hunting import Hunter
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
-from benchflow.planes.sandbox.driven.wrapped import BEGUN, MARKER, CommandFiles, unlogged, wrapped
+from benchflow.planes.sandbox.driven.wrapped import MARKER, STARTED, CommandFiles, wrap_process, wrap_unlogged
 from benchflow.planes.sandbox.outcome import KILLED, OUTPUT_POLL_SEC
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
 NOTICE_SEC = 5.0
 """Seconds within which a driver must report the end of a command that has no process left."""
 
-_COMING_SEC = 30.0
+_BEGIN_TIMEOUT_SEC = 30.0
 """Seconds within which a command must begin after its driver has started it."""
 
-KILL_PATIENCE = 60.0
+KILL_TIMEOUT_SEC = 60.0
 """Seconds within which a killed command must be gone. A process in disk I/O ends only once that is done."""
 
 _FIRST_PAUSE_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
@@ -75,8 +75,8 @@ class ProcessesInside:
         """Start a process behind a shell that writes its outputs and exit code to files."""
         await self._files.make(process.id, process.user)
         marked = process.model_copy(update={"env": process.env | {MARKER: process.id}})
-        self._coming[process.id] = AwakeDeadline(_COMING_SEC)
-        await self._driver.spawn(self._handle, wrapped(marked, is_world=is_world))
+        self._coming[process.id] = AwakeDeadline(_BEGIN_TIMEOUT_SEC)
+        await self._driver.spawn(self._handle, wrap_process(marked, is_world=is_world))
 
     async def end_of(self, process_id: str, user: str) -> ProcessStatus:
         """Wait until a process has ended and return its status. Large outputs are trimmed meanwhile."""
@@ -97,7 +97,7 @@ class ProcessesInside:
         """Wait for the end of a process, by the driver if it can, else by polling, and return its status."""
         if isinstance(self._driver, AwaitsProcesses):
             status = await self._driver.wait(self._handle, process_id)
-            if _is_told(status):
+            if _has_ended(status):
                 return status
         pause = _FIRST_PAUSE_SEC
         while (status := await self.status(process_id, user)).is_running:
@@ -112,7 +112,7 @@ class ProcessesInside:
             SandboxError: No process of it is left, and neither the driver nor the file has an exit code.
         """
         status = await self._driver.status(self._handle, process_id)
-        if status.is_running or _is_told(status) or status.was_started is False:
+        if status.is_running or _has_ended(status) or status.was_started is False:
             return status.model_copy(update={"was_started": status.was_started is not False})
         # The driver can't tell. The file is read first, since it is cheaper than the process table and mostly
         # sufficient.
@@ -132,7 +132,7 @@ class ProcessesInside:
             return ProcessStatus(was_started=True, exit_code=int(line))
         if is_running or (line and not line.strip()):
             return ProcessStatus(was_started=is_running, is_running=is_running)
-        if line.strip() == BEGUN and status.was_started is None:
+        if line.strip() == STARTED and status.was_started is None:
             # The shell writes a code whatever happens to the command, unless it is killed itself.
             return ProcessStatus(was_started=True, exit_code=KILLED)
         raise SandboxError("a command's end was not seen: its processes are gone and left no exit code")
@@ -148,7 +148,7 @@ class ProcessesInside:
         while True:
             status: ProcessStatus | None = await self.status(process_id, user)
             assert status is not None
-            if not _is_told(status):
+            if not _has_ended(status):
                 status = await self._missed(process_id, user) if process_id in self._unnoticed else None
             if status is not None or process_id not in self._unnoticed or giving_up.is_over():
                 return status
@@ -158,11 +158,11 @@ class ProcessesInside:
         """Kill a process and all its descendants; return once they are gone.
 
         Raises:
-            SandboxError: Some are left after `KILL_PATIENCE`.
+            SandboxError: Some are left after `KILL_TIMEOUT_SEC`.
         """
         if await self._driver.kill(self._handle, process_id):
             return
-        began, giving_up = time.monotonic(), AwakeDeadline(KILL_PATIENCE)
+        began, giving_up = time.monotonic(), AwakeDeadline(KILL_TIMEOUT_SEC)
         while True:
             await self.hunter.kill_marked(self._records.mark(process_id))
             status = await self._driver.status(self._handle, process_id)
@@ -188,7 +188,7 @@ class ProcessesInside:
         """Run a process and yield its output as it comes, then its exit code. Leaving early kills it."""
         if isinstance(self._driver, StreamsProcesses):
             marked = process.model_copy(update={"env": process.env | {MARKER: process.id}})
-            chunks = self._driver.stream(self._handle, unlogged(marked))
+            chunks = self._driver.stream(self._handle, wrap_unlogged(marked))
         else:
             chunks = self._stream_files(process)
         is_over = False
@@ -270,6 +270,6 @@ class ProcessesInside:
         return output.stdout.encode(errors="replace")
 
 
-def _is_told(status: ProcessStatus) -> bool:
+def _has_ended(status: ProcessStatus) -> bool:
     """Return whether the driver has reported the end of a process."""
     return status.exit_code is not None or status.error is not None

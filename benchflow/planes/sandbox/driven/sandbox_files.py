@@ -85,7 +85,7 @@ class SandboxFiles:
         if answer.exit_code:
             raise SandboxError(f"cannot be read: {answer.complaint}", file=path)
         if len(answer.out) > READ_LIMIT:
-            raise _too_large(path)
+            raise _make_size_error(path)
         return answer.out
 
     async def read_archived(self, path: str) -> bytes:
@@ -99,7 +99,7 @@ class SandboxFiles:
                 if single and member.content is not None:
                     content = member.content.read(READ_LIMIT + 1)
                     if len(content) > READ_LIMIT:
-                        raise _too_large(path)
+                        raise _make_size_error(path)
                     return content
                 break
         raise SandboxError("is not a regular file", file=path)
@@ -218,5 +218,5 @@ class SandboxFiles:
         return self._owners[user]
 
 
-def _too_large(path: str) -> SandboxError:
+def _make_size_error(path: str) -> SandboxError:
     return SandboxError(f"is larger than {READ_LIMIT} bytes", file=path, remedy="download it instead")

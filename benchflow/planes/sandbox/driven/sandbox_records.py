@@ -34,7 +34,7 @@ class SandboxRecords:
 
         A file that an earlier version wrote has another name, and is returned if it exists.
         """
-        file = self.directory / f"{process_id_of(key)}.json"
+        file = self.directory / f"{make_process_id(key)}.json"
         earlier = self.directory / f"{_earlier_name(key)}.json"
         return earlier if earlier.exists() else file
 
@@ -115,7 +115,7 @@ def settle_command(file: Path, record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def process_id_of(key: str) -> str:
+def make_process_id(key: str) -> str:
     """Return the id of the process for a key: a readable part of the key, and a digest of it."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)[:40]
     return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

@@ -37,7 +37,7 @@ for p in /proc/[0-9]*; do
 done
 """
 # If the first thread has ended, only the remaining threads have a readable environment.
-_LOOK = """m=0; for t in $p $p/task/*; do o=
+_FIND_MARKER = """m=0; for t in $p $p/task/*; do o=
     { while IFS= read -r e || [ -n "$e" ]; do
       o=1; case $e in *%s*) m=1;; esac; done <$t/environ; } 2>/dev/null || m='?'
     case $o$m in 0) ;; *) break;; esac
@@ -69,12 +69,12 @@ done
 """
 
 
-def list_script(marker: str | None = None) -> str:
-    """Return the script that lists all processes for `parse`. marker: text to look for in each environment."""
-    return _LIST.format(unmarked="'?'" if marker else "0", look=_LOOK % marker if marker else "")
+def make_list_script(marker: str | None = None) -> str:
+    """Return the script that lists processes for `parse_processes`. marker: text to look for in their environments."""
+    return _LIST.format(unmarked="'?'" if marker else "0", look=_FIND_MARKER % marker if marker else "")
 
 
-def stop_script(spared: Iterable[int]) -> str:
+def make_stop_script(spared: Iterable[int]) -> str:
     """Return a script that stops all processes but PID 1, these ones, and their descendants.
 
     Processes that multiply, or replace themselves by forks, are missed by any listing that does not begin with that.
@@ -82,7 +82,7 @@ def stop_script(spared: Iterable[int]) -> str:
     return _STOP.format(spared=" ".join(map(str, sorted({1, *spared}))))
 
 
-def parse(listing: bytes) -> dict[int, RunningProcess]:
+def parse_processes(listing: bytes) -> dict[int, RunningProcess]:
     """Return the processes of a listing by pid. Those that ended while it was written are left out.
 
     Raises:
@@ -118,7 +118,7 @@ def parse(listing: bytes) -> dict[int, RunningProcess]:
     return table
 
 
-def closure(table: dict[int, RunningProcess], seeds: Iterable[int], spared: set[int]) -> set[int]:
+def find_descendants(table: dict[int, RunningProcess], seeds: Iterable[int], spared: set[int]) -> set[int]:
     """Return the pids of the seeds, their descendants, and all processes in sessions that one of them began.
 
     Args:
@@ -139,7 +139,7 @@ def closure(table: dict[int, RunningProcess], seeds: Iterable[int], spared: set[
         found |= more
 
 
-def main_processes(table: dict[int, RunningProcess]) -> set[int]:
+def find_main_processes(table: dict[int, RunningProcess]) -> set[int]:
     """Return the pids of PID 1 and of the main process below it: when either ends, the sandbox ends.
 
     Without an init, PID 1 is the main process itself.

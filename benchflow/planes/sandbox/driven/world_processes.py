@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from benchflow.contracts.process_table import FOREIGN_CODE, RunningProcess
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
-from benchflow.planes.sandbox.driven.table import closure
+from benchflow.planes.sandbox.driven.table import find_descendants
 
 RESTARTS = 3
 """Number of times that a program which a service restarts is killed before it is left alone."""
@@ -42,7 +42,7 @@ class WorldProcesses:
         rows = {tuple(row) for row in self._records.baseline} if besides else set()
         for process in processes:
             code = () if process.code is None else (process.code,)
-            rows.add((*process.identity, _plain(process), *code))
+            rows.add((*process.identity, _strip_arguments(process), *code))
         self._records.baseline = sorted(rows)
 
     def altered(self, table: Table) -> set[int]:
@@ -77,7 +77,7 @@ class WorldProcesses:
                 if process.pid not in found
                 and (process.parent in found - set(hosts) or process.group in groups or not process.entered)
                 and (
-                    _plain(process) in programs
+                    _strip_arguments(process) in programs
                     or (process.parent in found and _is_fork(process, table[process.parent]))
                 )
             }
@@ -101,18 +101,18 @@ class WorldProcesses:
             if process.parent not in services:
                 continue
             parent = table[process.parent]
-            key = (*parent.identity, _plain(process))
+            key = (*parent.identity, _strip_arguments(process))
             again = self._ended.setdefault(key, set())
             again.add(process.identity)
             if key in known or len(again) > RESTARTS:
                 known |= {key}
-                alone |= closure(table, [pid], services)
+                alone |= find_descendants(table, [pid], services)
         if known != self._records.restarted:
             self._records.restarted = known
         return alone & strangers
 
 
-def _plain(process: RunningProcess) -> str:
+def _strip_arguments(process: RunningProcess) -> str:
     """Return the arguments of a process without white space: not every reader can tell what separates them."""
     return b"".join(process.argv.split()).decode("latin-1")
 
@@ -123,5 +123,7 @@ def _is_fork(process: RunningProcess, parent: RunningProcess) -> bool:
     It executes the same file and, unless that is no interpreter, has the same arguments.
     """
     if process.runs_same_file is None:
-        return (process.name, _plain(process)) == (parent.name, _plain(parent))
-    return process.runs_same_file and (_plain(process) == _plain(parent) or not parent.name.startswith(_INTERPRETERS))
+        return (process.name, _strip_arguments(process)) == (parent.name, _strip_arguments(parent))
+    return process.runs_same_file and (
+        _strip_arguments(process) == _strip_arguments(parent) or not parent.name.startswith(_INTERPRETERS)
+    )

@@ -14,10 +14,10 @@ from typing import Literal
 from benchflow.contracts.accelerators import ProcessOutput
 from benchflow.contracts.driver import Process
 from benchflow.errors import SandboxError
-from benchflow.planes.sandbox.driven.engine_scripts import DISK_FULL, ROOM, EngineScripts, raise_if_full
+from benchflow.planes.sandbox.driven.engine_scripts import DISK_FULL, ENGINE_DIRECTORY, EngineScripts, raise_if_full
 from benchflow.planes.sandbox.outcome import LEFT_OUT, OUTPUT_CAP, OUTPUT_ON_DISK
 
-COMMANDS = f"{ROOM}/exec"
+COMMANDS = f"{ENGINE_DIRECTORY}/exec"
 """Directory in a sandbox that holds the directories of commands."""
 
 MARKER = "BENCHFLOW_EXEC"
@@ -28,15 +28,15 @@ MARK_AGENT = "ulimit -m 9007199254740991 2>/dev/null; "
 which `table` distinguishes the two.
 """
 
-BEGUN = "begun"
+STARTED = "begun"
 """Content of the exit code's file while the command runs."""
 
-STATUS_WIDTH = len(BEGUN)
+STATUS_WIDTH = len(STARTED)
 """Characters of the line in the exit code's file. The line is written when the directory is made, blank before the
 command begins. Overwritten in place, it needs no more of a disk that may be full by then.
 """
 
-_NO_ROOM = 44
+_NO_DIRECTORY = 44
 """Exit code of a script that finds no directory of the command."""
 
 # $1: directory; the rest: the command. The shell's own output is discarded, even its message that its child was killed:
@@ -74,21 +74,21 @@ done
 """
 
 
-def wrapped(process: Process, *, is_world: bool = False) -> Process:
+def wrap_process(process: Process, *, is_world: bool = False) -> Process:
     """Return the process that runs another one behind the shell. is_world: whether it belongs to the world."""
-    script = _WRAPPER.format(mark="" if is_world else MARK_AGENT, claim=_CLAIM, begun=BEGUN, width=STATUS_WIDTH)
-    argv = ("/bin/sh", "-c", script, "benchflow-exec", room_of(process.id), *process.argv)
+    script = _WRAPPER.format(mark="" if is_world else MARK_AGENT, claim=_CLAIM, begun=STARTED, width=STATUS_WIDTH)
+    argv = ("/bin/sh", "-c", script, "benchflow-exec", locate_command(process.id), *process.argv)
     return process.model_copy(update={"argv": argv})
 
 
-def unlogged(process: Process) -> Process:
+def wrap_unlogged(process: Process) -> Process:
     """Return the process that runs another one without files: its output goes to the attached stream alone."""
     return process.model_copy(
         update={"argv": ("/bin/sh", "-c", f'{MARK_AGENT}exec "$@"', "benchflow-exec", *process.argv)}
     )
 
 
-def room_of(process_id: str) -> str:
+def locate_command(process_id: str) -> str:
     """Return the path of a command's directory in the sandbox."""
     return f"{COMMANDS}/{process_id}"
 
@@ -114,7 +114,7 @@ class CommandFiles:
             SandboxSpaceError: The disk is full.
             SandboxError: There is no such user.
         """
-        room = room_of(process_id)
+        room = locate_command(process_id)
         give = "" if user == "0" else f" && chown -- {shlex.quote(user)} out err exit claim"
         blank = " " * STATUS_WIDTH
         # Root in the sandbox may have replaced them by links to files that the engine would overwrite.
@@ -122,7 +122,7 @@ class CommandFiles:
         # Not every shell reports a failed write, therefore the line is read again.
         answer = await self._scripts.run(
             f"[ ! -h {room} ] || rm -f {room}\nmkdir -p {room} && cd {room} || exit\n{unlink}\n"
-            f"mkdir -p claim && chmod 0711 {ROOM} {COMMANDS} {room} && : >>out && : >>err || exit\n"
+            f"mkdir -p claim && chmod 0711 {ENGINE_DIRECTORY} {COMMANDS} {room} && : >>out && : >>err || exit\n"
             f"echo '{blank}' >exit; [ \"$(cat exit)\" = '{blank}' ] || {{ echo '{DISK_FULL}' >&2; exit 1; }}\n"
             f"chmod 0600 out err exit && chmod 0700 claim{give}"
         )
@@ -135,14 +135,14 @@ class CommandFiles:
             )
 
     async def exit_line(self, process_id: str) -> str | None:
-        """Return the line in a command's exit file: its exit code, `BEGUN`, or blanks before it began.
+        """Return the line in a command's exit file: its exit code, `STARTED`, or blanks before it began.
 
         Returns:
             Empty if root of the sandbox has removed or emptied the file; None if the command has no directory.
         """
-        room = room_of(process_id)
-        answer = await self._scripts.run(f"cat {room}/exit || [ -d {room} ] || exit {_NO_ROOM}")
-        return None if answer.exit_code == _NO_ROOM else answer.out.decode(errors="replace")
+        room = locate_command(process_id)
+        answer = await self._scripts.run(f"cat {room}/exit || [ -d {room} ] || exit {_NO_DIRECTORY}")
+        return None if answer.exit_code == _NO_DIRECTORY else answer.out.decode(errors="replace")
 
     async def output(self, process_id: str, *, remove: bool = False) -> ProcessOutput:
         """Return the output of a command, without its middle if it is too long.
@@ -154,7 +154,7 @@ class CommandFiles:
         Raises:
             SandboxError: The directory is gone.
         """
-        room = room_of(process_id)
+        room = locate_command(process_id)
         left_out = LEFT_OUT.replace("\n", "\\n")
         script = _SHOW.format(room=room, cap=self._cap, half=self._cap // 2, left_out=left_out)
         if remove:
@@ -171,15 +171,15 @@ class CommandFiles:
 
     async def tail(self, process_id: str, limit: int) -> str:
         """Return the last `limit` bytes of stdout as text."""
-        answer = await self._scripts.run(f"tail -c {limit} {room_of(process_id)}/out")
+        answer = await self._scripts.run(f"tail -c {limit} {locate_command(process_id)}/out")
         return answer.out.decode(errors="replace")
 
     async def after(self, process_id: str, out: int, err: int) -> dict[Literal["stdout", "stderr"], bytes]:
         """Return the available output from these offsets on. out, err: offsets in stdout and stderr, in bytes."""
-        room = room_of(process_id)
+        room = locate_command(process_id)
         answer = await self._scripts.run(f"tail -c +{out + 1} {room}/out; tail -c +{err + 1} {room}/err >&2")
         return {"stdout": answer.out, "stderr": answer.err}
 
     async def trim(self, process_id: str) -> None:
         """Remove the middle of outputs that are too large from the disk, while the command runs."""
-        await self._scripts.run(_TRIM.format(room=room_of(process_id), limit=self._on_disk, half=self._cap // 2))
+        await self._scripts.run(_TRIM.format(room=locate_command(process_id), limit=self._on_disk, half=self._cap // 2))

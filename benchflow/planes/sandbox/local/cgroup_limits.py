@@ -25,7 +25,7 @@ Settings = dict[str, list[tuple[str, str]]]
 """File names and the values to write to them, in order, by controller."""
 
 
-def settings_v2(limits: SandboxLimits) -> Settings:
+def make_settings_v2(limits: SandboxLimits) -> Settings:
     """Return the cgroup v2 settings that enforce `limits`."""
     wanted: Settings = {}
     if limits.memory_mb is not None:
@@ -34,13 +34,13 @@ def settings_v2(limits: SandboxLimits) -> Settings:
     # sandbox no more than a single process of another one, or of the engine.
     wanted["cpu"] = [("cpu.weight", "100")]
     if limits.cpus is not None:
-        wanted["cpu"].append(("cpu.max", f"{_quota(limits.cpus)} {CPU_PERIOD_US}"))
+        wanted["cpu"].append(("cpu.max", f"{_compute_quota(limits.cpus)} {CPU_PERIOD_US}"))
     if limits.pids is not None:
         wanted["pids"] = [("pids.max", str(limits.pids))]
     return wanted
 
 
-def settings_v1(limits: SandboxLimits) -> Settings:
+def make_settings_v1(limits: SandboxLimits) -> Settings:
     """Return the cgroup v1 settings that enforce `limits`."""
     wanted: Settings = {}
     if limits.memory_mb is not None:
@@ -51,7 +51,7 @@ def settings_v1(limits: SandboxLimits) -> Settings:
     wanted["cpu"] = [("cpu.shares", "1024")]
     if limits.cpus is not None:
         wanted["cpu"].append(("cpu.cfs_period_us", str(CPU_PERIOD_US)))
-        wanted["cpu"].append(("cpu.cfs_quota_us", str(_quota(limits.cpus))))
+        wanted["cpu"].append(("cpu.cfs_quota_us", str(_compute_quota(limits.cpus))))
     if limits.pids is not None:
         wanted["pids"] = [("pids.max", str(limits.pids))]
     return wanted
@@ -85,6 +85,6 @@ def apply(directory: Path, files: list[tuple[str, str]]) -> str | None:
     return None
 
 
-def _quota(cpus: float) -> int:
+def _compute_quota(cpus: float) -> int:
     """Return the quota of a period in microseconds. The kernel refuses less than 1000."""
     return max(int(cpus * CPU_PERIOD_US), 1000)

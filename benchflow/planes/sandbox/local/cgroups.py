@@ -21,8 +21,14 @@ from pathlib import Path
 from benchflow.contracts.memory_use import MemoryUse
 from benchflow.errors import SandboxError, SandboxUnavailableError
 from benchflow.planes.sandbox.host_table import has_ended_first
-from benchflow.planes.sandbox.local.cgroup_limits import MEANING, SandboxLimits, apply, settings_v1, settings_v2
-from benchflow.planes.sandbox.local.store.mount_table import MountEntry, mounts
+from benchflow.planes.sandbox.local.cgroup_limits import (
+    MEANING,
+    SandboxLimits,
+    apply,
+    make_settings_v1,
+    make_settings_v2,
+)
+from benchflow.planes.sandbox.local.store.mount_table import MountEntry, read_mounts
 from benchflow.planes.sandbox.sandbox_memory import V1_FILES, V2_FILES, parse_memory
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
@@ -46,7 +52,7 @@ class Hierarchies:
     """Mount points of version 1, by controller. Several controllers may share one."""
 
 
-def hierarchies(table: list[MountEntry], own: Path) -> Hierarchies:
+def find_hierarchies(table: list[MountEntry], own: Path) -> Hierarchies:
     """Return the writable hierarchies of a mount table. Of version 2 mounts, `own`, the engine's, is chosen last."""
     v2 = [Path(mount.point) for mount in table if mount.kind == "cgroup2" and mount.writable]
     others = [path for path in v2 if path != own]
@@ -80,7 +86,7 @@ class Cgroups:
         """Return the names of the sandboxes that have a cgroup, or leftovers of one."""
         names = set()
         for directory in self.directories():
-            names.update(_children(directory))
+            names.update(_list_children(directory))
         return sorted(names)
 
     def sweep(self) -> None:
@@ -103,7 +109,7 @@ class Cgroups:
     def found(self) -> Hierarchies:
         """Return the hierarchies of this host, looked up again if version 2 is no longer mounted."""
         if self._found is None or self._found.v2 is None or not (self._found.v2 / "cgroup.procs").exists():
-            self._found = hierarchies(mounts(), self._own.absolute())
+            self._found = find_hierarchies(read_mounts(), self._own.absolute())
         return self._found
 
     @property
@@ -173,7 +179,7 @@ class Cgroup:
         self._groups.mount()
         _mkdir(self._v2)
         warnings = []
-        newer, older = settings_v2(limits), settings_v1(limits)
+        newer, older = make_settings_v2(limits), make_settings_v1(limits)
         for controller in newer:
             if controller in _read(self._v2 / "cgroup.controllers").split() or self._groups.enable(controller):
                 problem = apply(self._v2, newer[controller])
@@ -202,13 +208,13 @@ class Cgroup:
     def pids(self, leaf: str | None = None) -> set[int]:
         """Return the pids in a leaf, or in the whole cgroup. Missing is empty."""
         found: set[int] = set()
-        for directory in [self._leaf(leaf)] if leaf else _tree(self._v2):
-            found.update(_pids(directory))
+        for directory in [self._leaf(leaf)] if leaf else _walk(self._v2):
+            found.update(_read_pids(directory))
         return found
 
     def leaves(self) -> list[str]:
         """Return the names of all leaves, sorted."""
-        return sorted(_children(self._v2))
+        return sorted(_list_children(self._v2))
 
     def drop_leaf(self, leaf: str) -> None:
         """Remove a leaf, unless processes are in it."""
@@ -234,13 +240,13 @@ class Cgroup:
     def thaw(self) -> None:
         """Resume all processes. Not frozen, or missing, is success."""
         # `kill_frozen` freezes a leaf by itself, and its process may have died before the thaw.
-        for directory in _tree(self._v2):
+        for directory in _walk(self._v2):
             _write(directory / "cgroup.freeze", "0")
 
     @property
     def frozen(self) -> bool:
         """Return whether it or a leaf is frozen or freezing. A process that joined it now would hang."""
-        return any(_read(directory / "cgroup.freeze").strip() == "1" for directory in _tree(self._v2))
+        return any(_read(directory / "cgroup.freeze").strip() == "1" for directory in _walk(self._v2))
 
     def kill(self, leaf: str | None = None) -> None:
         """Kill all processes of a leaf or of all, also frozen and newborn ones, without waiting. Missing is success."""
@@ -249,7 +255,7 @@ class Cgroup:
             _write(directory / "cgroup.kill", "1")
             # The kernel sends the signal to the first thread of each process alone, not to the process. One whose first
             # thread has ended does not receive it, and its other threads run on (Linux 5.14 to 6.18).
-            if not any(has_ended_first(pid) for path in _tree(directory) for pid in _pids(path)):
+            if not any(has_ended_first(pid) for path in _walk(directory) for pid in _read_pids(path)):
                 return
         if directory.exists():
             kill_frozen(directory)
@@ -291,7 +297,7 @@ class Cgroup:
         They were interrupted while joining one hierarchy after the other, or were put there by hand.
         """
         for directory in self._v1:
-            for pid in _pids(directory):
+            for pid in _read_pids(directory):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -302,8 +308,8 @@ def kill_frozen(directory: Path) -> None:
     try:
         with contextlib.suppress(FileNotFoundError, TimeoutError):
             _wait(directory, "frozen", "1", 5.0)
-        for path in _tree(directory):
-            for pid in _pids(path):
+        for path in _walk(directory):
+            for pid in _read_pids(path):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
     finally:
@@ -341,20 +347,20 @@ def _rmdir(directory: Path) -> bool:
 
 
 def _remove_tree(directory: Path) -> bool:
-    for path in reversed(list(_tree(directory))):
+    for path in reversed(list(_walk(directory))):
         _rmdir(path)
     return not directory.exists()
 
 
-def _tree(directory: Path) -> Iterator[Path]:
+def _walk(directory: Path) -> Iterator[Path]:
     """Yield a cgroup and all below it, parents first. Missing is none."""
     if directory.is_dir():
         yield directory
-        for name in _children(directory):
-            yield from _tree(directory / name)
+        for name in _list_children(directory):
+            yield from _walk(directory / name)
 
 
-def _children(directory: Path) -> list[str]:
+def _list_children(directory: Path) -> list[str]:
     try:
         with os.scandir(directory) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -362,7 +368,7 @@ def _children(directory: Path) -> list[str]:
         return []
 
 
-def _pids(directory: Path) -> list[int]:
+def _read_pids(directory: Path) -> list[int]:
     """Return the pids of one cgroup, without processes outside of our pid namespace, which show as 0."""
     return [pid for pid in map(int, _read(directory / "cgroup.procs").split()) if pid]
 
@@ -401,7 +407,7 @@ def _wait(directory: Path, key: str, value: str, timeout: float) -> None:
     try:
         poll = select.poll()
         poll.register(fd, select.POLLPRI)
-        while f"{key} {value}" not in _events(fd):
+        while f"{key} {value}" not in _read_events(fd):
             if giving_up.is_over():
                 raise TimeoutError(f"not `{key} {value}` within {timeout:g} seconds")
             # The kernel wakes every reader when a line changes after it was read; not when the cgroup is removed.
@@ -410,7 +416,7 @@ def _wait(directory: Path, key: str, value: str, timeout: float) -> None:
         os.close(fd)
 
 
-def _events(fd: int) -> list[str]:
+def _read_events(fd: int) -> list[str]:
     """Return the lines of an open `cgroup.events`. Raise `FileNotFoundError` if the cgroup is gone."""
     try:
         return os.pread(fd, 4096, 0).decode().splitlines()

@@ -28,8 +28,8 @@ class CommandOutputs(ABC):
     def content(self) -> ProcessOutput:
         """Return stdout and stderr, without their middle if they are too long."""
         with self._opened() as (out, err):
-            stdout, cut_out = _content(out)
-            stderr, cut_err = _content(err)
+            stdout, cut_out = _read_content(out)
+            stderr, cut_err = _read_content(err)
         return ProcessOutput(stdout=stdout, stderr=stderr, truncated=cut_out or cut_err)
 
     def tail(self, limit: int) -> str:
@@ -112,7 +112,7 @@ class UnnamedOutputs(CommandOutputs):
         yield self._open[0], self._open[1]
 
 
-def _content(fd: int) -> tuple[str, bool]:
+def _read_content(fd: int) -> tuple[str, bool]:
     """Return a file's text, and whether its middle was left out."""
     size = os.fstat(fd).st_size
     if size <= OUTPUT_CAP:

@@ -37,20 +37,20 @@ LISTED = ("usr/local/bin", "usr/local/sbin")
 """Directories whose files count one by one: a program that overwrites its old version leaves their time as it was."""
 
 
-def host_fingerprint(root: Path = Path("/")) -> str:
+def compute_host_fingerprint(root: Path = Path("/")) -> str:
     """Return a hex digest that changes when packages or programs of the host change.
 
     Args:
         root: Root directory of the host.
     """
     total = hashlib.sha256(f"{platform.machine()}\n".encode())
-    total.update(_release(root))
-    for line in (*_directories(root), *_packages(root), *_programs(root)):
+    total.update(_read_release(root))
+    for line in (*_stamp_directories(root), *_packages(root), *_stamp_programs(root)):
         total.update(os.fsencode(line) + b"\n")
     return total.hexdigest()
 
 
-def _release(root: Path) -> bytes:
+def _read_release(root: Path) -> bytes:
     """Return the content of os-release; empty if there is none."""
     # /etc/os-release is mostly a link to the one in /usr/lib.
     for name in ("usr/lib/os-release", "etc/os-release"):
@@ -65,14 +65,14 @@ def _packages(root: Path) -> Iterator[str]:
         yield from _stamp(root, name, size=name != "var/lib/pacman/local")
 
 
-def _directories(root: Path) -> Iterator[str]:
+def _stamp_directories(root: Path) -> Iterator[str]:
     """Yield a stamp of each directory of programs that exists."""
     found = (match for pattern in PATTERNS for match in glob.iglob(pattern, root_dir=root))  # noqa: PTH207
     for name in (*DIRECTORIES, *sorted(found)):
         yield from _stamp(root, name, size=False)
 
 
-def _programs(root: Path) -> Iterator[str]:
+def _stamp_programs(root: Path) -> Iterator[str]:
     """Yield a stamp of each file in `LISTED`."""
     for directory in LISTED:
         if (root / directory).is_dir():

@@ -65,7 +65,7 @@ class FirewallRule(NamedTuple):
         return f"benchflow:{self.name}:{digest}"
 
 
-def rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list[FirewallRule]:
+def make_rules(subnets: Iterable[str], *, way_out: str, link_local_dns: bool) -> list[FirewallRule]:
     """Return the rules of sandboxes: they may reach the world as the host does, and answer the host.
 
     They may not reach the host itself (published ports included), one another, the containers of Docker, and link-local
@@ -134,20 +134,20 @@ class Firewall(Protocol):
         ...
 
 
-def subnets(tags: Iterable[str]) -> list[str]:
+def parse_subnets(tags: Iterable[str]) -> list[str]:
     """Return the subnets that the rules with these tags translate on their way out."""
     return sorted(match[1] for tag in tags if (match := _SUBNET.match(tag)))
 
 
-def wanted(firewall: Firewall, rules: Sequence[FirewallRule]) -> set[str]:
+def list_set_tags(firewall: Firewall, rules: Sequence[FirewallRule]) -> set[str]:
     """Return the tags that `firewall` has once these rules are set: nft leaves some out."""
     return {rule.tag for rule in rules if rule.nft or not isinstance(firewall, Nft)}
 
 
-def firewalls() -> list[Firewall]:
+def find_firewalls() -> list[Firewall]:
     """Return the tools of this host, the preferred one first; empty if there is none."""
-    found: list[Firewall] = [Iptables(program) for program in _iptables()]
-    if nft := _program("nft"):
+    found: list[Firewall] = [Iptables(program) for program in _find_iptables()]
+    if nft := _find_program("nft"):
         found.append(Nft(nft))
     return found
 
@@ -254,7 +254,7 @@ class Nft:
                     )
 
 
-def _iptables() -> list[str]:
+def _find_iptables() -> list[str]:
     """Return the variants of iptables on this host, first the one whose FORWARD chain drops, which is Docker's own.
 
     A kernel can hold rules of both variants, and neither can accept what the other one drops.
@@ -282,11 +282,11 @@ def _legacy_in_use() -> bool:
 
 def _variant(name: str) -> str | None:
     """Return the path of a variant of iptables; None unless its `-save` and `-restore` exist as well."""
-    path = _program(name)
-    return path if path and _program(f"{name}-save") and _program(f"{name}-restore") else None
+    path = _find_program(name)
+    return path if path and _find_program(f"{name}-save") and _find_program(f"{name}-restore") else None
 
 
-def _program(name: str) -> str | None:
+def _find_program(name: str) -> str | None:
     """Return the path of a program; None if there is none."""
     # The PATH of a service may lack the directories of system programs.
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))

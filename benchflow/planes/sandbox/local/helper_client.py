@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import DiskFullError, SandboxError, SandboxLostError
-from benchflow.planes.sandbox.local.helper.helper_loop import ANSWER_END
+from benchflow.planes.sandbox.local.helper.helper_loop import RESPONSE_END
 
 _PACKAGE = Path(__file__).parents[3]
 
@@ -82,7 +82,7 @@ class Helper:
 
         def read() -> None:
             with contextlib.suppress(BlockingIOError):
-                while not said.endswith(ANSWER_END) and (piece := os.read(reading, 65536)):
+                while not said.endswith(RESPONSE_END) and (piece := os.read(reading, 65536)):
                     said.extend(piece)
                 loop.remove_reader(reading)
                 if not answer.done():
@@ -91,7 +91,7 @@ class Helper:
         try:
             try:
                 os.set_blocking(writing, True)
-                memory = memory_file(json.dumps({"do": operation, **request}).encode())
+                memory = make_memory_file(json.dumps({"do": operation, **request}).encode())
                 try:
                     await self._send([memory, writing, *fds])
                 finally:
@@ -99,7 +99,7 @@ class Helper:
             finally:
                 os.close(writing)
             loop.add_reader(reading, read)
-            return _understood(await answer)
+            return _parse_response(await answer)
         finally:
             loop.remove_reader(reading)
             os.close(reading)
@@ -163,7 +163,7 @@ class Helper:
             self._process = None
 
 
-def memory_file(content: bytes = b"") -> int:
+def make_memory_file(content: bytes = b"") -> int:
     """Create a file in memory with this content, and return its descriptor, at offset 0. The caller closes it."""
     memory = os.memfd_create("benchflow", os.MFD_CLOEXEC)
     with open(memory, "wb", closefd=False) as file:
@@ -172,7 +172,7 @@ def memory_file(content: bytes = b"") -> int:
     return memory
 
 
-def _understood(said: bytes) -> dict[str, Any]:
+def _parse_response(said: bytes) -> dict[str, Any]:
     """Parse a response of the helper, and raise the error in it, as `Helper.call`."""
     if not said:
         raise HelperDiedError("the process that was to enter the sandbox died")

@@ -20,9 +20,9 @@ from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState, OwnedSandbox
 from benchflow.errors import SandboxError, SandboxLostError, SandboxStartError
 from benchflow.planes.sandbox.cancellation import run_to_completion
-from benchflow.planes.sandbox.driven.engine_scripts import ROOM
+from benchflow.planes.sandbox.driven.engine_scripts import ENGINE_DIRECTORY
 from benchflow.planes.sandbox.host_code import read_codes
-from benchflow.planes.sandbox.local.local_images import key_of, read_image
+from benchflow.planes.sandbox.local.local_images import parse_key, read_image
 from benchflow.planes.sandbox.local.machine_trial import require_machine
 from benchflow.planes.sandbox.overlays import list_changes, read_originals
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STACK_LABEL = "benchflow.stack"
 
-_LONGEST_ARGUMENT = 64 * 1024  # characters; the kernel takes at most 128 KiB, and a character may have several bytes
+_MAX_ARGUMENT = 64 * 1024  # characters; the kernel takes at most 128 KiB, and a character may have several bytes
 _MAX_FILE = 64 * 1024 * 1024  # bytes of a file that is read whole
 
 
@@ -183,8 +183,8 @@ class LocalDriver(SandboxDriver):
         timeout: float | None = 60.0,
     ) -> ScriptResult:
         """Run a script of the engine with /bin/sh as root. One too long for an argument is written to a file."""
-        if len(script) > _LONGEST_ARGUMENT:
-            place = f"{ROOM}/script-{secrets.token_hex(8)}"
+        if len(script) > _MAX_ARGUMENT:
+            place = f"{ENGINE_DIRECTORY}/script-{secrets.token_hex(8)}"
             await self.write(handle, place, script.encode(), 0o600, "0")
             script = f"(. {place}); status=$?; rm -f {place}; exit $status"
         return await self._processes(handle).run_script(script, sink, timeout)
@@ -226,12 +226,12 @@ class LocalDriver(SandboxDriver):
 
     def _first_groups(self, handle: str) -> tuple[str, Collection[str]]:
         """Return the cgroups of the sandbox's first process, and of the image's entrypoint."""
-        from benchflow.planes.sandbox.local.local_entrypoint import group_of
+        from benchflow.planes.sandbox.local.local_entrypoint import find_entrypoint_group
         from benchflow.planes.sandbox.local.machine import INIT
 
         name = self._name(handle)
         self._machine.init_of(name, handle)
-        return INIT, group_of(self._machine.records(name).running)
+        return INIT, find_entrypoint_group(self._machine.records(name).running)
 
     async def memory_use(self, handle: str) -> MemoryUse | None:
         """Return the sandbox's memory counters; None if there are none."""
@@ -318,7 +318,7 @@ class LocalDriver(SandboxDriver):
 
     def entrypoint_key(self, handle: str) -> str:
         """Return the key of the entrypoint's command, a new one after each restart of the sandbox."""
-        from benchflow.planes.sandbox.local.local_entrypoint import key_of as entrypoint_key_of
+        from benchflow.planes.sandbox.local.local_entrypoint import make_entrypoint_key as entrypoint_key_of
 
         running = self._machine.records(self._name(handle)).running
         if running is None:
@@ -327,13 +327,13 @@ class LocalDriver(SandboxDriver):
 
     async def program(self, spec: SandboxSpec, secrets: Mapping[str, str]) -> EntrypointProgram | None:
         """Return the image's entrypoint; None if the image is gone. Raise `SandboxStartError` if it has none."""
-        from benchflow.planes.sandbox.local.local_entrypoint import program_of
+        from benchflow.planes.sandbox.local.local_entrypoint import make_entrypoint_program
 
-        key = key_of(spec.image)
+        key = parse_key(spec.image)
         async with self._machine.using():
             await asyncio.to_thread(self._machine.store.open)
             image = await asyncio.to_thread(read_image, self._machine.store.root, key) if key else None
-        return None if image is None and key else program_of(spec, image, secrets)  # a first start fails anyway
+        return None if image is None and key else make_entrypoint_program(spec, image, secrets)  # a start would fail
 
     async def first_state(self, name: str) -> EntrypointState:
         """Raise `UnsupportedFeatureError`: an entrypoint is never the first process."""
@@ -354,7 +354,7 @@ class LocalDriver(SandboxDriver):
 
     async def remove_image(self, image: ImageRef) -> None:
         """Remove a capture or a built image. A missing one, or the bare host, is success."""
-        key = key_of(image)
+        key = parse_key(image)
         if key is not None:
             await self._machine.remove_image(key)
 
@@ -414,7 +414,7 @@ class LocalDriver(SandboxDriver):
         """Return the environment of a sandbox's commands: the image's, overridden by the spec's."""
         if handle not in self._environments:
             spec = None if self._is_bare else self._machine.records(self._name(handle)).spec
-            key = key_of(spec.image) if spec is not None else None
+            key = parse_key(spec.image) if spec is not None else None
             image = read_image(self._machine.store.root, key) if key else None
             self._environments[handle] = (image.env if image else {}) | (spec.env if spec is not None else {})
         return self._environments[handle]

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from benchflow.contracts.accelerators import EntrypointProgram
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import SandboxStartError
-from benchflow.planes.sandbox.driven.sandbox_records import process_id_of
+from benchflow.planes.sandbox.driven.sandbox_records import make_process_id
 from benchflow.planes.sandbox.local.local_images import LocalImage
 from benchflow.planes.sandbox.local.local_records import Running
 
 
-def program_of(spec: SandboxSpec, image: LocalImage | None, secrets: Mapping[str, str]) -> EntrypointProgram:
+def make_entrypoint_program(
+    spec: SandboxSpec, image: LocalImage | None, secrets: Mapping[str, str]
+) -> EntrypointProgram:
     """Return an image's entrypoint, with `secrets` as its environment. Raise `SandboxStartError` if there is none."""
     argv = (*image.entrypoint, *image.command) if image else ()
     if image is None or not argv:
@@ -29,11 +31,11 @@ def program_of(spec: SandboxSpec, image: LocalImage | None, secrets: Mapping[str
     return EntrypointProgram(argv=argv, env=dict(secrets), cwd=cwd, user=image.user or "0")
 
 
-def key_of(running: Running) -> str:
+def make_entrypoint_key(running: Running) -> str:
     """Return the key of the entrypoint's command, which names the first process of the running sandbox."""
     return f"benchflow/entrypoint/{running.pid}-{running.started}"
 
 
-def group_of(running: Running | None) -> set[str]:
+def find_entrypoint_group(running: Running | None) -> set[str]:
     """Return the id of the entrypoint's command, which is its cgroup's name; empty if nothing runs."""
-    return {process_id_of(key_of(running))} if running is not None else set()
+    return {make_process_id(make_entrypoint_key(running))} if running is not None else set()

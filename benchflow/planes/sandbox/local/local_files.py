@@ -15,7 +15,7 @@ from benchflow.confined import MAX_DEPTH
 from benchflow.errors import SandboxError, UnsafePathError
 from benchflow.planes.sandbox.archives import DOWNLOAD_LIMIT, make_size_error
 from benchflow.planes.sandbox.cancellation import StoppedError, run_stoppable
-from benchflow.planes.sandbox.local.helper_client import Helper, memory_file
+from benchflow.planes.sandbox.local.helper_client import Helper, make_memory_file
 
 _CHUNK = 1024 * 1024
 
@@ -42,7 +42,7 @@ class LocalFiles:
             FileNotFoundError: There is no such file.
             SandboxError: It has more than `limit` bytes.
         """
-        memory = memory_file()
+        memory = make_memory_file()
         try:
             await self._call("read", path, [memory], limit=limit)
             return await asyncio.to_thread(os.pread, memory, os.fstat(memory).st_size, 0)
@@ -51,7 +51,7 @@ class LocalFiles:
 
     async def write(self, path: str, content: bytes, mode: int, user: str) -> None:
         """Write a file with this mode and owner, replacing a file or a link of its name."""
-        memory = memory_file(content)
+        memory = make_memory_file(content)
         try:
             await self._call("write", path, [memory], mode=mode, user=user)
         finally:

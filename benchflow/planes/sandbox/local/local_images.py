@@ -70,7 +70,7 @@ class LocalImage(Model):
         (volume / "image.json").write_text(self.model_dump_json())
 
 
-def key_of(image: ImageRef) -> str | None:
+def parse_key(image: ImageRef) -> str | None:
     """Return the key of a layer or snapshot; None for the bare host.
 
     Raises:

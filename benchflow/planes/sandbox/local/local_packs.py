@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from benchflow.contracts.base import ArtifactRef, BlobStore, Model
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
-from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.local_images import WHOLE, LocalImage, key_of, require_image
+from benchflow.planes.sandbox.local.fingerprint import compute_host_fingerprint
+from benchflow.planes.sandbox.local.local_images import WHOLE, LocalImage, parse_key, require_image
 from benchflow.planes.sandbox.local.local_images import read_image as read
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.scratch import make_scratch
@@ -85,7 +85,7 @@ class LocalPacks:
         Raises:
             SandboxError: The image is the bare host, is missing, or was made over other programs; or tar failed.
         """
-        key = key_of(image)
+        key = parse_key(image)
         if key is None:
             raise SandboxError("the host itself cannot be packed", key="image", remedy="pack a snapshot of a sandbox")
         async with self._machine.using():
@@ -110,7 +110,7 @@ class LocalPacks:
                 "it is no snapshot of a local sandbox", file=ref.uri, remedy="unpack it with what packed it"
             ) from error
         image = pack.snapshot.image
-        if image.fingerprint not in (WHOLE, await asyncio.to_thread(host_fingerprint)):
+        if image.fingerprint not in (WHOLE, await asyncio.to_thread(compute_host_fingerprint)):
             raise ForeignSnapshotError(
                 "it was taken over another machine's programs, which lie below its files, or for another processor",
                 remedy="let it be unpacked on a machine that was installed in the same way, or use --sandbox docker",
@@ -125,7 +125,7 @@ class LocalPacks:
     async def _pack(self, key: str, store: BlobStore) -> PackedImage:
         """Upload the files of one image, and return it. Raises as `require_image`."""
         async with self._machine.at_image(key):
-            fingerprint = await asyncio.to_thread(host_fingerprint)
+            fingerprint = await asyncio.to_thread(compute_host_fingerprint)
             image = await asyncio.to_thread(require_image, self._machine.store.root, key, fingerprint)
             volume = self._machine.store.root / "images" / key
             files = await self._noted(volume / _NOTE, key, store)
@@ -133,7 +133,7 @@ class LocalPacks:
                 async with make_scratch() as directory:
                     archive = directory / "files.tar"
                     await asyncio.to_thread(
-                        _tar,
+                        _run_tar,
                         [*_EVERYTHING, *_REPEATABLE, "--create", f"--file={archive}", f"--directory={volume}/u", "."],
                     )
                     files = await store.put_file(archive)
@@ -161,7 +161,7 @@ class LocalPacks:
                 def write(volume: Path, lock: int) -> None:
                     (volume / "u").mkdir()
                     options = [*_EVERYTHING, "--same-owner", "--preserve-permissions", "--extract"]
-                    _tar([*options, f"--file={archive}", f"--directory={volume}/u"], lock)
+                    _run_tar([*options, f"--file={archive}", f"--directory={volume}/u"], lock)
                     packed.image.write(volume)
 
                 await asyncio.to_thread(self._machine.store.fill, f"images/{key}", write)
@@ -181,7 +181,7 @@ def _require_uncompressed(archive: Path) -> None:
         )
 
 
-def _tar(arguments: Sequence[str], *keep: int) -> None:
+def _run_tar(arguments: Sequence[str], *keep: int) -> None:
     """Run GNU tar, which inherits the descriptors `keep`. Raise `SandboxError` if it fails."""
     try:
         done = subprocess.run(

@@ -112,7 +112,7 @@ class LocalProcesses:
         room = self._room(process_id)
         if not (room / STARTED).exists():
             return ProcessStatus(was_started=False)
-        waiter = _waiter_of(room)
+        waiter = _open_waiter(room)
         if waiter is not None:
             os.close(waiter)
             return ProcessStatus(was_started=True, is_running=True)
@@ -122,12 +122,12 @@ class LocalProcesses:
         """Wait for the end of a command and return its status. Raises as `status`."""
         if (unnamed := self._unnamed.get(process_id)) is not None:
             while not unnamed.is_over():
-                await _readable(unnamed.end)
+                await _wait_readable(unnamed.end)
             return await self._ended(process_id)
-        waiter = _waiter_of(self._room(process_id))
+        waiter = _open_waiter(self._room(process_id))
         if waiter is not None:
             try:
-                await _readable(waiter)
+                await _wait_readable(waiter)
             finally:
                 os.close(waiter)
         return await self._ended(process_id)
@@ -185,7 +185,7 @@ class LocalProcesses:
                     break
             # Background processes may hold the pipes open for ever: the command's own output is in them now.
             late = [piece for piece in _drained(pieces) if piece[1]]
-            for number, piece in [*late, *((n, piece) for n in (0, 1) for piece in _rest(pipes[n][0]))]:
+            for number, piece in [*late, *((n, piece) for n in (0, 1) for piece in _read_rest(pipes[n][0]))]:
                 yield ExecChunk(stream="stdout" if number == 0 else "stderr", data=piece)
             code = self._code(status)
         finally:
@@ -354,7 +354,7 @@ class LocalProcesses:
         return self._records / "exec" / process_id
 
 
-def _waiter_of(room: Path) -> int | None:
+def _open_waiter(room: Path) -> int | None:
     """Return a pidfd of the process that waits for a command; None if it has ended."""
     try:
         mark = json.loads((room / STARTED).read_text())
@@ -363,7 +363,7 @@ def _waiter_of(room: Path) -> int | None:
     return open_process(mark["pid"], mark["started"])
 
 
-async def _readable(fd: int) -> None:
+async def _wait_readable(fd: int) -> None:
     """Wait until a descriptor is readable."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
@@ -382,7 +382,7 @@ def _drained(pieces: asyncio.Queue[tuple[int, bytes]]) -> list[tuple[int, bytes]
     return found
 
 
-def _rest(fd: int) -> list[bytes]:
+def _read_rest(fd: int) -> list[bytes]:
     """Read and return what a pipe holds now."""
     found = []
     with contextlib.suppress(BlockingIOError):

@@ -34,7 +34,7 @@ class Running(Model):
     started: int
     """Start time of its first process, in clock ticks since boot, since a pid alone may be reused."""
     boot: str
-    """Boot id of the machine (`boot_id`) when it was started."""
+    """Boot id of the machine (`read_boot_id`) when it was started."""
     workdir: str
     """Absolute path of its workspace."""
     link: str | None = None
@@ -69,7 +69,7 @@ class LocalRecords:
     def running(self) -> Running | None:
         """Return the started sandbox; None if it was not started since the last boot of this machine."""
         found = _read(self.directory / "running.json", Running)
-        return found if found is not None and found.boot == boot_id() else None
+        return found if found is not None and found.boot == read_boot_id() else None
 
     @running.setter
     def running(self, running: Running | None) -> None:
@@ -100,7 +100,7 @@ class LocalRecords:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def all_records(directory: Path) -> Iterator[tuple[str, LocalRecords]]:
+def read_all_records(directory: Path) -> Iterator[tuple[str, LocalRecords]]:
     """Yield the name and the records of each sandbox that has records below `directory`, by name."""
     if directory.is_dir():
         for place in sorted(directory.iterdir()):
@@ -108,7 +108,7 @@ def all_records(directory: Path) -> Iterator[tuple[str, LocalRecords]]:
 
 
 @functools.cache
-def boot_id() -> str:
+def read_boot_id() -> str:
     """Return the kernel's id of this boot of the machine."""
     return _BOOT_ID.read_text().strip()
 

@@ -24,15 +24,15 @@ from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.cgroup_limits import SandboxLimits
 from benchflow.planes.sandbox.local.cgroups import Cgroups
-from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.fingerprint import compute_host_fingerprint
 from benchflow.planes.sandbox.local.helper import netlink
 from benchflow.planes.sandbox.local.helper_client import Helper, HelperDiedError
-from benchflow.planes.sandbox.local.local_images import BARE, WHOLE, LocalImage, key_of, read_image, require_image
-from benchflow.planes.sandbox.local.local_records import LocalRecords, Running, all_records, boot_id
+from benchflow.planes.sandbox.local.local_images import BARE, WHOLE, LocalImage, parse_key, read_image, require_image
+from benchflow.planes.sandbox.local.local_records import LocalRecords, Running, read_all_records, read_boot_id
 from benchflow.planes.sandbox.local.mask.masks import Masks
 from benchflow.planes.sandbox.local.store.loop_image import is_open
 from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
-from benchflow.planes.sandbox.local.volumes import Volumes, place_of
+from benchflow.planes.sandbox.local.volumes import Volumes, name_volume
 from benchflow.planes.sandbox.overlays import Overlay
 from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
 from benchflow.planes.sandbox.sandbox_memory import make_memory_error
@@ -51,7 +51,7 @@ _MOUNT_POINT = "mnt"
 _LINKS_SEC, _MOUNTS_SEC = 8.0, 10.0
 """Seconds in which the kernel removes the links and mounts of sandboxes that have ended."""
 
-_DYING_SEC = 2.0
+_END_TIMEOUT_SEC = 2.0
 """Seconds for which a process that has the store open may be about to end."""
 
 
@@ -62,7 +62,7 @@ class Machine:
         """Make it. Nothing is created on disk before the first start."""
         self.home = state_dir() / "local"
         self.store = VolumeStore(self.home)
-        self.cgroups = Cgroups(self.home, group_of(self.home))
+        self.cgroups = Cgroups(self.home, name_group(self.home))
         self.helper = Helper(self.home)
         self._masks = Masks(self.store)
         self._volumes = Volumes(self.store)
@@ -75,7 +75,7 @@ class Machine:
 
     def all(self) -> list[tuple[str, LocalRecords]]:
         """Return the names and records of all sandboxes that have records."""
-        return list(all_records(self.home / "sandboxes"))
+        return list(read_all_records(self.home / "sandboxes"))
 
     @asynccontextmanager
     async def using(self) -> AsyncIterator[None]:
@@ -113,7 +113,7 @@ class Machine:
         """Return the id of the image below a sandbox's files, and the layers of its overlay."""
         spec, image = self._spec(name), self.image_of(name)
         lower = [self.store.root / layer for layer in self._lower(image, spec)]
-        return image.base or BARE, Overlay([self.store.root / place_of(name) / "u"], lower)
+        return image.base or BARE, Overlay([self.store.root / name_volume(name) / "u"], lower)
 
     async def start(self, spec: SandboxSpec, *, copy: bool = False) -> Running:
         """Find or start a sandbox. One that runs is thawed: its rollout may have been terminated while it was frozen.
@@ -183,7 +183,7 @@ class Machine:
                 "store": str(self.store.root),
                 "root": _MOUNT_POINT,
                 "lower": self._lower(image, spec),
-                "upper": f"{place_of(spec.name)}/u",
+                "upper": f"{name_volume(spec.name)}/u",
                 "work": work,
                 "group": str(Path(own).parent),
                 "limits": limits,
@@ -197,7 +197,7 @@ class Machine:
             public = spec.network_mode == "public"
             subnet = (await asyncio.to_thread(held.enter_context, network.hold())).subnet if public else None
             answer = await self.helper.call("start", request | {"subnet": subnet})
-        running = Running(handle=handle, boot=boot_id(), warnings=spec.image.warnings + warnings, **answer)
+        running = Running(handle=handle, boot=read_boot_id(), warnings=spec.image.warnings + warnings, **answer)
         await asyncio.to_thread(self._note, spec.name, running)
         return running
 
@@ -247,10 +247,10 @@ class Machine:
         async with self.using(), self._hold(name):
             spec = self._spec(name).model_copy(update={"image": image})
             # A bad image is found before the sandbox is taken down for it.
-            key = key_of(image)
+            key = parse_key(image)
             if key is not None:
                 await asyncio.to_thread(self.store.open)
-                await asyncio.to_thread(lambda: require_image(self.store.root, key, host_fingerprint()))
+                await asyncio.to_thread(lambda: require_image(self.store.root, key, compute_host_fingerprint()))
             return await self._start_anew(spec, lambda: self._volumes.make_for(spec, False), keep_records=True)
 
     async def fork(self, name: str, children: Sequence[str]) -> list[Running]:
@@ -274,7 +274,7 @@ class Machine:
         child = spec.model_copy(update={"name": name, "mounts": shared})
 
         def fill() -> LocalImage:
-            self._volumes.copy(master, place_of(name))
+            self._volumes.copy(master, name_volume(name))
             return image
 
         async with self._hold(name):
@@ -299,7 +299,7 @@ class Machine:
         self.cgroups.sandbox(name).remove()
         if records.exists or self.store.mounted:
             self.store.open()
-            self.store.delete(place_of(name))
+            self.store.delete(name_volume(name))
         if not keep_records:
             records.remove()
             for purpose in ("capture", "fork"):
@@ -370,18 +370,18 @@ class Machine:
         """Remove network rules, cgroups and stale images, and unmount the store, waiting for the kernel."""
         # The kernel removes a namespace's links and mounts some time after its last process.
         with netlink.open_socket() as sock:
-            _wait(lambda: not self._leaving & set(netlink.links(sock)), _LINKS_SEC)
+            _wait(lambda: not self._leaving & set(netlink.list_links(sock)), _LINKS_SEC)
         network.sweep()
         self.cgroups.sweep()
         if self.store.mounted:
             self._remove_stale_images()
-            late = time.monotonic() + _DYING_SEC
+            late = time.monotonic() + _END_TIMEOUT_SEC
             # Every start waits for the lock meanwhile: give up early on a process that has the store open and runs on.
             _wait(lambda: self.store.close() or (time.monotonic() > late and is_open(self.store.root)), _MOUNTS_SEC)
 
     def _remove_stale_images(self) -> None:
         """Remove layers and snapshots over an earlier state of the host, which can never be used again."""
-        fingerprint = host_fingerprint()
+        fingerprint = compute_host_fingerprint()
         for key in self.store.names("images"):
             image = read_image(self.store.root, key)
             if image is None or image.fingerprint not in (fingerprint, WHOLE):
@@ -417,6 +417,6 @@ def _wait(done: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.01)
 
 
-def group_of(home: Path) -> str:
+def name_group(home: Path) -> str:
     """Return the cgroup name of a state directory, unique on this machine."""
     return hashlib.sha256(str(home).encode()).hexdigest()[:12]

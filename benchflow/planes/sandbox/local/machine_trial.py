@@ -12,9 +12,9 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
 from benchflow.paths import state_dir
-from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.fingerprint import compute_host_fingerprint
 from benchflow.planes.sandbox.local.local_images import BARE
-from benchflow.planes.sandbox.local.local_records import boot_id
+from benchflow.planes.sandbox.local.local_records import read_boot_id
 from benchflow.planes.sandbox.local.requirements import DOCKER, require_one_root, require_platform
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def require_machine() -> None:
     require_platform()
     require_one_root(Path("/proc/self/mountinfo").read_text())
     passed = state_dir() / "local" / "trial"
-    stamp = f"{boot_id()} {host_fingerprint()}"
+    stamp = f"{read_boot_id()} {compute_host_fingerprint()}"
     if passed.is_file() and passed.read_text() == stamp:
         return
     from benchflow.planes.sandbox.local.machine import Machine
@@ -54,7 +54,7 @@ async def _try(machine: Machine) -> None:
     except SandboxUnavailableError:
         raise
     except BenchFlowError as error:
-        inside = " inside this container" if _in_container() else ""
+        inside = " inside this container" if _is_in_container() else ""
         raise SandboxUnavailableError(
             f"this machine does not allow local sandboxes{inside}: {error.message}",
             remedy=f"{DOCKER}, or run on the machine itself"
@@ -67,7 +67,7 @@ async def _try(machine: Machine) -> None:
             await machine.sweep()
 
 
-def _in_container() -> bool:
+def _is_in_container() -> bool:
     """Return whether this process seems to run in a container."""
     return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or _container_cgroup()
 

@@ -29,10 +29,10 @@ from benchflow.planes.sandbox.local.firewall import (
     LINK_LOCAL,
     Firewall,
     FirewallRule,
-    firewalls,
-    rules,
-    subnets,
-    wanted,
+    find_firewalls,
+    list_set_tags,
+    make_rules,
+    parse_subnets,
 )
 from benchflow.planes.sandbox.local.helper import netlink
 
@@ -91,9 +91,9 @@ def hold() -> Iterator[Network]:
         SandboxUnavailableError: The packet filter or forwarding can't be set up, or no subnet is free.
         ConfigError: `$BENCHFLOW_LOCAL_SUBNET` is wrong.
     """
-    file = _lock_file()
-    with _opened(file) as fd:
-        yield _prepared(file, fd)
+    file = _locate_lock()
+    with _open(file) as fd:
+        yield _prepare(file, fd)
 
 
 def sweep(patience: float = LOCK_SEC) -> None:
@@ -106,23 +106,23 @@ def sweep(patience: float = LOCK_SEC) -> None:
     """
     if os.geteuid() != 0:
         return
-    file = _lock_file()
-    with _opened(file) as fd:
+    file = _locate_lock()
+    with _open(file) as fd:
         # If others hold the lock all the time, they sweep later.
         if not lock(fd, wait_sec=patience):
             return
         with netlink.open_socket() as sock:
-            if netlink.links(sock):
+            if netlink.list_links(sock):
                 return
         # The list first: if this process is killed after it, the next one looks at the rules and sets what is missing.
         os.ftruncate(fd, 0)
         _seen.pop(file, None)
-        for firewall in firewalls():
+        for firewall in find_firewalls():
             if firewall.tags():
                 firewall.replace([])
 
 
-def nameservers(root: Path = Path("/")) -> tuple[str, ...]:
+def find_nameservers(root: Path = Path("/")) -> tuple[str, ...]:
     """Return the IPv4 resolvers that a sandbox can reach, at most three, as many as the C library asks.
 
     A resolver on the host itself (127.0.0.53) can't be reached: then those that it asks in turn, else public ones.
@@ -131,11 +131,11 @@ def nameservers(root: Path = Path("/")) -> tuple[str, ...]:
         root: Root directory of the host.
     """
     with netlink.open_socket() as sock:
-        own = [ipaddress.ip_network(route.destination) for route in netlink.routes(sock) if route.local]
+        own = [ipaddress.ip_network(route.destination) for route in netlink.list_routes(sock) if route.local]
     for file in _RESOLVERS:
         usable = [
             address
-            for address in _resolvers(root / file)
+            for address in _read_resolvers(root / file)
             if not address.is_unspecified and not any(address in network for network in own)
         ]
         if usable:
@@ -146,13 +146,13 @@ def nameservers(root: Path = Path("/")) -> tuple[str, ...]:
 # --- the lock file -------------------------------------------------------------------------------------
 
 
-def _lock_file() -> Path:
+def _locate_lock() -> Path:
     """Return the lock file of this process's network namespace, to which rules belong."""
     return _LOCKS / f"benchflow-network-{Path('/proc/self/ns/net').stat().st_ino}"
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[int]:
+def _open(file: Path) -> Iterator[int]:
     """Yield the descriptor of the lock file, which is made if missing."""
     try:
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -166,7 +166,7 @@ def _opened(file: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _listed(fd: int) -> list[str]:
+def _read_subnets(fd: int) -> list[str]:
     """Return the subnets in the lock file."""
     return os.pread(fd, 65536, 0).decode().split()
 
@@ -174,57 +174,57 @@ def _listed(fd: int) -> list[str]:
 # --- preparing -----------------------------------------------------------------------------------------
 
 
-def _prepared(file: Path, fd: int) -> Network:
+def _prepare(file: Path, fd: int) -> Network:
     """Return the network with the lock held as shared: from then on, no process removes the rules."""
     while True:
         lock(fd, shared=True)
-        listed = _listed(fd)
+        listed = _read_subnets(fd)
         network, seen = _seen.get(file, (None, 0.0))
         if network and network.subnet in listed and time.monotonic() - seen < _TRUST:
             return network
-        if listed and (found := _look(listed)):
+        if listed and (found := _read_network(listed)):
             _seen[file] = (found, time.monotonic())
             return found
         # The shared lock is dropped before the exclusive one is taken, and on the way back: so all is checked again.
         lock(fd)
-        _seen[file] = (_set(fd), time.monotonic())
+        _seen[file] = (_set_rules(fd), time.monotonic())
 
 
-def _look(listed: Sequence[str]) -> Network | None:
+def _read_network(listed: Sequence[str]) -> Network | None:
     """Return the network if everything that it needs is set; else None."""
     subnet = _choose(listed)
-    firewall = _firewall()
-    if subnet not in listed or not _forwarding():
+    firewall = _require_firewall()
+    if subnet not in listed or not _is_forwarding():
         return None
-    return Network(subnet) if wanted(firewall, _rules(listed)) <= firewall.tags() else None
+    return Network(subnet) if list_set_tags(firewall, _make_rules(listed)) <= firewall.tags() else None
 
 
-def _set(fd: int) -> Network:
+def _set_rules(fd: int) -> Network:
     """Set the rules for every subnet in use and for ours, and return the network. The lock is held exclusively."""
-    firewall = _firewall()
-    known = sorted({*_listed(fd), *subnets(firewall.tags())})
+    firewall = _require_firewall()
+    known = sorted({*_read_subnets(fd), *parse_subnets(firewall.tags())})
     subnet = _choose(known)
-    if not _forwarding():
-        _forward()
+    if not _is_forwarding():
+        _enable_forwarding()
     every = sorted({*known, subnet})
-    firewall.replace(_rules(every))
+    firewall.replace(_make_rules(every))
     os.ftruncate(fd, 0)
     os.pwrite(fd, "\n".join(every).encode(), 0)
     return Network(subnet)
 
 
-def _rules(subnets: Sequence[str]) -> list[FirewallRule]:
+def _make_rules(subnets: Sequence[str]) -> list[FirewallRule]:
     """Return the rules for these subnets on this host."""
     link_local = ipaddress.ip_network(LINK_LOCAL)
     with netlink.open_socket() as sock:
-        way_out = netlink.way_out(sock)
-    dns = any(ipaddress.ip_address(each) in link_local for each in nameservers())
-    return rules(subnets, way_out=way_out, link_local_dns=dns)
+        way_out = netlink.find_uplink(sock)
+    dns = any(ipaddress.ip_address(each) in link_local for each in find_nameservers())
+    return make_rules(subnets, way_out=way_out, link_local_dns=dns)
 
 
-def _firewall() -> Firewall:
+def _require_firewall() -> Firewall:
     """Return the preferred tool. Raise `SandboxUnavailableError` if there is none."""
-    found = firewalls()
+    found = find_firewalls()
     if not found:
         raise SandboxUnavailableError(
             "sandboxes with a network need iptables or nft, and neither is installed",
@@ -233,12 +233,12 @@ def _firewall() -> Firewall:
     return found[0]
 
 
-def _forwarding() -> bool:
+def _is_forwarding() -> bool:
     """Return whether the host forwards packets."""
     return _FORWARDING.read_text().strip() == "1"
 
 
-def _forward() -> None:
+def _enable_forwarding() -> None:
     """Turn on forwarding."""
     try:
         _FORWARDING.write_text("1")
@@ -253,13 +253,13 @@ def _forward() -> None:
 def _choose(in_use: Sequence[str]) -> str:
     """Return a subnet that overlaps no route, address or resolver of the host, preferably one in use."""
     with netlink.open_socket() as sock:
-        taken = [route.destination for route in netlink.routes(sock)]
-    taken += [f"{address}/32" for address in nameservers()]
+        taken = [route.destination for route in netlink.list_routes(sock)]
+    taken += [f"{address}/32" for address in find_nameservers()]
     asked = os.environ.get(SUBNET_VARIABLE)
     if asked:
-        return _asked(asked, taken)
+        return _check_requested(asked, taken)
     for subnet in dict.fromkeys([*in_use, *_CANDIDATES]):
-        if not _overlap(subnet, taken):
+        if not _find_overlap(subnet, taken):
             return subnet
     raise SandboxUnavailableError(
         "every subnet that sandboxes could use is one that this host has a route to",
@@ -267,7 +267,7 @@ def _choose(in_use: Sequence[str]) -> str:
     )
 
 
-def _asked(subnet: str, taken: Iterable[str]) -> str:
+def _check_requested(subnet: str, taken: Iterable[str]) -> str:
     """Validate the user's subnet and return it. Raise `ConfigError` if it is not a free, private /16."""
     remedy = "give a private IPv4 subnet of the form a.b.0.0/16 that this host has no route to"
     try:
@@ -276,18 +276,18 @@ def _asked(subnet: str, taken: Iterable[str]) -> str:
         raise ConfigError(f"not an IPv4 subnet: {subnet!r}", key=SUBNET_VARIABLE, remedy=remedy) from error
     if network.prefixlen != 16 or not network.is_private or network.is_loopback or network.is_link_local:
         raise ConfigError(f"{subnet} is not a private /16", key=SUBNET_VARIABLE, remedy=remedy)
-    if overlapping := _overlap(str(network), taken):
+    if overlapping := _find_overlap(str(network), taken):
         raise ConfigError(f"{subnet} overlaps {overlapping} of this host", key=SUBNET_VARIABLE, remedy=remedy)
     return str(network)
 
 
-def _overlap(subnet: str, taken: Iterable[str]) -> str | None:
+def _find_overlap(subnet: str, taken: Iterable[str]) -> str | None:
     """Return a subnet of `taken` that overlaps `subnet`; None if there is none."""
     network = ipaddress.ip_network(subnet)
     return next((each for each in taken if network.overlaps(ipaddress.ip_network(each))), None)
 
 
-def _resolvers(file: Path) -> list[ipaddress.IPv4Address]:
+def _read_resolvers(file: Path) -> list[ipaddress.IPv4Address]:
     """Return the IPv4 resolvers in a resolv.conf; none if it is missing."""
     try:
         lines = file.read_text(errors="replace").splitlines()

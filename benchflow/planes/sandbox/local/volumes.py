@@ -7,8 +7,8 @@ import shutil
 
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.planes.sandbox.local.cgroups import Cgroup
-from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
-from benchflow.planes.sandbox.local.local_images import LocalImage, key_of, require_image
+from benchflow.planes.sandbox.local.fingerprint import compute_host_fingerprint
+from benchflow.planes.sandbox.local.local_images import LocalImage, parse_key, require_image
 from benchflow.planes.sandbox.local.single_flight import SingleFlight
 from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 
@@ -29,7 +29,7 @@ class Volumes:
     def __init__(self, store: VolumeStore) -> None:
         """Make it."""
         self._store = store
-        self._fingerprint = SingleFlight(host_fingerprint)
+        self._fingerprint = SingleFlight(compute_host_fingerprint)
 
     def make_for(self, spec: SandboxSpec, copy: bool) -> LocalImage:
         """Create the volume of a new sandbox.
@@ -44,8 +44,8 @@ class Volumes:
         Raises:
             SandboxError: The image is missing, or was made over other programs of this machine.
         """
-        volume = place_of(spec.name)
-        key = key_of(spec.image)
+        volume = name_volume(spec.name)
+        key = parse_key(spec.image)
         if key is None:
             self._make(volume)
             return LocalImage(fingerprint=self._fingerprint())
@@ -75,7 +75,7 @@ class Volumes:
 
         Its name is random, so that an earlier start, given up but carried out late by the helper, can't find its own.
         """
-        work = f"{place_of(name)}/{_WORK}{secrets.token_hex(4)}"
+        work = f"{name_volume(name)}/{_WORK}{secrets.token_hex(4)}"
         (self._store.root / work).mkdir(mode=0o755)
         return work
 
@@ -88,18 +88,18 @@ class Volumes:
             target: Volume to create.
             image: Image record to write into the copy.
         """
-        image.write(self._store.root / place_of(name))
+        image.write(self._store.root / name_volume(name))
         # Data that is flushed now need not be flushed while the sandbox is frozen.
         self._store.sync()
         cgroup.freeze(_FREEZE_SEC)
         try:
-            self._store.clone(place_of(name), target)
+            self._store.clone(name_volume(name), target)
         finally:
             cgroup.thaw()
 
     def image_of(self, spec: SandboxSpec) -> LocalImage:
         """Return the image record that a snapshot of a sandbox would have. Raises as `make_for`."""
-        key = key_of(spec.image)
+        key = parse_key(spec.image)
         fingerprint = self._fingerprint()
         if key is None:
             return LocalImage(kind="snapshot", fingerprint=fingerprint, workdir=spec.workdir)
@@ -108,6 +108,6 @@ class Volumes:
         return image.model_copy(update={"kind": "snapshot", "base": base})
 
 
-def place_of(name: str) -> str:
+def name_volume(name: str) -> str:
     """Return the name of a sandbox's volume."""
     return f"sandboxes/{name}"

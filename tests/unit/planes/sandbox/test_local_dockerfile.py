@@ -13,7 +13,7 @@ from benchflow.contracts.images import ImageConfig
 from benchflow.errors import ImageBuildError, UnsupportedFeatureError
 from benchflow.planes.sandbox.build_context import read_context
 from benchflow.planes.sandbox.local.build.copied_files import Copy
-from benchflow.planes.sandbox.local.build.dockerfile import DEFAULT_PATH, host_system, read_recipe
+from benchflow.planes.sandbox.local.build.dockerfile import DEFAULT_PATH, read_host_system, read_recipe
 from benchflow.planes.sandbox.local.build.recipe import Base, LayerConfig, MakeDirectory, Recipe, Run
 
 Read = Callable[..., Recipe]
@@ -217,7 +217,7 @@ def test_it_is_on_record_what_the_host_stands_for(read):
     config = read(start="FROM debian:bookworm-slim AS final").config
     assert config.base == "debian:bookworm-slim"
     assert config.warnings == ("the host (Host 1) stands for debian:bookworm-slim",)
-    assert host_system()
+    assert read_host_system()
 
 
 @pytest.mark.parametrize("flag", ["linux/amd64", "linux/x86_64", "amd64", "linux", "$BUILDPLATFORM"])

@@ -10,9 +10,9 @@ import pytest
 from support.small_host import PUBLIC, SECRET, SECRETS, WITH_PASSWORDS, put, small_host
 
 from benchflow.errors import ConfigError, SandboxUnavailableError
-from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.fingerprint import compute_host_fingerprint
 from benchflow.planes.sandbox.local.mask import mask_plan
-from benchflow.planes.sandbox.local.mask.mask_plan import Mask, host_mask, run_mask
+from benchflow.planes.sandbox.local.mask.mask_plan import Mask, make_host_mask, make_run_mask
 from benchflow.planes.sandbox.local.mask.submounts import Submounts
 
 
@@ -24,7 +24,7 @@ def host(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def mask(tmp_path_factory: pytest.TempPathFactory) -> Mask:
     """The mask over such a host, for those that change nothing of it."""
-    return host_mask(small_host(tmp_path_factory.mktemp("small") / "host"))
+    return make_host_mask(small_host(tmp_path_factory.mktemp("small") / "host"))
 
 
 def kinds(mask: Mask | None) -> dict[str, str]:
@@ -64,14 +64,14 @@ def test_configuration_is_hidden_when_it_has_a_password(mask: Mask, path: str) -
 
 
 def test_an_unknown_name_at_the_top_is_hidden_and_links_between_known_ones_are_kept(host: Path) -> None:
-    found = kinds(host_mask(host))
+    found = kinds(make_host_mask(host))
     assert found["projects"] == found["data"] == found["snap"] == "whiteout"
     assert "bin" not in found and "var/run" not in found
     assert found["var/lock"] == "opaque"
 
 
 def test_names_that_hold_secrets_are_hidden_before_they_exist(host: Path) -> None:
-    found = kinds(host_mask(host))
+    found = kinds(make_host_mask(host))
     assert found["etc/containerd"] == found["var/lib/containerd"] == "whiteout"
 
 
@@ -88,27 +88,27 @@ def test_a_name_that_goes_while_it_is_looked_at_does_no_harm(
             shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
         return found
 
-    names_of = mask_plan.names_of
-    monkeypatch.setattr(mask_plan, "names_of", list_and_remove)
-    found = host_mask(host)
+    names_of = mask_plan.list_names
+    monkeypatch.setattr(mask_plan, "list_names", list_and_remove)
+    found = make_host_mask(host)
     assert not (host / name).exists()
     assert name not in kinds(found) and found.covers("etc/shadow-")
 
 
 def test_merged_directories_keep_the_hosts_mode(host: Path) -> None:
-    modes = {entry.path: entry.mode for entry in host_mask(host).entries}
+    modes = {entry.path: entry.mode for entry in make_host_mask(host).entries}
     assert modes["etc/apt"] == 0o755
     assert (modes["tmp"], modes["var/tmp"], modes["root"]) == (0o1777, 0o1777, 0o700)
 
 
 def test_a_persons_home_is_hidden_but_not_a_directory_of_programs_that_is_called_one(host: Path) -> None:
-    found = kinds(host_mask(host))
+    found = kinds(make_host_mask(host))
     assert found["opt/jane"] == "whiteout"
     assert "usr/bin" not in found
 
 
 def test_accounts_of_people_are_left_out_and_all_are_locked(host: Path) -> None:
-    mask = host_mask(host)
+    mask = make_host_mask(host)
     passwd = generated(mask, "etc/passwd").splitlines()
     assert [line.split(":")[0] for line in passwd] == ["root", "daemon", "_apt", "nobody"]
     assert passwd[0] == "root:x:0:0:root:/root:/bin/sh"
@@ -118,12 +118,12 @@ def test_accounts_of_people_are_left_out_and_all_are_locked(host: Path) -> None:
 
 
 def test_dpkg_is_not_given_overrides_for_accounts_that_are_left_out(host: Path) -> None:
-    kept = generated(host_mask(host), "var/lib/dpkg/statoverride")
+    kept = generated(make_host_mask(host), "var/lib/dpkg/statoverride")
     assert kept == "root shadow 2755 /usr/bin/chage\n#7 #8 0755 /usr/bin/y\n"
 
 
 def test_names_and_resolvers_are_the_sandboxs_own(host: Path) -> None:
-    mask = host_mask(host, nameservers=["192.0.2.1", "192.0.2.2"])
+    mask = make_host_mask(host, nameservers=["192.0.2.1", "192.0.2.2"])
     assert generated(mask, "etc/resolv.conf") == "nameserver 192.0.2.1\nnameserver 192.0.2.2\n"
     assert "1.2.3.4" not in generated(mask, "etc/hosts")
     assert generated(mask, "etc/environment") == generated(mask, "etc/subuid") == ""
@@ -131,24 +131,24 @@ def test_names_and_resolvers_are_the_sandboxs_own(host: Path) -> None:
 
 
 def test_the_key_changes_with_what_the_mask_contains_and_only_with_that(host: Path) -> None:
-    before = host_mask(host).key
+    before = make_host_mask(host).key
     put(host / "usr/bin/other", "program")
-    assert host_mask(host).key == before
+    assert make_host_mask(host).key == before
     put(host / "etc/new.conf", SECRET).chmod(0o600)
-    assert host_mask(host).key != before
+    assert make_host_mask(host).key != before
 
 
 def test_a_host_whose_etc_is_a_link_is_refused(host: Path) -> None:
     (host / "etc").rename(host / "usr/etc")
     (host / "etc").symlink_to("usr/etc")
     with pytest.raises(SandboxUnavailableError, match="symbolic link"):
-        host_mask(host)
+        make_host_mask(host)
 
 
 def test_a_secret_behind_a_link_is_hidden_with_the_link(host: Path) -> None:
     put(host / "opt/wiring/containerd/config.toml", SECRET)
     (host / "etc/containerd").symlink_to("/opt/wiring/containerd")
-    found = kinds(host_mask(host))
+    found = kinds(make_host_mask(host))
     assert found["etc/containerd"] == found["opt/wiring/containerd"] == "whiteout"
 
 
@@ -157,12 +157,12 @@ def test_a_secret_behind_a_link_is_hidden_with_the_link(host: Path) -> None:
 
 def test_paths_that_the_host_mask_covers_need_no_layer(host: Path) -> None:
     hidden = [Path("/home/jane/task"), Path("/projects/task"), Path("/tmp"), Path("/data/jobs"), Path("/etc/docker/x")]
-    assert run_mask(hidden, host_mask(host), host) is None
+    assert make_run_mask(hidden, make_host_mask(host), host) is None
 
 
 def test_a_path_is_hidden_whether_it_exists_or_not(host: Path) -> None:
-    mask = run_mask(
-        [Path("/opt/app/bin/run"), Path("/opt/app/jobs"), Path("/opt/new/deep/jobs")], host_mask(host), host
+    mask = make_run_mask(
+        [Path("/opt/app/bin/run"), Path("/opt/app/jobs"), Path("/opt/new/deep/jobs")], make_host_mask(host), host
     )
     assert {path for path, kind in kinds(mask).items() if kind == "whiteout"} == {
         "opt/app/bin/run",
@@ -175,18 +175,18 @@ def test_a_link_is_hidden_with_what_it_stands_for(host: Path) -> None:
     put(host / "opt/real/task", SECRET)
     (host / "opt/way").symlink_to("/opt/real")
     (host / "opt/app/link").symlink_to("../way/task")
-    found = kinds(run_mask([Path("/opt/app/../app/link")], host_mask(host), host))
+    found = kinds(make_run_mask([Path("/opt/app/../app/link")], make_host_mask(host), host))
     assert found["opt/app/link"] == found["opt/real/task"] == "whiteout"
     assert "opt/way" not in found
 
 
 def test_a_path_in_a_hidden_directory_adds_nothing(host: Path) -> None:
-    found = kinds(run_mask([Path("/opt/app/jobs/one"), Path("/opt/app")], host_mask(host), host))
+    found = kinds(make_run_mask([Path("/opt/app/jobs/one"), Path("/opt/app")], make_host_mask(host), host))
     assert found == {"": "directory", "opt": "directory", "opt/app": "whiteout"}
 
 
 def test_a_path_below_a_file_hides_nothing(host: Path) -> None:
-    assert run_mask([Path("/opt/app/bin/run/jobs")], host_mask(host), host) is None
+    assert make_run_mask([Path("/opt/app/bin/run/jobs")], make_host_mask(host), host) is None
 
 
 @pytest.mark.parametrize(
@@ -194,18 +194,18 @@ def test_a_path_below_a_file_hides_nothing(host: Path) -> None:
 )
 def test_hiding_what_every_sandbox_needs_is_refused(host: Path, path: str) -> None:
     with pytest.raises(ConfigError, match="remedy"):
-        run_mask([Path(path)], host_mask(host), host)
+        make_run_mask([Path(path)], make_host_mask(host), host)
 
 
 def test_a_link_to_what_every_sandbox_needs_is_refused(host: Path) -> None:
     (host / "opt/all").symlink_to("/usr")
     with pytest.raises(ConfigError):
-        run_mask([Path("/opt/all")], host_mask(host), host)
+        make_run_mask([Path("/opt/all")], make_host_mask(host), host)
 
 
 def test_a_relative_path_is_refused(host: Path) -> None:
     with pytest.raises(ConfigError, match="not absolute"):
-        run_mask([Path("jobs")], host_mask(host), host)
+        make_run_mask([Path("jobs")], make_host_mask(host), host)
 
 
 # --- mounts --------------------------------------------------------------------------------------------
@@ -234,25 +234,25 @@ def test_the_source_of_a_bind_mount_is_told(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_is_stable_under_what_changes_daily(host: Path) -> None:
-    before = host_fingerprint(host)
+    before = compute_host_fingerprint(host)
     for name in ("etc/new", "var/log/new", "tmp/new", "root/new", "opt/app/new.pid", "var/cache/apt/new"):
         put(host / name, "x")
-    assert host_fingerprint(host) == before
+    assert compute_host_fingerprint(host) == before
 
 
 @pytest.mark.parametrize("path", ["usr/bin/new", "usr/local/bin/new", "opt/new/x", "opt/app/bin/new"])
 def test_the_fingerprint_changes_with_a_new_program(host: Path, path: str) -> None:
-    before = host_fingerprint(host)
+    before = compute_host_fingerprint(host)
     put(host / path, "x")
-    assert host_fingerprint(host) != before
+    assert compute_host_fingerprint(host) != before
 
 
 @pytest.mark.parametrize("path", ["var/lib/dpkg/status", "usr/local/bin/tool", "usr/lib/os-release"])
 def test_the_fingerprint_changes_when_a_package_or_program_is_replaced_in_place(host: Path, path: str) -> None:
-    before = host_fingerprint(host)
+    before = compute_host_fingerprint(host)
     put(host / path, "another, longer content")
-    assert host_fingerprint(host) != before
+    assert compute_host_fingerprint(host) != before
 
 
 def test_the_fingerprint_of_this_machine_stays_the_same() -> None:
-    assert len({host_fingerprint() for _ in range(10)}) == 1
+    assert len({compute_host_fingerprint() for _ in range(10)}) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from benchflow.planes.sandbox.idle_program import build_program
 from benchflow.planes.sandbox.local.helper import seccomp, system_calls
-from benchflow.planes.sandbox.local.helper.confinement import core_limit
+from benchflow.planes.sandbox.local.helper.confinement import find_core_limit
 from benchflow.planes.sandbox.local.helper.system_calls import MACHINES, REFUSED, RESTRICTED, Abi
 
 ALLOW, KILL_PROCESS, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -25,7 +25,7 @@ def answer(machine: str, architecture: int, number: int, *arguments: int) -> int
     """Run a machine's filter on one call, by the rules of bpf(4): every jump leads forward, every way to an answer."""
     order = ">" if machine == "s390x" else "<"
     call = struct.pack(f"{order}IIQ6Q", number & 0xFFFFFFFF, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
-    steps = list(struct.iter_unpack(f"{order}HBBI", seccomp.program(machine)))
+    steps = list(struct.iter_unpack(f"{order}HBBI", seccomp.make_program(machine)))
     at, loaded = 0, 0
     while True:
         operation, yes, no, value = steps[at]
@@ -123,7 +123,7 @@ def test_the_first_program_is_one_segment_that_cannot_be_written(machine: str) -
     [(b"core\n", None), (b"/var/crash/%e", None), (b"|/usr/bin/keeper %p", 1), (b"@/run/keeper", 1)],
 )
 def test_cores_are_not_given_to_a_program_of_the_host(pattern: bytes, limit: int | None) -> None:
-    assert core_limit(pattern) == limit
+    assert find_core_limit(pattern) == limit
 
 
 def test_the_document_gives_every_refusal_with_its_reason() -> None:

@@ -124,11 +124,11 @@ class Builder:
         digest = given if given is not None else await asyncio.to_thread(context.compute_digest)
         used = await asyncio.to_thread(resolve_bases, context.text, config.bases)
         what = used.extend_digest(digest.removeprefix("sha256:"))
-        identity = _key("image", host, what, *(["entrypoint"] if config.entrypoint else []), *made_up)
+        identity = _make_key("image", host, what, *(["entrypoint"] if config.entrypoint else []), *made_up)
         key = await asyncio.to_thread(choose_build_key, identity, config.rebuild)
         if found := await self._workshop.find(key):
             return found
-        async with file_lock(_lock(key)):
+        async with file_lock(_locate_lock(key)):
             if found := await self._workshop.find(key):
                 return found
             bases = {name: await self._base(context, name, reference) for name, reference in used.used.items()}
@@ -235,7 +235,7 @@ class _Build:
                 # The key depends on the copied files, not on their names in the context.
                 made["sources"] = self._recipe.tree.digest(step.action)
                 made["directory"] = step.action.directory
-            below = _key("layer", self._host, below, type(step.action).__name__, made)
+            below = _make_key("layer", self._host, below, type(step.action).__name__, made)
             keys.append(below)
         return keys
 
@@ -249,7 +249,7 @@ class _Build:
 
     async def _layer(self, step: BuildInstruction, key: str) -> None:
         """Carry out a step and capture its layer, or wait for another build that is doing that."""
-        async with file_lock(_lock(key)):
+        async with file_lock(_locate_lock(key)):
             if await self._workshop.find(key):
                 await self._close()
                 self._reuse(key)
@@ -297,7 +297,7 @@ class _Build:
         """Run a command of RUN, with its output in the transcript. Raise `ImageBuildError` unless it ends with 0."""
         decode = {stream: codecs.getincrementaldecoder("utf-8")("replace").decode for stream in ("stdout", "stderr")}
         code: int | None = None
-        output = sandbox.exec_stream(run.argv, env=_proxies() | run.env, cwd=run.workdir, user=run.user)
+        output = sandbox.exec_stream(run.argv, env=_read_proxies() | run.env, cwd=run.workdir, user=run.user)
         async for chunk in output:
             if chunk.stream == "exit":
                 code = chunk.return_code
@@ -401,15 +401,15 @@ class _Build:
         )
 
 
-def _key(*parts: Any) -> str:
+def _make_key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()
 
 
-def _lock(key: str) -> Path:
+def _locate_lock(key: str) -> Path:
     return state_dir() / "locks" / f"local-{key[:32]}.lock"
 
 
-def _proxies() -> dict[str, str]:
+def _read_proxies() -> dict[str, str]:
     """Return the engine's own proxies, as Docker passes its client's to a build, without those on the loopback."""
     found = {name: os.environ[name] for name in PROXY_ARGS if os.environ.get(name)}
     return {name: value for name, value in found.items() if not _is_loopback(value)}

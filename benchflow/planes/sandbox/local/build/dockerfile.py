@@ -22,11 +22,11 @@ from benchflow.planes.sandbox.local.build.syntax import (
     UnsupportedSyntaxError,
     check_directives,
     expand,
-    flags,
     has_here_document,
-    instructions,
-    json_list,
-    words,
+    parse_flags,
+    parse_instructions,
+    parse_json_list,
+    split_words,
 )
 from benchflow.planes.sandbox.local.local_images import SHELL
 
@@ -88,13 +88,17 @@ def read_recipe(
         UnsupportedFeatureError: An instruction is not supported by the local sandbox.
     """
     reader = _Reader(
-        Tree(context), bases or {}, entrypoint, host or host_system(), _architecture(machine or platform.machine())
+        Tree(context),
+        bases or {},
+        entrypoint,
+        host or read_host_system(),
+        _name_architecture(machine or platform.machine()),
     )
     steps = []
     where: Instruction | None = None
     try:
         check_directives(context.text)
-        for where in instructions(context.text):
+        for where in parse_instructions(context.text):
             steps.append(BuildInstruction(where.line, where.word, where.rest, reader.take(where)))
         where = None
         return Recipe(context.shown, tuple(steps), reader.config(), reader.tree, reader.upon)
@@ -118,7 +122,7 @@ def read_recipe(
         ) from error
 
 
-def host_system() -> str:
+def read_host_system() -> str:
     """Return name and version of this machine's operating system, such as `Debian GNU/Linux 12`."""
     try:
         release = platform.freedesktop_os_release()
@@ -216,12 +220,12 @@ class _Reader:
     def _take_from(self, rest: str) -> None:
         if self._base is not None:
             raise UnsupportedSyntaxError("a second stage", "make the image in one stage")
-        given, rest = flags(rest)
+        given, rest = parse_flags(rest)
         for name, value in given:
             if name != "platform":
                 raise UnsupportedSyntaxError(f"FROM --{name}")
             self._check_platform(self._expand(value))
-        image, *more = words(rest)
+        image, *more = split_words(rest)
         if more and not (len(more) == 2 and more[0].upper() == "AS"):
             raise SyntaxMistakeError(f"after the image there may only be `AS name`, not {' '.join(more)}")
         base = self._expand(image)
@@ -250,17 +254,17 @@ class _Reader:
         system, _, architecture = wanted.lower().partition("/")
         if not architecture and system != "linux":
             system, architecture = "linux", system
-        architecture = _architecture(architecture.split("/")[0] or self._architecture)
+        architecture = _name_architecture(architecture.split("/")[0] or self._architecture)
         if (system, architecture) != ("linux", self._architecture):
             raise UnsupportedSyntaxError(f"FROM --platform={wanted} on linux/{self._architecture}", "remove the flag")
 
     # --- changes of files ----------------------------------------------------------------------------
 
     def _take_run(self, rest: str) -> Run:
-        given, rest = flags(rest)
+        given, rest = parse_flags(rest)
         if given:
             raise UnsupportedSyntaxError(f"RUN --{given[0][0]}", "write the step without it")
-        listed = json_list(rest)
+        listed = parse_json_list(rest)
         if listed == []:
             raise SyntaxMistakeError("its JSON list is empty")
         argv = tuple(listed) if listed else (*self._shell, rest)
@@ -268,16 +272,16 @@ class _Reader:
 
     def _take_copy(self, word: str, rest: str) -> Copy:
         owner, mode = None, None
-        given, rest = flags(rest)
+        given, rest = parse_flags(rest)
         for name, value in given:
             if name == "chown":
                 owner = self._expand(value)
             elif name == "chmod":
-                mode = _mode(self._expand(value))
+                mode = _parse_mode(self._expand(value))
             else:
                 raise UnsupportedSyntaxError(f"{word} --{name}", "write the step without it")
         # Like Docker, which splits at every space here, even within quotes.
-        *written, target = [self._expand(one) for one in json_list(rest) or rest.split()] or [""]
+        *written, target = [self._expand(one) for one in parse_json_list(rest) or rest.split()] or [""]
         if not written or not target or not all(written):
             raise SyntaxMistakeError("it needs at least one source and a target")
         found = []
@@ -319,7 +323,7 @@ class _Reader:
         """Declare build arguments. Those before FROM are global, and seen after it only if declared again."""
         before_from = self._base is None
         values = self._values()
-        for word in words(rest):
+        for word in split_words(rest):
             name, given, default = (self._expand(part, values) for part in word.partition("="))
             if not _NAME.fullmatch(name):
                 raise SyntaxMistakeError(f"{word} is not a name, nor name=default")
@@ -334,7 +338,7 @@ class _Reader:
             raise SyntaxMistakeError(f"{rest} names no user")
 
     def _take_shell(self, rest: str) -> None:
-        listed = json_list(rest)
+        listed = parse_json_list(rest)
         if not listed:
             raise SyntaxMistakeError('the shell must be a JSON list, like ["/bin/bash", "-c"]')
         self._shell = tuple(listed)
@@ -351,7 +355,7 @@ class _Reader:
 
     def _program(self, rest: str) -> tuple[str, ...]:
         """Return the argv of ENTRYPOINT or CMD, in JSON or shell form."""
-        listed = json_list(rest)
+        listed = parse_json_list(rest)
         return tuple(listed) if listed is not None else (*self._shell, rest)
 
     def _take_expose(self, rest: str) -> None:
@@ -368,7 +372,7 @@ class _Reader:
     def _pairs(self, rest: str) -> dict[str, str]:
         """Parse `name=value …`, or `name value with spaces`. Values do not see each other's new ones."""
         values = self._values()
-        split = words(rest)
+        split = split_words(rest)
         if "=" not in split[0]:
             name, *value = rest.split(None, 1)
             if not value:
@@ -403,12 +407,12 @@ class _Reader:
         return "/" + posixpath.normpath(posixpath.join(self._workdir, given)).lstrip("/")
 
 
-def _mode(given: str) -> int:
+def _parse_mode(given: str) -> int:
     if not re.fullmatch(r"[0-7]{3,4}", given):
         raise UnsupportedSyntaxError(f"--chmod={given}", "write the mode in octal, like 755")
     return int(given, 8)
 
 
-def _architecture(name: str) -> str:
+def _name_architecture(name: str) -> str:
     """Return Docker's name of an architecture."""
     return _ARCHITECTURES.get(name.lower(), name.lower())

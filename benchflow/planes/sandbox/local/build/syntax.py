@@ -64,7 +64,7 @@ class Instruction:
     """A part of its lines that the library may misread; None if there is none."""
 
 
-def instructions(text: str) -> list[Instruction]:
+def parse_instructions(text: str) -> list[Instruction]:
     """Return all instructions of a Dockerfile's text, in order, without comments."""
     lines = text.removeprefix("\ufeff").split("\n")
     doubtful = _mend(lines)
@@ -124,15 +124,15 @@ def check_directives(text: str) -> None:
 
 def has_here_document(rest: str) -> bool:
     """Return whether the text of an instruction begins a here-document."""
-    return any(_HERE_DOCUMENT.fullmatch(word) for word in words(rest))
+    return any(_HERE_DOCUMENT.fullmatch(word) for word in split_words(rest))
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split text at spaces outside of quotes, and return the words with their quotes."""
     return list(WordSplitter(text).split(dequote=False))
 
 
-def flags(rest: str) -> tuple[list[tuple[str, str]], str]:
+def parse_flags(rest: str) -> tuple[list[tuple[str, str]], str]:
     """Return the leading `--name=value` words, values unexpanded, and the text after them."""
     found = []
     while rest.startswith("--"):
@@ -145,7 +145,7 @@ def flags(rest: str) -> tuple[list[tuple[str, str]], str]:
     return found, rest
 
 
-def json_list(text: str) -> list[str] | None:
+def parse_json_list(text: str) -> list[str] | None:
     """Return the words of the JSON form; None for the shell form. Raise `SyntaxMistakeError` for other JSON."""
     if not text.startswith("["):
         return None

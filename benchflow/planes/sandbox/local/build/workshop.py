@@ -11,11 +11,11 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.planes.sandbox.local.build.recipe import LayerConfig
-from benchflow.planes.sandbox.local.fingerprint import host_fingerprint
+from benchflow.planes.sandbox.local.fingerprint import compute_host_fingerprint
 from benchflow.planes.sandbox.local.local_images import BARE, PREFIX, WHOLE, LocalImage, read_image
 from benchflow.planes.sandbox.local.machine import Machine
 from benchflow.planes.sandbox.local.mask import policy as mask_policy
-from benchflow.planes.sandbox.local.ready.ready_images import ready_image
+from benchflow.planes.sandbox.local.ready.ready_images import prepare_ready_image
 from benchflow.planes.sandbox.owners import make_owner_labels
 
 
@@ -34,7 +34,7 @@ class LocalWorkshop:
 
     def fingerprint(self) -> str:
         """Return the host's fingerprint, with the version of the mask through which sandboxes see it."""
-        return f"{host_fingerprint()}/{mask_policy.VERSION}"
+        return f"{compute_host_fingerprint()}/{mask_policy.VERSION}"
 
     async def find(self, key: str) -> ImageRef | None:
         """Return the layer or image with a key; None if it is not in the store."""
@@ -46,7 +46,7 @@ class LocalWorkshop:
         """Return the configuration of a layer to build upon; None if it is missing or made over another host."""
         await asyncio.to_thread(self._machine.store.open)
         found = await asyncio.to_thread(read_image, self._machine.store.root, reference.removeprefix(PREFIX))
-        if found is None or found.kind != "layer" or found.fingerprint not in (host_fingerprint(), WHOLE):
+        if found is None or found.kind != "layer" or found.fingerprint not in (compute_host_fingerprint(), WHOLE):
             return None
         return LayerConfig(
             env=found.env,
@@ -60,8 +60,8 @@ class LocalWorkshop:
         )
 
     async def ready(self, config: ImageConfig, log: Path | None) -> ImageRef:
-        """Return the ready image of a configuration, unpacked if it was not before. Raises as `ready_image`."""
-        return await ready_image(self._machine, config, log)
+        """Return the ready image of a configuration, unpacked if it was not before. Raises as `prepare_ready_image`."""
+        return await prepare_ready_image(self._machine, config, log)
 
     async def open(self, base: str | None, name: str, hidden: tuple[str, ...]) -> Sandbox:
         """Start a root sandbox on a copy of the image `base`, or on the bare host. `hidden`: paths to hide."""

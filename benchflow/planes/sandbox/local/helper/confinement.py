@@ -17,16 +17,16 @@ def confine(capabilities: Iterable[int]) -> None:
     and the system calls that the filter refuses.
     """
     kernel.keep_capabilities(capabilities)
-    kernel.no_new_privileges()
+    kernel.forbid_new_privileges()
     leave_session_keyring()
     with open("/proc/sys/kernel/core_pattern", "rb") as file:
-        limit = core_limit(file.read())
+        limit = find_core_limit(file.read())
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
     filter_system_calls()
 
 
-def core_limit(pattern: bytes) -> int | None:
+def find_core_limit(pattern: bytes) -> int | None:
     """Return the RLIMIT_CORE that keeps core dumps inside, for the kernel's core pattern; None if none is needed.
 
     A pattern that begins with `|` names a program, and one with `@` a socket, which receives cores as root of the host,

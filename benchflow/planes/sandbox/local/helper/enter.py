@@ -166,13 +166,13 @@ def _become(request: dict[str, Any], account: CommandUser, streams: tuple[int, i
         os.execvpe(argv[0], argv, {"PATH": PATH, "HOME": account.home, "PWD": request["cwd"]} | request["env"])
     except FileNotFoundError as error:
         code = NOT_STARTED if error.filename == request["cwd"] else NOT_FOUND
-        _complain(error, request)
+        _report_error(error, request)
     except BaseException as error:
-        _complain(error, request)
+        _report_error(error, request)
     os._exit(code)
 
 
-def _complain(error: BaseException, request: dict[str, Any]) -> None:
+def _report_error(error: BaseException, request: dict[str, Any]) -> None:
     """Write the reason why a command can't be started to its stderr."""
     name = getattr(error, "filename", None) or request["argv"][0]
     if isinstance(name, bytes):
@@ -200,7 +200,7 @@ def find_account(user: str) -> CommandUser:
     name, _, group = user.partition(":")
     uid = gid = -1
     home, login = "/", name
-    for row in _rows("/etc/passwd", 7):
+    for row in _read_rows("/etc/passwd", 7):
         if row[0] == name or (name.isdigit() and row[2] == name):
             login, uid, gid, home = row[0], int(row[2]), int(row[3]), row[5] or "/"
             break
@@ -212,21 +212,21 @@ def find_account(user: str) -> CommandUser:
         else:
             raise NoSuchUserError(name)
     groups = [gid]
-    for row in _rows("/etc/group", 4):
+    for row in _read_rows("/etc/group", 4):
         if group and (row[0] == group or row[2] == group):
             gid = int(row[2])
         if login in row[3].split(",") and int(row[2]) not in groups:
             groups.append(int(row[2]))
     if group and group.isdigit():
         gid = int(group)
-    elif group and gid == groups[0] and not any(row[0] == group for row in _rows("/etc/group", 4)):
+    elif group and gid == groups[0] and not any(row[0] == group for row in _read_rows("/etc/group", 4)):
         raise NoSuchUserError(user)
     if group:
         groups = [gid]
     return CommandUser(uid, gid, groups, home)
 
 
-def _rows(path: str, fields: int) -> list[list[str]]:
+def _read_rows(path: str, fields: int) -> list[list[str]]:
     """Return the valid rows of an account table; none if unreadable. The sandbox's root may have put anything in it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -107,7 +107,7 @@ def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     single = not stat.S_ISDIR(status.st_mode)
     if single and not stat.S_ISREG(status.st_mode):
         return {"missing": True}
-    if found := _too_large(path, single, request["limit"]):
+    if found := _find_excess(path, single, request["limit"]):
         return {"too_large": found}
     with open(fds[0], "wb") as whole:
         try:
@@ -117,7 +117,7 @@ def pack(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     return {"single": single}
 
 
-def _too_large(path: str, single: bool, limit: int) -> dict[str, Any] | None:
+def _find_excess(path: str, single: bool, limit: int) -> dict[str, Any] | None:
     """Return the size of all files and the name of the largest; None if they have at most `limit` bytes.
 
     Holes count: a file of a terabyte may take no space on this disk, and would in the archive.

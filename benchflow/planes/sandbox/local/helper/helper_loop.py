@@ -19,7 +19,7 @@ from typing import Any
 
 from benchflow.planes.sandbox.local.helper import enter, helper_files, kernel, sandbox_launch
 
-ANSWER_END = b"\n"
+RESPONSE_END = b"\n"
 """End of the helper's response, which is one line of JSON.
 
 The end of the pipe can't be used: the process that becomes a command has a copy of the pipe until it has closed all
@@ -27,7 +27,7 @@ descriptors that aren't the command's, and is in the sandbox's pid namespace bef
 (SIGSTOP), and would hold up the reader of the pipe.
 """
 
-_MOST_FDS = 16
+_MAX_FDS = 16
 
 
 def main(fd: int) -> None:
@@ -48,11 +48,11 @@ def main(fd: int) -> None:
         try:
             born = os.fork()
         except OSError as error:
-            _answer(fds[1], {"error": f"fork: {error.strerror}", "errno": error.errno})
+            _respond(fds[1], {"error": f"fork: {error.strerror}", "errno": error.errno})
             born = -1
         if born == 0:
             channel.close()
-            _work(fds)
+            _serve(fds)
         for each in fds:
             os.close(each)
 
@@ -70,36 +70,36 @@ def _listen_to_signals() -> None:
 def _receive(channel: socket.socket) -> list[int] | None:
     """Receive a datagram, and return its descriptors; None at the end of the socket."""
     fds = array.array("i")
-    data, ancillary, _, _ = channel.recvmsg(16, socket.CMSG_SPACE(_MOST_FDS * fds.itemsize))
+    data, ancillary, _, _ = channel.recvmsg(16, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize))
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
     return list(fds) if data else None
 
 
-def _work(fds: list[int]) -> None:
+def _serve(fds: list[int]) -> None:
     """Carry out the request in `fds`, respond, and exit. Never returns."""
     request_fd, reply_fd, *own = fds
     try:
         with open(request_fd, "rb") as file:
             file.seek(0)
             request = json.loads(file.read())
-        _answer(reply_fd, _do(request, own, reply_fd))
+        _respond(reply_fd, _carry_out(request, own, reply_fd))
     except sandbox_launch.LaunchDiedError:
         # No response: the worker treats it as if this process had been killed, too.
         os._exit(1)
     except enter.ProcessGoneError:
-        _answer(reply_fd, {"gone": True})
+        _respond(reply_fd, {"gone": True})
     except enter.NoSuchUserError as error:
-        _answer(reply_fd, {"unknown_user": str(error)})
+        _respond(reply_fd, {"unknown_user": str(error)})
     except OSError as error:
-        _answer(reply_fd, {"error": str(error), "errno": error.errno})
+        _respond(reply_fd, {"error": str(error), "errno": error.errno})
     except BaseException as error:
-        _answer(reply_fd, {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
+        _respond(reply_fd, {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
     os._exit(0)
 
 
-def _do(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any] | None:
+def _carry_out(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any] | None:
     """Carry out a request and return the response. A `run` responds by itself and exits at the command's end."""
     match request.pop("do"):
         case "start":
@@ -107,7 +107,7 @@ def _do(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any
         case "run":
 
             def reply(content: dict[str, Any]) -> None:
-                _answer(reply_fd, content)
+                _respond(reply_fd, content)
                 os.close(reply_fd)
 
             enter.run(request, fds, reply)
@@ -124,10 +124,10 @@ def _do(request: dict[str, Any], fds: list[int], reply_fd: int) -> dict[str, Any
             raise ValueError(f"unknown operation {unknown!r}")
 
 
-def _answer(fd: int, content: dict[str, Any] | None) -> None:
+def _respond(fd: int, content: dict[str, Any] | None) -> None:
     """Write a response. Ignore that the worker is gone."""
     try:
-        os.write(fd, json.dumps(content).encode() + ANSWER_END)
+        os.write(fd, json.dumps(content).encode() + RESPONSE_END)
     except OSError as error:
         # The worker is gone.
         print(f"helper: nobody hears: {error}", file=sys.stderr)

@@ -142,7 +142,7 @@ def keep_capabilities(kept: Iterable[int]) -> None:
     _check(_libc.capset(ctypes.byref(header), data), "capset")
 
 
-def no_new_privileges() -> None:
+def forbid_new_privileges() -> None:
     """Forbid this process and its descendants to gain privileges from set-user-id programs."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 

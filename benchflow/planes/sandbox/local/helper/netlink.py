@@ -40,7 +40,7 @@ _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, t
 _ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
 
 _REQUEST, _ACK, _DUMP, _EXCL, _CREATE = 0x1, 0x4, 0x300, 0x200, 0x400
-_INTERRUPTED, _MORE_SAID = 0x10, 0x200  # flags of answers
+_INTERRUPTED, _ACK_HAS_TEXT = 0x10, 0x200  # flags of answers
 _ERROR, _DONE = 2, 3
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWADDR, _NEWROUTE, _GETROUTE = 16, 17, 18, 19, 20, 24, 26
 
@@ -102,9 +102,9 @@ def open_low_ports() -> None:
             file.write(value)
 
 
-def loopback_up(sock: socket.socket) -> None:
+def bring_up_loopback(sock: socket.socket) -> None:
     """Bring up `lo`, number 1 in every namespace. The kernel then gives it 127.0.0.1 and ::1."""
-    _up(sock, 1)
+    _bring_up(sock, 1)
 
 
 def connect(host: socket.socket, inside: socket.socket, pid: int, subnet: str, limit: int | None = None) -> Link:
@@ -123,10 +123,10 @@ def connect(host: socket.socket, inside: socket.socket, pid: int, subnet: str, l
         FileExistsError: The namespace has an eth0 already.
         OSError: EADDRNOTAVAIL if every pair is in use; other errors of the kernel.
     """
-    base, pairs = _pairs(subnet)
-    mtu = min(_way_out(host)[1], _USUAL_MTU)
-    for n in _order(pairs if limit is None else min(limit, pairs)):
-        link = Link(f"{PREFIX}{n}", _dotted(base + 2 * n), _dotted(base + 2 * n + 1))
+    base, pairs = _split_subnet(subnet)
+    mtu = min(_find_uplink(host)[1], _USUAL_MTU)
+    for n in _shuffle_pairs(pairs if limit is None else min(limit, pairs)):
+        link = Link(f"{PREFIX}{n}", _format_address(base + 2 * n), _format_address(base + 2 * n + 1))
         try:
             _make_pair(host, link, pid, mtu)
         except FileExistsError:
@@ -150,33 +150,33 @@ def connect(host: socket.socket, inside: socket.socket, pid: int, subnet: str, l
 def remove(sock: socket.socket, name: str) -> None:
     """Remove both ends of the link with this name, and wait until the kernel is done. Missing is success."""
     try:
-        _ask(sock, _DELLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _text(_IFLA_IFNAME, name))
+        _request(sock, _DELLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _pack_text(_IFLA_IFNAME, name))
     except OSError as error:
         if error.errno != errno.ENODEV:
             raise
 
 
-def links(sock: socket.socket) -> list[str]:
+def list_links(sock: socket.socket) -> list[str]:
     """Return the names of all links of sandboxes on this host, of all state directories."""
-    return [name for name in _devices(sock).values() if _OURS.fullmatch(name)]
+    return [name for name in _list_devices(sock).values() if _OURS.fullmatch(name)]
 
 
-def routes(sock: socket.socket) -> list[Route]:
+def list_routes(sock: socket.socket) -> list[Route]:
     """Return the IPv4 routes of all tables, without those of sandboxes' links and without default routes."""
-    devices = _devices(sock)
+    devices = _list_devices(sock)
     found = []
     for fixed, attributes in _dump(sock, _GETROUTE, _ROUTE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0), _ROUTE):
         length, kind = fixed[1], fixed[7]
-        device = devices.get(_number(attributes.get(_RTA_OIF)), "")
+        device = devices.get(_unpack_number(attributes.get(_RTA_OIF)), "")
         if length and not _OURS.fullmatch(device):
             destination = socket.inet_ntoa(attributes.get(_RTA_DST, bytes(4)))
             found.append(Route(f"{destination}/{length}", device, kind == _RTN_LOCAL))
     return found
 
 
-def way_out(sock: socket.socket) -> str:
+def find_uplink(sock: socket.socket) -> str:
     """Return the name of the host's interface to the world; empty if there is none."""
-    return _way_out(sock)[0]
+    return _find_uplink(sock)[0]
 
 
 # --- the messages --------------------------------------------------------------------------------------
@@ -192,36 +192,41 @@ def _make_pair(host: socket.socket, link: Link, pid: int, mtu: int) -> None:
     The other end is created in its namespace, not moved there, which would cost the kernel a grace period. One queue:
     the kernel's default is one for each processor. Hardware addresses are given, because systemd changes random ones.
     """
-    peer = _end(_INSIDE, link.address, mtu) + _word(_IFLA_NET_NS_PID, pid)
-    kind = _text(_INFO_KIND, "veth") + _attribute(_INFO_DATA, _attribute(_VETH_PEER, peer))
-    _ask(host, _NEWLINK, _CREATE | _EXCL, _end(link.name, link.host_address, mtu) + _attribute(_IFLA_LINKINFO, kind))
+    peer = _format_end(_INSIDE, link.address, mtu) + _pack_word(_IFLA_NET_NS_PID, pid)
+    kind = _pack_text(_INFO_KIND, "veth") + _pack_attribute(_INFO_DATA, _pack_attribute(_VETH_PEER, peer))
+    _request(
+        host,
+        _NEWLINK,
+        _CREATE | _EXCL,
+        _format_end(link.name, link.host_address, mtu) + _pack_attribute(_IFLA_LINKINFO, kind),
+    )
 
 
-def _end(name: str, address: str, mtu: int) -> bytes:
+def _format_end(name: str, address: str, mtu: int) -> bytes:
     """Return ifinfomsg and the attributes of one end."""
     return (
         _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-        + _text(_IFLA_IFNAME, name)
-        + _word(_IFLA_MTU, mtu)
+        + _pack_text(_IFLA_IFNAME, name)
+        + _pack_word(_IFLA_MTU, mtu)
         # The second bit of the first byte says that the address is administered locally.
-        + _attribute(_IFLA_ADDRESS, b"\x02\xbf" + socket.inet_aton(address))
-        + _word(_IFLA_NUM_TX_QUEUES, 1)
-        + _word(_IFLA_NUM_RX_QUEUES, 1)
+        + _pack_attribute(_IFLA_ADDRESS, b"\x02\xbf" + socket.inet_aton(address))
+        + _pack_word(_IFLA_NUM_TX_QUEUES, 1)
+        + _pack_word(_IFLA_NUM_RX_QUEUES, 1)
     )
 
 
 def _set_up(sock: socket.socket, name: str, address: str) -> int:
     """Give an interface its address of a pair (/31), bring it up, and return its index."""
-    index = _link(sock, name)[0]
+    index = _read_link(sock, name)[0]
     _refuse_ipv6(sock, index)
     _add_address(sock, index, address)
-    _up(sock, index)
+    _bring_up(sock, index)
     return index
 
 
-def _up(sock: socket.socket, index: int) -> None:
+def _bring_up(sock: socket.socket, index: int) -> None:
     """Bring an interface up: RTM_SETLINK, ifinfomsg with the flag IFF_UP, and a mask so that only this flag changes."""
-    _ask(sock, _SETLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, _IFF_UP, _IFF_UP))
+    _request(sock, _SETLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, _IFF_UP, _IFF_UP))
 
 
 def _refuse_ipv6(sock: socket.socket, index: int) -> None:
@@ -229,10 +234,10 @@ def _refuse_ipv6(sock: socket.socket, index: int) -> None:
 
     RTM_SETLINK: ifinfomsg, IFLA_AF_SPEC { AF_INET6 { IFLA_INET6_ADDR_GEN_MODE none } }. Without IPv6, do nothing.
     """
-    mode = _attribute(_INET6_ADDR_GEN_MODE, struct.pack("=B", _GENERATE_NONE))
-    family = _attribute(_IFLA_AF_SPEC, _attribute(socket.AF_INET6, mode))
+    mode = _pack_attribute(_INET6_ADDR_GEN_MODE, struct.pack("=B", _GENERATE_NONE))
+    family = _pack_attribute(_IFLA_AF_SPEC, _pack_attribute(socket.AF_INET6, mode))
     try:
-        _ask(sock, _SETLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0) + family)
+        _request(sock, _SETLINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0) + family)
     except OSError as error:
         if error.errno not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
             raise
@@ -245,7 +250,12 @@ def _add_address(sock: socket.socket, index: int, address: str) -> None:
     """
     packed = socket.inet_aton(address)
     fixed = _ADDRESS.pack(socket.AF_INET, 31, 0, _SCOPE_UNIVERSE, index)
-    _ask(sock, _NEWADDR, _CREATE | _EXCL, fixed + _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed))
+    _request(
+        sock,
+        _NEWADDR,
+        _CREATE | _EXCL,
+        fixed + _pack_attribute(_IFA_LOCAL, packed) + _pack_attribute(_IFA_ADDRESS, packed),
+    )
 
 
 def _add_route(sock: socket.socket, to: str, kind: int, index: int | None = None, gateway: str | None = None) -> None:
@@ -253,44 +263,46 @@ def _add_route(sock: socket.socket, to: str, kind: int, index: int | None = None
     destination, _, length = to.partition("/")
     body = _ROUTE.pack(socket.AF_INET, int(length), 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_UNIVERSE, kind, 0)
     if int(length):
-        body += _attribute(_RTA_DST, socket.inet_aton(destination))
+        body += _pack_attribute(_RTA_DST, socket.inet_aton(destination))
     if index is not None and gateway is not None:
-        body += _attribute(_RTA_GATEWAY, socket.inet_aton(gateway)) + _word(_RTA_OIF, index)
-    _ask(sock, _NEWROUTE, _CREATE | _EXCL, body)
+        body += _pack_attribute(_RTA_GATEWAY, socket.inet_aton(gateway)) + _pack_word(_RTA_OIF, index)
+    _request(sock, _NEWROUTE, _CREATE | _EXCL, body)
 
 
-def _way_out(sock: socket.socket) -> tuple[str, int]:
+def _find_uplink(sock: socket.socket) -> tuple[str, int]:
     """Return name and MTU of the interface to the world: RTM_GETROUTE, rtmsg, RTA_DST; the response has RTA_OIF."""
-    body = _ROUTE.pack(socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + _attribute(_RTA_DST, socket.inet_aton(_SOMEWHERE))
+    body = _ROUTE.pack(socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + _pack_attribute(
+        _RTA_DST, socket.inet_aton(_SOMEWHERE)
+    )
     try:
-        answer = _ask(sock, _GETROUTE, 0, body)[0]
+        answer = _request(sock, _GETROUTE, 0, body)[0]
     except OSError as error:
         # No route, or an explicit unreachable, prohibit or blackhole route.
         if error.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL):
             raise
         return "", _USUAL_MTU
-    index = _number(_attributes(answer[_ROUTE.size :]).get(_RTA_OIF))
-    return _link(sock, index)[1:] if index else ("", _USUAL_MTU)
+    index = _unpack_number(_parse_attributes(answer[_ROUTE.size :]).get(_RTA_OIF))
+    return _read_link(sock, index)[1:] if index else ("", _USUAL_MTU)
 
 
-def _link(sock: socket.socket, which: str | int) -> tuple[int, str, int]:
+def _read_link(sock: socket.socket, which: str | int) -> tuple[int, str, int]:
     """Return index, name and MTU of an interface: RTM_GETLINK, ifinfomsg with the index, or IFLA_IFNAME.
 
     IFLA_EXT_MASK leaves out the statistics.
     """
     index = which if isinstance(which, int) else 0
-    body = _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0) + _word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
+    body = _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0) + _pack_word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
     if isinstance(which, str):
-        body += _text(_IFLA_IFNAME, which)
-    answer = _ask(sock, _GETLINK, 0, body)[0]
-    attributes = _attributes(answer[_LINK.size :])
-    return _LINK.unpack_from(answer)[2], _string(attributes[_IFLA_IFNAME]), _number(attributes[_IFLA_MTU])
+        body += _pack_text(_IFLA_IFNAME, which)
+    answer = _request(sock, _GETLINK, 0, body)[0]
+    attributes = _parse_attributes(answer[_LINK.size :])
+    return _LINK.unpack_from(answer)[2], _unpack_string(attributes[_IFLA_IFNAME]), _unpack_number(attributes[_IFLA_MTU])
 
 
 def _exists(sock: socket.socket, name: str) -> bool:
     """Return whether an interface of this name exists."""
     try:
-        _link(sock, name)
+        _read_link(sock, name)
     except OSError as error:
         if error.errno != errno.ENODEV:
             raise
@@ -298,17 +310,17 @@ def _exists(sock: socket.socket, name: str) -> bool:
     return True
 
 
-def _devices(sock: socket.socket) -> dict[int, str]:
+def _list_devices(sock: socket.socket) -> dict[int, str]:
     """Return the names of all interfaces by index: RTM_GETLINK, dump."""
-    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
+    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _pack_word(_IFLA_EXT_MASK, _SKIP_STATISTICS)
     found = _dump(sock, _GETLINK, body, _LINK)
-    return {fixed[2]: _string(attributes[_IFLA_IFNAME]) for fixed, attributes in found}
+    return {fixed[2]: _unpack_string(attributes[_IFLA_IFNAME]) for fixed, attributes in found}
 
 
 # --- the allocator -------------------------------------------------------------------------------------
 
 
-def _pairs(subnet: str) -> tuple[int, int]:
+def _split_subnet(subnet: str) -> tuple[int, int]:
     """Return the first address of a subnet, as a number, and its number of pairs of addresses."""
     address, _, length = subnet.partition("/")
     base = int.from_bytes(socket.inet_aton(address), "big")
@@ -318,7 +330,7 @@ def _pairs(subnet: str) -> tuple[int, int]:
     return base, size // 2
 
 
-def _order(pairs: int) -> Iterator[int]:
+def _shuffle_pairs(pairs: int) -> Iterator[int]:
     """Return all numbers of pairs, from a random one on: the first is nearly always free, addresses are rarely reused.
 
     The kernel's randomness is used, because children forked from one process share Python's.
@@ -327,16 +339,16 @@ def _order(pairs: int) -> Iterator[int]:
     return ((first + step) % pairs for step in range(pairs))
 
 
-def _dotted(address: int) -> str:
+def _format_address(address: int) -> str:
     return socket.inet_ntoa(address.to_bytes(4, "big"))
 
 
 # --- sending and receiving -----------------------------------------------------------------------------
 
 
-def _ask(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
+def _request(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
     """Send a request and return the bodies of the kernel's response, up to its acknowledgement."""
-    return _talk(sock, kind, flags | _ACK, body)[0]
+    return _exchange(sock, kind, flags | _ACK, body)[0]
 
 
 def _dump(
@@ -344,13 +356,13 @@ def _dump(
 ) -> list[tuple[tuple[int, ...], dict[int, bytes]]]:
     """Return all objects of a kind. The request is repeated if they changed while the kernel wrote them."""
     for _ in range(100):
-        answers, whole = _talk(sock, kind, _DUMP, body)
+        answers, whole = _exchange(sock, kind, _DUMP, body)
         if whole:
-            return [(fixed.unpack_from(each), _attributes(each[fixed.size :])) for each in answers]
+            return [(fixed.unpack_from(each), _parse_attributes(each[fixed.size :])) for each in answers]
     raise OSError(errno.EAGAIN, "the host's interfaces change faster than they can be listed")
 
 
-def _talk(sock: socket.socket, kind: int, flags: int, body: bytes) -> tuple[list[bytes], bool]:
+def _exchange(sock: socket.socket, kind: int, flags: int, body: bytes) -> tuple[list[bytes], bool]:
     """Send a request; return the bodies of the response, and whether the kernel marked it as consistent."""
     number = next(_numbers) & 0xFFFFFFFF
     sock.send(_HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST, number, 0) + body)
@@ -361,7 +373,7 @@ def _talk(sock: socket.socket, kind: int, flags: int, body: bytes) -> tuple[list
         data = sock.recv(65536)
         while data:
             length, answer, marks, of, _ = _HEADER.unpack_from(data)
-            content, data = data[_HEADER.size : length], data[_aligned(length) :]
+            content, data = data[_HEADER.size : length], data[_align(length) :]
             if of != number:
                 continue
             whole = whole and not marks & _INTERRUPTED
@@ -375,27 +387,27 @@ def _raise_if_refused(content: bytes, marks: int) -> None:
     """Raise an NLMSG_ERROR: a negative errno (0: done), the request's header, then NLMSGERR_ATTR_MSG if it has text."""
     (code,) = struct.unpack_from("=i", content) if len(content) >= 4 else (0,)
     if code < 0:
-        words = _attributes(content[4 + _HEADER.size :]).get(1) if marks & _MORE_SAID else None
-        raise OSError(-code, f"{os.strerror(-code)}: {_string(words)}" if words else os.strerror(-code))
+        words = _parse_attributes(content[4 + _HEADER.size :]).get(1) if marks & _ACK_HAS_TEXT else None
+        raise OSError(-code, f"{os.strerror(-code)}: {_unpack_string(words)}" if words else os.strerror(-code))
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
+def _pack_attribute(kind: int, value: bytes) -> bytes:
     """Return an attribute with padding."""
     length = _ATTRIBUTE.size + len(value)
-    return _ATTRIBUTE.pack(length, kind) + value + bytes(_aligned(length) - length)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(_align(length) - length)
 
 
-def _text(kind: int, value: str) -> bytes:
+def _pack_text(kind: int, value: str) -> bytes:
     """Return an attribute with a C string."""
-    return _attribute(kind, value.encode() + b"\0")
+    return _pack_attribute(kind, value.encode() + b"\0")
 
 
-def _word(kind: int, value: int) -> bytes:
+def _pack_word(kind: int, value: int) -> bytes:
     """Return an attribute with a 32-bit number."""
-    return _attribute(kind, struct.pack("=I", value))
+    return _pack_attribute(kind, struct.pack("=I", value))
 
 
-def _attributes(data: bytes) -> dict[int, bytes]:
+def _parse_attributes(data: bytes) -> dict[int, bytes]:
     """Parse attributes, by type."""
     found: dict[int, bytes] = {}
     while len(data) >= _ATTRIBUTE.size:
@@ -404,17 +416,17 @@ def _attributes(data: bytes) -> dict[int, bytes]:
             break
         # The two highest bits say how the value is encoded.
         found[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]
-        data = data[_aligned(length) :]
+        data = data[_align(length) :]
     return found
 
 
-def _aligned(length: int) -> int:
+def _align(length: int) -> int:
     return (length + 3) & ~3
 
 
-def _string(value: bytes) -> str:
+def _unpack_string(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
 
 
-def _number(value: bytes | None) -> int:
+def _unpack_number(value: bytes | None) -> int:
     return int(struct.unpack("=I", value)[0]) if value else 0

@@ -75,15 +75,15 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     os.chdir(request["store"])
     kernel.unshare(_NAMESPACES)
     socket.sethostname(request["hostname"])
-    link = _network(outside, request["subnet"])
+    link = _connect_network(outside, request["subnet"])
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = kernel.fork_into(group)
     if pid == 0:
         here.close()
-        _first_process(request, there)
+        _run_first_process(request, there)
     there.close()
     try:
-        answer = _accompany(pid, here)
+        answer = _map_ids(pid, here)
         started = start_time(pid)
     except LaunchRefusedError:
         raise
@@ -99,11 +99,11 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     return {"pid": pid, "started": started} | found | answer
 
 
-def _network(outside: socket.socket | None, subnet: str | None) -> netlink.Link | None:
+def _connect_network(outside: socket.socket | None, subnet: str | None) -> netlink.Link | None:
     """Set up the network of this process's namespace, and return its link to the host; None without a subnet."""
     inside = netlink.open_socket()
     try:
-        netlink.loopback_up(inside)
+        netlink.bring_up_loopback(inside)
         netlink.open_low_ports()
         if outside is None or subnet is None:
             return None
@@ -113,21 +113,21 @@ def _network(outside: socket.socket | None, subnet: str | None) -> netlink.Link 
         inside.close()
 
 
-def _accompany(pid: int, channel: socket.socket) -> dict[str, Any]:
+def _map_ids(pid: int, channel: socket.socket) -> dict[str, Any]:
     """Write the id maps of the first process, which only a process outside can do, and return its report."""
-    _hear(channel)
+    _receive(channel)
     for table in ("uid_map", "gid_map"):
         with open(f"/proc/{pid}/{table}", "w") as file:
             file.write(_IDENTITY)
     channel.send(b"{}")
-    answer = _hear(channel)
+    answer = _receive(channel)
     # Its end of the channel is closed by the execution (close-on-exec): the end of the channel means success.
     while rest := channel.recv(65536):
         _raise_if_error(json.loads(rest))
     return answer
 
 
-def _hear(channel: socket.socket) -> dict[str, Any]:
+def _receive(channel: socket.socket) -> dict[str, Any]:
     """Receive a message of the first process. Raise `LaunchDiedError` at its end, `LaunchRefusedError` for an error."""
     said = channel.recv(65536)
     if not said:
@@ -145,7 +145,7 @@ def _raise_if_error(answer: dict[str, Any]) -> None:
 # --- the first process --------------------------------------------------------------------------------------
 
 
-def _first_process(request: dict[str, Any], channel: socket.socket) -> None:
+def _run_first_process(request: dict[str, Any], channel: socket.socket) -> None:
     """Mount the sandbox's view, give up all rights, and execute the idle program. Never returns."""
     try:
         os.setsid()

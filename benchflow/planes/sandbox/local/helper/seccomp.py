@@ -37,10 +37,10 @@ class _Program(ctypes.Structure):
 def filter_system_calls() -> None:
     """Install the filter for this process and all that it starts, irrevocably.
 
-    `kernel.no_new_privileges` must have been called.
+    `kernel.forbid_new_privileges` must have been called.
     """
     machine = os.uname().machine
-    steps = program(machine)
+    steps = make_program(machine)
     number = system_calls.MACHINES[machine][0].number("seccomp")
     assert number is not None
     # SPEC_ALLOW keeps speculative execution on: the filter protects no secrets within the process's own memory.
@@ -49,14 +49,14 @@ def filter_system_calls() -> None:
 
 
 @functools.cache
-def program(machine: str) -> bytes:
+def make_program(machine: str) -> bytes:
     """Return the filter for a kind of machine, as `uname` names it.
 
     It has a part for each ABI that the machine runs. A program of any other ABI is killed.
     """
     steps: list[Step] = [(_LOAD, 0, 0, _ARCHITECTURE)]
     for abi in system_calls.MACHINES[machine]:
-        part = _part(abi)
+        part = _make_part(abi)
         # The offsets of a condition have only 8 bits; those of a jump have 32.
         steps += [(_IF_EQUAL, 1, 0, abi.architecture), (_JUMP, 0, 0, len(part)), *part]
     steps.append((_RETURN, 0, 0, _KILL_PROCESS))
@@ -64,24 +64,24 @@ def program(machine: str) -> bytes:
     return b"".join(struct.pack(f"{order}HBBI", *step) for step in steps)
 
 
-def _part(abi: Abi) -> list[Step]:
+def _make_part(abi: Abi) -> list[Step]:
     """Return the steps that decide on a call of one ABI."""
     answers: dict[str, list[Step]] = {}
     for refused in system_calls.REFUSED:
         answers |= {call: [_refuse(refused.error)] for call in refused.calls}
     for restricted in system_calls.RESTRICTED:
-        answers |= {call: _restricted(abi, restricted) for call in restricted.calls}
-    answers |= {call: _sockets(abi) for call in system_calls.SOCKET_CALLS}
+        answers |= {call: _check_argument(abi, restricted) for call in restricted.calls}
+    answers |= {call: _check_socket(abi) for call in system_calls.SOCKET_CALLS}
     numbered = [(number, steps) for call, steps in answers.items() if (number := abi.number(call)) is not None]
     return [
         (_LOAD, 0, 0, _NUMBER),
         (_IF_AT_LEAST, 0, 1, system_calls.NEWEST + 1),
         _refuse(errno.ENOSYS),
-        *_search(sorted(numbered, key=lambda each: each[0])),
+        *_find_number(sorted(numbered, key=lambda each: each[0])),
     ]
 
 
-def _search(answers: list[tuple[int, list[Step]]]) -> list[Step]:
+def _find_number(answers: list[tuple[int, list[Step]]]) -> list[Step]:
     """Return the steps that find the loaded number among `answers`, which are sorted, and allow all other numbers."""
     if len(answers) <= _LEAF:
         leaf: list[Step] = []
@@ -89,11 +89,11 @@ def _search(answers: list[tuple[int, list[Step]]]) -> list[Step]:
             leaf += [(_IF_EQUAL, 0, len(steps), number), *steps]
         return [*leaf, (_RETURN, 0, 0, _ALLOW)]
     middle = len(answers) // 2
-    lower, upper = _search(answers[:middle]), _search(answers[middle:])
+    lower, upper = _find_number(answers[:middle]), _find_number(answers[middle:])
     return [(_IF_AT_LEAST, 0, 1, answers[middle][0]), (_JUMP, 0, 0, len(lower)), *lower, *upper]
 
 
-def _restricted(abi: Abi, rule: Restricted) -> list[Step]:
+def _check_argument(abi: Abi, rule: Restricted) -> list[Step]:
     """Return the steps that decide on a call by one argument."""
     argument = abi.clone_flags if rule.calls == ("clone",) else rule.argument
     steps = [_load(abi, argument)]
@@ -106,7 +106,7 @@ def _restricted(abi: Abi, rule: Restricted) -> list[Step]:
     return [*steps, _refuse(rule.error) if rule.only else (_RETURN, 0, 0, _ALLOW)]
 
 
-def _sockets(abi: Abi) -> list[Step]:
+def _check_socket(abi: Abi) -> list[Step]:
     """Return the steps that decide on a socket by its family and protocol."""
     steps = [_load(abi, 0)]
     for family, protocols in system_calls.SOCKETS.items():

@@ -73,33 +73,33 @@ class Accounts:
 
     def __init__(self, root: Path) -> None:
         """Read the host's tables."""
-        self.everyone = list(_accounts(root))
+        self.everyone = list(_read_accounts(root))
         self._shell = "/bin/bash" if (root / "bin/bash").exists() or (root / "usr/bin/bash").exists() else "/bin/sh"
         superuser = PasswdEntry("root", 0, 0, "root", "/root", self._shell)
-        system = [found for found in self.everyone if found.uid and _of_system(found.uid)]
+        system = [found for found in self.everyone if found.uid and _is_of_system(found.uid)]
         self.kept = [superuser, *system]
         names = {account.name for account in self.kept}
         self.groups = [
             GroupEntry(group.name, group.gid, tuple(member for member in group.members if member in names))
-            for group in _groups(root)
-            if _of_system(group.gid)
+            for group in _read_groups(root)
+            if _is_of_system(group.gid)
         ] or [GroupEntry("root", 0, ())]
 
     def passwd(self) -> str:
         """Return the content of passwd in sandboxes."""
-        return _lines(f"{one.name}:x:{one.uid}:{one.gid}:{one.gecos}:{one.home}:{one.shell}" for one in self.kept)
+        return _join_lines(f"{one.name}:x:{one.uid}:{one.gid}:{one.gecos}:{one.home}:{one.shell}" for one in self.kept)
 
     def shadow(self) -> str:
         """Return the content of shadow in sandboxes, without passwords."""
-        return _lines(f"{account.name}:*:19700:0:99999:7:::" for account in self.kept)
+        return _join_lines(f"{account.name}:*:19700:0:99999:7:::" for account in self.kept)
 
     def group(self) -> str:
         """Return the content of group in sandboxes."""
-        return _lines(f"{group.name}:x:{group.gid}:{','.join(group.members)}" for group in self.groups)
+        return _join_lines(f"{group.name}:x:{group.gid}:{','.join(group.members)}" for group in self.groups)
 
     def gshadow(self) -> str:
         """Return the content of gshadow in sandboxes, without passwords."""
-        return _lines(f"{group.name}:*::{','.join(group.members)}" for group in self.groups)
+        return _join_lines(f"{group.name}:*::{','.join(group.members)}" for group in self.groups)
 
     @property
     def shadow_group(self) -> int:
@@ -119,30 +119,30 @@ class Accounts:
             user, group, *_ = [*line.split(), "", ""]
             return (user in users or user.startswith("#")) and (group in groups or group.startswith("#"))
 
-        return _lines(line for line in text.splitlines() if known(line))
+        return _join_lines(line for line in text.splitlines() if known(line))
 
 
-def resolv_conf(nameservers: Sequence[str]) -> str:
+def format_resolv_conf(nameservers: Sequence[str]) -> str:
     """Return the content of resolv.conf with these resolvers."""
-    return _lines(f"nameserver {address}" for address in nameservers)
+    return _join_lines(f"nameserver {address}" for address in nameservers)
 
 
-def _accounts(root: Path) -> Iterator[PasswdEntry]:
+def _read_accounts(root: Path) -> Iterator[PasswdEntry]:
     """Yield the valid accounts of passwd."""
-    for fields in _table(root / "etc/passwd", 7):
+    for fields in _read_table(root / "etc/passwd", 7):
         name, _, uid, gid, gecos, home, shell = fields
         if uid.isdecimal() and gid.isdecimal():
             yield PasswdEntry(name, int(uid), int(gid), gecos, home, shell)
 
 
-def _groups(root: Path) -> Iterator[GroupEntry]:
+def _read_groups(root: Path) -> Iterator[GroupEntry]:
     """Yield the valid groups of group."""
-    for name, _, gid, members in _table(root / "etc/group", 4):
+    for name, _, gid, members in _read_table(root / "etc/group", 4):
         if gid.isdecimal():
             yield GroupEntry(name, int(gid), tuple(filter(None, members.split(","))))
 
 
-def _table(file: Path, columns: int) -> Iterator[list[str]]:
+def _read_table(file: Path, columns: int) -> Iterator[list[str]]:
     """Yield the fields of each line with so many columns; none if there is no file."""
     text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
     for line in text.splitlines():
@@ -152,10 +152,10 @@ def _table(file: Path, columns: int) -> Iterator[list[str]]:
             yield fields
 
 
-def _of_system(number: int) -> bool:
+def _is_of_system(number: int) -> bool:
     """Return whether an id is one of the system, or nobody's."""
     return number < FIRST_PERSON or number == NOBODY
 
 
-def _lines(lines: Iterable[str]) -> str:
+def _join_lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)

@@ -21,7 +21,7 @@ Kind = Literal["directory", "opaque", "whiteout", "file", "link"]
 
 OPAQUE = "trusted.overlay.opaque"
 """Attribute of a directory that hides the content of the layers below."""
-MOST_LINKS = 40
+MAX_LINKS = 40
 """Maximum number of links that are followed, as in the kernel."""
 
 
@@ -73,7 +73,7 @@ class Mask:
 
     def covers(self, path: str) -> bool:
         """Return whether nothing of the host is seen at or below `path`."""
-        return any(part in self.hidden for part in (path, *ancestors(path)))
+        return any(part in self.hidden for part in (path, *list_ancestors(path)))
 
     def write(self, target: Path) -> None:
         """Write the layer into an existing, empty directory, as root.
@@ -151,7 +151,7 @@ class Draft:
         """Return whether nothing of the host is seen at or below `path`, by this mask or the one below."""
         if self._below is not None and self._below.covers(path):
             return True
-        found = (self._entries.get(part) for part in (path, *ancestors(path)))
+        found = (self._entries.get(part) for part in (path, *list_ancestors(path)))
         return any(entry.hides for entry in found if entry)
 
     def hides(self, path: str) -> bool:
@@ -168,7 +168,7 @@ class Draft:
         if not kept:
             return None
         for path in list(kept):
-            for parent in ancestors(path):
+            for parent in list_ancestors(path):
                 if parent not in kept:
                     kept[parent] = self._directory(parent)
         if "" not in kept:
@@ -177,7 +177,7 @@ class Draft:
 
     def _needless(self, entry: MaskEntry) -> bool:
         """Return whether an entry lies below a whiteout, or hides something that is hidden already."""
-        holders = [self._entries[part] for part in ancestors(entry.path) if part in self._entries]
+        holders = [self._entries[part] for part in list_ancestors(entry.path) if part in self._entries]
         return any(holder.kind == "whiteout" or (holder.hides and entry.hides) for holder in holders)
 
     def _directory(self, path: str) -> MaskEntry:
@@ -189,13 +189,13 @@ class Draft:
         return MaskEntry(path, "directory", stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
 
 
-def ancestors(path: str) -> list[str]:
+def list_ancestors(path: str) -> list[str]:
     """Return the directories that hold a path, the nearest first, without the root."""
     parts = path.split("/")
     return ["/".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
-def places(root: Path, path: Path) -> list[str]:
+def list_places(root: Path, path: Path) -> list[str]:
     """Return the paths in `root` by which an absolute path is reached: links at its end, and the path behind all links.
 
     Raises:
@@ -204,15 +204,15 @@ def places(root: Path, path: Path) -> list[str]:
     if not path.is_absolute():
         raise ConfigError("a path to hide from sandboxes is not absolute", file=str(path), remedy="give it from / on")
     links: list[str] = []
-    rest = _parts(str(path))
+    rest = _split(str(path))
     at: list[str] = []
-    for _ in range(MOST_LINKS):
+    for _ in range(MAX_LINKS):
         met = _follow(root, at, rest)
         if met is None:
             return [*links, "/".join(at)]
         if not rest:
             links.append("/".join([*at, met[0]]))
-        at[:], rest = ([] if met[1].startswith("/") else at), [*_parts(met[1]), *rest]
+        at[:], rest = ([] if met[1].startswith("/") else at), [*_split(met[1]), *rest]
     return links  # a loop: nothing lies behind it
 
 
@@ -230,13 +230,13 @@ def _follow(root: Path, at: list[str], rest: list[str]) -> tuple[str, str] | Non
     return None
 
 
-def _parts(path: str) -> list[str]:
+def _split(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def first_missing(root: Path, path: str) -> str | None:
+def find_first_missing(root: Path, path: str) -> str | None:
     """Return the first part of a path that does not exist, else the path; None if it lies below a file."""
-    for part in [*reversed(ancestors(path)), path]:
+    for part in [*reversed(list_ancestors(path)), path]:
         try:
             status = os.lstat(f"{root}/{part}")
         except FileNotFoundError:
@@ -246,7 +246,7 @@ def first_missing(root: Path, path: str) -> str | None:
     return path
 
 
-def names_of(directory: str) -> list[os.DirEntry[str]]:
+def list_names(directory: str) -> list[os.DirEntry[str]]:
     """Return the entries of a directory of the host; none if it has vanished, or is no directory."""
     try:
         with os.scandir(directory) as found:

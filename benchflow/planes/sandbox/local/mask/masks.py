@@ -14,7 +14,7 @@ from pathlib import Path
 from benchflow.paths import state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.mask.mask_layer import Mask
-from benchflow.planes.sandbox.local.mask.mask_plan import host_mask, image_mask, run_mask
+from benchflow.planes.sandbox.local.mask.mask_plan import make_host_mask, make_image_mask, make_run_mask
 from benchflow.planes.sandbox.local.single_flight import SingleFlight
 from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
 
@@ -49,21 +49,21 @@ class Masks:
             key: Key of the image; None if its files are copied into the sandbox's own.
         """
         root = self._store.root / "images" / (key or "none") / "u"
-        return [self._written(image_mask(root, nameservers=network.nameservers()))]
+        return [self._written(make_image_mask(root, nameservers=network.find_nameservers()))]
 
     def _look(self, hidden: tuple[str, ...]) -> list[str]:
         """Make the masks of the host and of a run, as far as they are not written; return their layers."""
         host = self._of_host()
-        always = [state_dir(), self._store.home, self._store.root, *_engine_paths()]
-        run = run_mask([*map(Path, hidden), *always], host)
+        always = [state_dir(), self._store.home, self._store.root, *_list_engine_paths()]
+        run = make_run_mask([*map(Path, hidden), *always], host)
         return [self._written(mask) for mask in (run, host) if mask is not None]
 
     def _of_host(self) -> Mask:
         """Return the host's mask, made anew if names, accounts or resolvers have changed."""
-        nameservers = network.nameservers()
+        nameservers = network.find_nameservers()
         stamp = (nameservers, [Path(place).stat().st_mtime_ns for place in _LOOKED_AT])
         if self._host is None or self._host[0] != stamp:
-            self._host = (stamp, host_mask(nameservers=nameservers))
+            self._host = (stamp, make_host_mask(nameservers=nameservers))
         return self._host[1]
 
     def _written(self, mask: Mask) -> str:
@@ -81,7 +81,7 @@ class Masks:
         return f"masks/{mask.key}"
 
 
-def _engine_paths() -> list[Path]:
+def _list_engine_paths() -> list[Path]:
     """Return the directories of the engine's code: its package or the repository around it, its virtual environment."""
     package = Path(__file__).parents[4]
     repository = package.parent

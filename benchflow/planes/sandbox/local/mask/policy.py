@@ -14,24 +14,24 @@ VERSION = 1
 """Version of the whole policy. A layer that was built under another version is invalid."""
 
 
-def matcher(*patterns: str) -> re.Pattern[str]:
+def make_matcher(*patterns: str) -> re.Pattern[str]:
     """Return an expression that matches a whole name or path by any of the patterns."""
     return re.compile("|".join(translate(pattern).replace(".*", "[^/]*") for pattern in patterns))
 
 
-TOP = matcher(
+TOP = make_matcher(
     *("usr", "etc", "var", "opt", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"),
     *("bin.usr-is-merged", "sbin.usr-is-merged", "lib.usr-is-merged", "lib64.usr-is-merged"),
 )
 """Names that are seen at the top level."""
 VAR = frozenset({"cache", "lib", "tmp", "run", "lock", "log", "spool", "backups", "mail", "local", "opt"})
 """Names that are seen in /var."""
-VAR_CACHE = matcher(
+VAR_CACHE = make_matcher(
     *("apt", "debconf", "ldconfig", "man", "fontconfig", "dictionaries-common", "adduser", "dnf", "libdnf5", "yum"),
     *("pacman", "apk"),
 )
 """Names that are seen in /var/cache."""
-VAR_LIB = matcher(
+VAR_LIB = make_matcher(
     *("dpkg", "apt", "aptitude", "rpm", "rpm-state", "dnf", "yum", "pacman", "apk", "alternatives", "ucf", "pam"),
     *("python*", "misc", "shells.state", "binfmts", "dictionaries-common", "emacsen-common", "sgml-base", "xml-core"),
     *("man-db", "doc-base", "ca-certificates-java", "ghostscript", "xfonts", "xkb", "texmf", "tex-common", "locales"),
@@ -89,10 +89,10 @@ _PRIVATE = (
     *("*.kdbx", ".ssh", ".gnupg", ".aws", ".azure", ".kube"),
 )
 
-PRIVATE = matcher(*_PRIVATE)
+PRIVATE = make_matcher(*_PRIVATE)
 """Base names that are hidden anywhere in /etc, /opt and /usr/local."""
 
-HIDDEN_IN_ETC = matcher(
+HIDDEN_IN_ETC = make_matcher(
     *_PRIVATE,
     *("ssh_host_*", "ipsec.*secrets*", "*.key", "*.p12", "*.pfx", "*.secret", "*.secrets", "secrets", "secrets.*"),
     *("*credentials*", "*.env", ".env.*", "netrc", "*.ovpn", "auto.*", "cron.allow", "at.allow"),
@@ -102,7 +102,7 @@ HIDDEN_IN_ETC = matcher(
 SHOWN = ("etc/ssl/certs/", "etc/apt/keyrings/", "etc/apt/trusted.gpg.d/", "etc/pki/rpm-gpg/", "etc/pki/ca-trust/")
 """Directories of public certificates and keys, which are shown whatever their files are called."""
 
-CONFIGURATION = matcher(
+CONFIGURATION = make_matcher(
     *("etc/pip.conf", "etc/npmrc", "etc/gitconfig", "etc/wgetrc", "etc/curlrc", "etc/profile", "etc/bash.bashrc"),
     *("etc/bashrc", "etc/zsh/*", "etc/profile.d/*", "etc/default/*", "etc/sysconfig/*", "etc/conf.d/*"),
     *("etc/apt/sources.list", "etc/apt/sources.list.d/*", "etc/apt/apt.conf", "etc/apt/apt.conf.d/*"),

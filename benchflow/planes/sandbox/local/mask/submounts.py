@@ -54,18 +54,18 @@ class Submounts:
         mount = self._holding(whole)
         if mount.device != self._base.device or mount == self._base or self._same(mount):
             return None
-        at = _join(mount.part, _below(whole, mount.point))
-        base = _join(self._base.part, _below(self._root, self._base.point))
-        return _below(at, base) if _within(at, base) else None
+        at = _join(mount.part, _make_relative(whole, mount.point))
+        base = _join(self._base.part, _make_relative(self._root, self._base.point))
+        return _make_relative(at, base) if _is_within(at, base) else None
 
     def _same(self, mount: Shown) -> bool:
         """Return whether a mount shows just what the root's filesystem has at its mount point."""
-        expected = _join(self._base.part, _below(mount.point, self._base.point))
+        expected = _join(self._base.part, _make_relative(mount.point, self._base.point))
         return mount.device == self._base.device and mount.part == expected
 
     def _holding(self, path: str) -> Shown:
         """Return the mount that a path lies on."""
-        return next(mount for mount in self._seen if _within(path, mount.point))
+        return next(mount for mount in self._seen if _is_within(path, mount.point))
 
     def _relative(self, point: str) -> str:
         return point[len(self._root) + 1 :]
@@ -73,20 +73,20 @@ class Submounts:
 
 def _parse(line: str) -> Shown:
     _, _, device, part, point, *_ = line.split(" ")
-    return Shown(_plain(point), device, _plain(part))
+    return Shown(_decode(point), device, _decode(part))
 
 
-def _plain(text: str) -> str:
+def _decode(text: str) -> str:
     """Decode octal escapes."""
     return _ESCAPE.sub(lambda found: chr(int(found.group(1), 8)), text)
 
 
-def _within(path: str, directory: str) -> bool:
+def _is_within(path: str, directory: str) -> bool:
     """Return whether a path is a directory or lies below it."""
     return directory == "/" or path == directory or path.startswith(f"{directory}/")
 
 
-def _below(path: str, directory: str) -> str:
+def _make_relative(path: str, directory: str) -> str:
     """Return a path relative to a directory that holds it."""
     return path[len(directory.rstrip("/")) :].strip("/")
 

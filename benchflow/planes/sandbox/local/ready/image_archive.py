@@ -138,7 +138,7 @@ class ImageArchive:
         found = self._parse(_SAVED, self._read("manifest.json"))
         if reference is not None:
             wanted = add_tag(reference)
-            found = [one for one in found if wanted in {_short(tag) for tag in one.tags or ()} | {*(one.tags or ())}]
+            found = [one for one in found if wanted in {_shorten(tag) for tag in one.tags or ()} | {*(one.tags or ())}]
         if len(found) != 1:
             raise self._not_one(reference, len(found), "docker-archive")
         description = Description.read(self._read(found[0].config), self._shown)
@@ -304,6 +304,6 @@ class _Part(io.RawIOBase):
         return len(piece)
 
 
-def _short(tag: str) -> str:
+def _shorten(tag: str) -> str:
     """Return a tag without the registry and namespace that Docker adds if none is given."""
     return tag.removeprefix("docker.io/").removeprefix("library/")

@@ -30,7 +30,7 @@ FORMS = ("oci-archive", "docker-archive")
 """Prefixes of names of archives, as in skopeo and podman."""
 
 
-async def ready_image(machine: Machine, config: ImageConfig, log: Path | None) -> ImageRef:
+async def prepare_ready_image(machine: Machine, config: ImageConfig, log: Path | None) -> ImageRef:
     """Return a ready image, and unpack it into the store unless that was done before.
 
     Args:
@@ -148,10 +148,10 @@ class _Unpacking:
 
         def read(stop: threading.Event) -> str:
             with open_archive() as file:
-                return choose(ImageArchive(file, shown, directory, _checker(stop))).description.key
+                return choose(ImageArchive(file, shown, directory, _make_checker(stop))).description.key
 
         def unpack(stop: threading.Event) -> None:
-            check = _checker(stop)
+            check = _make_checker(stop)
             with open_archive() as file:
                 archive = ImageArchive(file, shown, directory, check)
                 image = choose(archive)
@@ -197,7 +197,7 @@ class _Unpacking:
         )
 
 
-def _checker(stop: threading.Event) -> Callable[[], None]:
+def _make_checker(stop: threading.Event) -> Callable[[], None]:
     """Return a callback that raises `StoppedError` once `stop` is set."""
 
     def check() -> None:

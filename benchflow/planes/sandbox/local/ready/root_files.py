@@ -93,7 +93,7 @@ class RootTree:
                 with contextlib.suppress(OSError):
                     os.utime(self._parent(parts), ns=(time, time))
         except tarfile.TarError as error:
-            raise _broken(str(error)) from error
+            raise _make_error(str(error)) from error
 
     def finish(self) -> None:
         """Remove the files of which each sandbox has its own, and create empty directories to mount on."""
@@ -113,7 +113,7 @@ class RootTree:
     def _take(self, member: Member) -> None:
         """Unpack a member or whiteout. Raise `ImagePullError` if it is invalid. Devices are left out."""
         if ".." in member.parts or "\0" in member.info.name:
-            raise _broken(f"{member.info.name!r} leads out of the image")
+            raise _make_error(f"{member.info.name!r} leads out of the image")
         try:
             if not member.parts:
                 self._dress(self._root, ".", member.info)
@@ -123,17 +123,17 @@ class RootTree:
                 # Sandboxes have devices of their own, and to an overlay the device 0/0 is a whiteout.
                 self._make(member)
         except (ValueError, OverflowError, RecursionError) as error:
-            raise _broken(f"{member.info.name!r} makes no sense: {error}") from error
+            raise _make_error(f"{member.info.name!r} makes no sense: {error}") from error
         except OSError as error:
             if error.errno not in _OF_THE_LAYER:
                 raise
-            raise _broken(f"{member.info.name!r} cannot be unpacked: {error.strerror}") from error
+            raise _make_error(f"{member.info.name!r} cannot be unpacked: {error.strerror}") from error
 
     def _make(self, member: Member) -> None:
         """Create a member in place of what is there."""
         info, (*above, name) = member.info, member.parts
         parent = self._parent(tuple(above), make=True)
-        found = _status(parent, name)
+        found = _read_status(parent, name)
         if found is not None and not (info.isdir() and stat.S_ISDIR(found.st_mode)):
             self._remove(parent, name)
             # The removed file may have been on the path to the directory that is held open.
@@ -142,7 +142,7 @@ class RootTree:
         if info.isdir():
             if found is None:
                 os.mkdir(name, 0o700, dir_fd=parent)
-            self._times[member.parts] = _time(info)
+            self._times[member.parts] = _read_time(info)
         elif member.content is not None:
             self._write(parent, name, member.content)
         elif info.issym():
@@ -180,7 +180,7 @@ class RootTree:
                 # chmod follows links; this is none, since nothing else writes here.
                 os.chmod(name, info.mode & 0o7777, dir_fd=parent)
                 self._set_attributes(parent, name, info)
-            os.utime(name, ns=(_time(info), _time(info)), dir_fd=parent, follow_symlinks=False)
+            os.utime(name, ns=(_read_time(info), _read_time(info)), dir_fd=parent, follow_symlinks=False)
         self._made.add(os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino)
 
     def _set_attributes(self, parent: int, name: str, info: tarfile.TarInfo) -> None:
@@ -218,7 +218,7 @@ class RootTree:
     def _empty(self, directory: int, only: str | None = None) -> None:
         """Remove what the layers below have in a directory, or its one name `only`."""
         for name in os.listdir(directory) if only is None else [only]:
-            found = _status(directory, name)
+            found = _read_status(directory, name)
             if found is None:
                 continue
             if found.st_ino not in self._made:
@@ -265,7 +265,7 @@ class RootTree:
             self._opened = None
 
 
-def _status(parent: int, name: str) -> os.stat_result | None:
+def _read_status(parent: int, name: str) -> os.stat_result | None:
     """Return the status of a name, without following links; None if there is nothing."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -273,12 +273,12 @@ def _status(parent: int, name: str) -> os.stat_result | None:
         return None
 
 
-def _time(info: tarfile.TarInfo) -> int:
+def _read_time(info: tarfile.TarInfo) -> int:
     """Return the time of a member in nanoseconds; 0 for an invalid one."""
     return int(info.mtime * 1_000_000_000) if 0 <= info.mtime < _MAX_TIME else 0
 
 
-def _broken(what: str) -> ImagePullError:
+def _make_error(what: str) -> ImagePullError:
     return ImagePullError(
         f"a layer of the image cannot be unpacked: {what}",
         key="docker_image",

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.errors import SandboxUnavailableError
-from benchflow.planes.sandbox.local.store.mount_table import mount_of
+from benchflow.planes.sandbox.local.store.mount_table import find_mount
 
 SHARE_OF_FREE_SPACE = 0.9
 """Size of an image, as a share of the free space. It takes only as much of it as is written."""
 
-SMALLEST_BYTES = 1 << 30
+MIN_BYTES = 1 << 30
 """Minimum size of an image."""
 
 DETACH_SEC = 5.0
@@ -114,12 +114,12 @@ class LoopImage:
         """Unmount it. Return False, with it mounted as before, if it is in use for `patience` seconds."""
         if not self.mounted:
             return True
-        backing = Path("/sys/block") / Path(mount_of(self.point).source).name / "loop" / "backing_file"
-        file = _text(backing)
+        backing = Path("/sys/block") / Path(find_mount(self.point).source).name / "loop" / "backing_file"
+        file = _read_text(backing)
         if _run(["umount", str(self.point)], lock).returncode:
             return False
         # umount succeeds while an overlay still uses the filesystem; then the loop device stays attached.
-        if _detached(backing, file, patience):
+        if _wait_detached(backing, file, patience):
             return True
         self._mount(lock)
         return False
@@ -136,13 +136,13 @@ class LoopImage:
         """Create the image under a temporary name first, so that a file of the right name is a whole filesystem."""
         free = shutil.disk_usage(self.file.parent).free
         size = int(free * SHARE_OF_FREE_SPACE) >> 20 << 20
-        if size < SMALLEST_BYTES:
+        if size < MIN_BYTES:
             raise SandboxUnavailableError(
                 f"only {free >> 20} MiB are free for the sandbox store",
                 file=str(self.file.parent),
                 remedy="free space, set BENCHFLOW_STATE_DIR to a directory on a larger disk, " + OTHER_WAYS,
             )
-        form, program = _best_format(lock)
+        form, program = _find_format(lock)
         draft = self.file.with_name(f".{self.file.name}")
         draft.unlink(missing_ok=True)
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -215,11 +215,11 @@ def is_open(directory: Path) -> bool:
     return False
 
 
-def _best_format(lock: int) -> tuple[Format, str]:
+def _find_format(lock: int) -> tuple[Format, str]:
     """Return the first format that this machine can make and mount, and the path of the program that makes it."""
     for form in FORMATS:
-        program = _program(form.make[0])
-        if program is not None and _kernel_knows(form.kind, lock):
+        program = _find_program(form.make[0])
+        if program is not None and _is_supported(form.kind, lock):
             return form, program
     raise SandboxUnavailableError(
         "no filesystem for the sandbox store can be made: there is no mkfs.btrfs, mkfs.xfs or mkfs.ext4 that suits "
@@ -228,7 +228,7 @@ def _best_format(lock: int) -> tuple[Format, str]:
     )
 
 
-def _kernel_knows(kind: str, lock: int) -> bool:
+def _is_supported(kind: str, lock: int) -> bool:
     """Return whether the kernel has this filesystem, or a module of it that can be loaded."""
 
     def known() -> bool:
@@ -236,7 +236,7 @@ def _kernel_knows(kind: str, lock: int) -> bool:
 
     if known():
         return True
-    return _program("modprobe") is not None and _run(["modprobe", kind], lock).returncode == 0 and known()
+    return _find_program("modprobe") is not None and _run(["modprobe", kind], lock).returncode == 0 and known()
 
 
 def _write_in_place(fd: int) -> None:
@@ -252,17 +252,17 @@ def _write_in_place(fd: int) -> None:
         return
 
 
-def _detached(backing: Path, file: str | None, patience: float) -> bool:
+def _wait_detached(backing: Path, file: str | None, patience: float) -> bool:
     """Wait until the kernel has released the loop device of a file, which it does once nothing uses its filesystem."""
     deadline = time.monotonic() + patience
-    while file is not None and _text(backing) == file:
+    while file is not None and _read_text(backing) == file:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
     return True
 
 
-def _text(file: Path) -> str | None:
+def _read_text(file: Path) -> str | None:
     """Return the content of a file; None if it can't be read."""
     try:
         return file.read_text(errors="surrogateescape")
@@ -270,14 +270,14 @@ def _text(file: Path) -> str | None:
         return None
 
 
-def _program(name: str) -> str | None:
+def _find_program(name: str) -> str | None:
     """Return the path of a system program: the PATH of root may lack root's own directories."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_PROGRAMS}")
 
 
 def _run(command: list[str], lock: int) -> subprocess.CompletedProcess[str]:
     """Run a program that inherits the lock, with a timeout. Raise `SandboxUnavailableError` if it is missing."""
-    program = _program(command[0])
+    program = _find_program(command[0])
     if program is None:
         raise SandboxUnavailableError(
             f"there is no program `{command[0]}` on this machine", remedy="install util-linux"

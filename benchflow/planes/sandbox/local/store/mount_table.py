@@ -47,9 +47,9 @@ def parse(table: str) -> list[MountEntry]:
             MountEntry(
                 number=int(number),
                 device=device,
-                point=_plain(point),
+                point=_decode(point),
                 kind=kind,
-                source=_plain(source),
+                source=_decode(source),
                 flags=frozenset(flags.split(",")),
                 options=frozenset(options.split(",")),
             )
@@ -57,25 +57,25 @@ def parse(table: str) -> list[MountEntry]:
     return mounts
 
 
-def mounts() -> list[MountEntry]:
+def read_mounts() -> list[MountEntry]:
     """Return all mounts that this process sees."""
     return parse(Path("/proc/self/mountinfo").read_text())
 
 
-def mount_of(path: Path) -> MountEntry:
+def find_mount(path: Path) -> MountEntry:
     """Return the mount that a path lies on. Raise `FileNotFoundError` if path or mount can't be seen."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         told = Path(f"/proc/self/fdinfo/{fd}").read_text()
         number = int(told.partition("mnt_id:")[2].split()[0])
         # Looked up while the open descriptor keeps the mount in place.
-        return next(mount for mount in mounts() if mount.number == number)
+        return next(mount for mount in read_mounts() if mount.number == number)
     except StopIteration:
         raise FileNotFoundError(f"{path} lies on no mount that can be seen from here") from None
     finally:
         os.close(fd)
 
 
-def _plain(text: str) -> str:
+def _decode(text: str) -> str:
     """Decode the octal escapes of space, tab, newline and backslash."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

@@ -26,7 +26,7 @@ from benchflow.host_files import atomic_file, lock, opened
 from benchflow.planes.sandbox import directory_trees
 from benchflow.planes.sandbox.local.store import btrfs
 from benchflow.planes.sandbox.local.store.loop_image import DETACH_SEC, STOPPED, LoopImage
-from benchflow.planes.sandbox.local.store.mount_table import mount_of
+from benchflow.planes.sandbox.local.store.mount_table import find_mount
 
 Kind = Literal["snapshot", "reflink", "copy"]
 """Way of cloning: a snapshot of the whole, files that share their blocks, or copies."""
@@ -72,7 +72,7 @@ class VolumeStore:
         self._image = LoopImage(home / "store.img", self.root)
         self._kind: Kind | None = None
         self._fd = -1
-        self._release = weakref.finalize(self, _nothing)
+        self._release = weakref.finalize(self, _do_nothing)
 
     @property
     def kind(self) -> Kind:
@@ -362,7 +362,7 @@ class VolumeStore:
                     file=str(self.root),
                     remedy=f"unset {VARIABLE}, or name a directory on btrfs, xfs, ext4 or a tmpfs",
                 ) from error
-            if mount_of(self.root).kind == "btrfs":
+            if find_mount(self.root).kind == "btrfs":
                 return "snapshot"
             (draft / "one").write_bytes(b"x")
             with (draft / "one").open("rb") as one, (draft / "other").open("wb") as other:
@@ -382,8 +382,8 @@ def _check_given(directory: Path) -> None:
         raise SandboxUnavailableError(
             "must be the absolute path of a directory that exists", file=VARIABLE, key=str(directory), remedy=remedy
         )
-    mount = mount_of(directory)
-    if mount.device == mount_of(Path("/")).device:
+    mount = find_mount(directory)
+    if mount.device == find_mount(Path("/")).device:
         raise SandboxUnavailableError(
             "lies on the filesystem of `/`, whose files cannot be the layers of a sandbox together with `/` itself",
             file=VARIABLE,
@@ -394,7 +394,7 @@ def _check_given(directory: Path) -> None:
         raise SandboxUnavailableError("is mounted read-only", file=VARIABLE, key=str(directory), remedy=remedy)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing: the release of a store that is not open."""
 
 
