@@ -20,7 +20,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Capabilities, SandboxExecResult, SandboxRef, SandboxSpec
 from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import SandboxError
-from benchflow.planes.reward.evidence import ARTIFACTS_DIRECTORY
+from benchflow.planes.reward.inputs import ARTIFACTS_DIRECTORY
 
 
 class FakeProvider(IdleProvider):

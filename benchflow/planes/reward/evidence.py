@@ -26,14 +26,11 @@ from benchflow.errors import SandboxError, SandboxLostError, VerifierError
 from benchflow.host_files import atomic_file, storage_errors, write_atomic
 from benchflow.paths import WORKSPACE
 from benchflow.planes.reward.functions import make_function
-from benchflow.planes.reward.inputs import get_judged_directory, resolve_strategy
+from benchflow.planes.reward.inputs import ARTIFACTS_DIRECTORY, get_judged_directory, resolve_strategy
 from benchflow.stored_files import read_stored
 
 INPUTS = "inputs"
 ARTIFACTS = "artifacts.tar"
-ARTIFACTS_DIRECTORY = "/logs/artifacts"
-"""Directory of every sandbox whose content is an artifact, even if the task does not declare it."""
-
 _DECLARED = "declared.json"
 _END = bytes(1024)
 """End of a complete tar archive: two empty blocks."""
@@ -218,7 +215,7 @@ async def _pack(
         return False, [f"{what} is the whole file system: it is not kept"]
     size, end = 0, b""
 
-    def take(data: bytes) -> None:
+    def write_chunk(data: bytes) -> None:
         nonlocal size, end
         size += len(data)
         if size > limit:
@@ -228,7 +225,7 @@ async def _pack(
         end = (end + data)[-len(_END) :]
 
     try:
-        result = await sandbox.control(_PACK, base, *members, sink=take, timeout=None)
+        result = await sandbox.control(_PACK, base, *members, sink=write_chunk, timeout=None)
     except _TooLargeError:
         return False, [f"{what} is larger than {limit} bytes: it is not kept"]
     code, stderr = result.return_code, result.stderr.strip()[-2000:]

@@ -12,7 +12,8 @@ from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import JudgeConfig, VerifierConfig, VerifierStrategy
 from benchflow.errors import VerifierError
 
-_ARTIFACTS = "/logs/artifacts"
+ARTIFACTS_DIRECTORY = "/logs/artifacts"
+"""Directory of every sandbox whose content is an artifact, even if the task does not declare it."""
 
 
 def find_config(task: Task, step: str | None) -> VerifierConfig:
@@ -99,5 +100,5 @@ def _list_candidates(path: str, evidence: Evidence, step: str | None) -> Iterato
         return
     if evidence.evidence is not None:
         yield evidence.evidence / "inputs", path
-    if directory is not None and path.startswith(f"{_ARTIFACTS}/"):
-        yield directory / "artifacts", path.removeprefix(_ARTIFACTS)
+    if directory is not None and path.startswith(f"{ARTIFACTS_DIRECTORY}/"):
+        yield directory / "artifacts", path.removeprefix(ARTIFACTS_DIRECTORY)

@@ -93,10 +93,10 @@ async def put_workspace(sandbox: Sandbox, tar: Path, *, without: Collection[str]
     """
     above = {str(parent) for path in without for parent in PurePosixPath(path).parents} - {"."}
 
-    def wanted(name: str) -> bool:
+    def is_wanted(name: str) -> bool:
         return name not in above and not any(_is_in(name, "" if path == "." else path) for path in without)
 
-    await _put(sandbox, tar, wanted, is_data, _PUT, sandbox.ref.workdir)
+    await _put(sandbox, tar, is_wanted, is_data, _PUT, sandbox.ref.workdir)
 
 
 async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str, Sequence[str]]) -> None:
@@ -118,21 +118,21 @@ async def put_artifacts(sandbox: Sandbox, evidence: Path, declared: Mapping[str,
         reasons = "; ".join(record["warnings"])
         raise VerifierError(f"the verifier's own sandbox cannot be given the artifacts: {reasons}", key="artifacts")
 
-    def wanted(name: str) -> bool:
+    def is_wanted(name: str) -> bool:
         above = {name, *map(str, PurePosixPath(name).parents)}
         roots = [path for path in declared if path in above]
         return any(not is_excluded(posixpath.relpath(name, root), declared[root]) for root in roots)
 
-    await _put(sandbox, tar, wanted, True, _PUT_EACH, *declared)
+    await _put(sandbox, tar, is_wanted, True, _PUT_EACH, *declared)
 
 
 async def _put(
-    sandbox: Sandbox, tar: Path, wanted: Callable[[str], bool], is_data: bool, script: str, *args: str
+    sandbox: Sandbox, tar: Path, is_wanted: Callable[[str], bool], is_data: bool, script: str, *args: str
 ) -> None:
     """Upload the wanted members of an archive, and unpack them in the sandbox by a script with its arguments."""
     with tempfile.NamedTemporaryFile(prefix="benchflow-workspace-") as file:
         try:
-            finish = await asyncio.to_thread(_rewrite_archive, tar, file, wanted, is_data)
+            finish = await asyncio.to_thread(_rewrite_archive, tar, file, is_wanted, is_data)
         except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
             # ValueError and OverflowError: times and owners that no archive can hold.
             raise VerifierError(f"what was kept cannot be read: {error}", file=str(tar)) from error
@@ -147,7 +147,7 @@ async def _put(
         )
 
 
-def _rewrite_archive(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], is_data: bool) -> str:
+def _rewrite_archive(tar: Path, sink: IO[bytes], is_wanted: Callable[[str], bool], is_data: bool) -> str:
     """Rewrite an untrusted archive: only wanted members, no paths outside of it, unpacked alike by every `tar`.
 
     The agent may have been root in the sandbox that made the archive. Owners are written as numbers only, since names
@@ -157,7 +157,7 @@ def _rewrite_archive(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], 
     Args:
         tar: The archive.
         sink: File for the new one.
-        wanted: Returns whether a member is wanted, by its name.
+        is_wanted: Returns whether a member is wanted, by its name.
         is_data: Drop set-user-id and set-group-id bits of files.
 
     Returns:
@@ -175,7 +175,7 @@ def _rewrite_archive(tar: Path, sink: IO[bytes], wanted: Callable[[str], bool], 
             name = "/".join(member.parts) or "."
             above = {str(parent) for parent in PurePosixPath(name).parents}
             covered = any(seen.get(parent) is False for parent in above)
-            if member.leads_out or not wanted(name) or name in seen or covered:
+            if member.leads_out or not is_wanted(name) or name in seen or covered:
                 continue
             is_directory = member.info.isdir()
             if not is_directory and name in parents:

@@ -215,12 +215,12 @@ class RewardDocument:
         events = [self._read_declared_event(item, f"events[{index}]") for index, item in enumerate(declared)]
         declared_ends = [event for event in events if event.granularity == "terminal"]
 
-        def is_told(one: RewardEvent) -> bool:
+        def is_declared(one: RewardEvent) -> bool:
             # With several keys, an event stands for a key only if its tag is the key's name.
             same = (end for end in declared_ends if len(measured) == 1 or end.tag == one.tag)
             return any(abs(end.value - one.value) <= AGREEMENT for end in same)
 
-        return [*events, *(one for one in measured if not is_told(one))]
+        return [*events, *(one for one in measured if not is_declared(one))]
 
     def read_event(self) -> RewardEvent:
         """Return the document as one event: a line of `rewards.jsonl`. Raise `RewardFileError` if it is none."""

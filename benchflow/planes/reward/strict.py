@@ -105,7 +105,7 @@ def decode_json(text: str, file: str, start: int) -> tuple[Any, int]:
         RewardFileError: It is no JSON, or has duplicate keys, NaN, infinity, lone surrogates or too deep nesting.
     """
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
@@ -114,16 +114,18 @@ def decode_json(text: str, file: str, start: int) -> tuple[Any, int]:
             seen[key] = value
         return seen
 
-    def constant(literal: str) -> NoReturn:
+    def reject_constant(literal: str) -> NoReturn:
         refuse(file, f"{literal} is not a number in JSON", "write finite numbers only")
 
-    def finite(literal: str) -> float:
+    def parse_finite(literal: str) -> float:
         value = float(literal)
         if not isfinite(value):
             refuse(file, f"{quote(literal)} is too large", "write finite numbers only")
         return value
 
-    decoder = json.JSONDecoder(object_pairs_hook=unique, parse_constant=constant, parse_float=finite)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=reject_duplicates, parse_constant=reject_constant, parse_float=parse_finite
+    )
     try:
         value, end = decoder.raw_decode(text, skip_blank(text, start))
         # JSON can escape a lone surrogate, which could not be written as UTF-8 afterwards.

@@ -75,7 +75,9 @@ def read_command_effects(command: ShellCommand) -> Touched:
                 touched.accesses.append(Access(resolved(path, command.cwd), mode, command.text, content))
 
     note("read", command.reads)
-    output = command.stdin if command.name in ("cat", "tee") else _read_printed_text(command)
+    output = command.stdin if command.name in ("cat", "tee") else None
+    if command.name in ("echo", "printf"):
+        output = " ".join(command.words[1:])
     note("write", command.writes, output)
     note("write", command.appends, output)
     for mode, paths in _list_files(command):
@@ -86,11 +88,6 @@ def read_command_effects(command: ShellCommand) -> Touched:
         if request.url.startswith("file://"):
             note("read", [request.url[7:]])
     return touched
-
-
-def _read_printed_text(command: ShellCommand) -> str | None:
-    """Return the text that `echo` or `printf` prints; None for any other program."""
-    return " ".join(command.words[1:]) if command.name in ("echo", "printf") else None
 
 
 def _list_files(command: ShellCommand) -> Iterator[tuple[AccessMode, list[str]]]:

@@ -31,11 +31,11 @@ class Tampering:
         value, now = 0.0 if found else 1.0, datetime.now(UTC)
         meta = {"findings": [_format_finding(finding) for finding in found[:_MAX_LISTED]], "found": len(found)}
 
-        def event(**fields: Any) -> RewardEvent:
+        def make_event(**fields: Any) -> RewardEvent:
             return RewardEvent(space="action", value=value, source=self.name, ts=now, **fields)
 
-        events = [event(step=node.step, granularity="step", meta={"node": node.id} | meta)] if found else []
-        return VerifyResult(reward=value, events=[*events, event(meta=meta)], space="action")
+        events = [make_event(step=node.step, granularity="step", meta={"node": node.id} | meta)] if found else []
+        return VerifyResult(reward=value, events=[*events, make_event(meta=meta)], space="action")
 
 
 def _format_finding(finding: HardeningFinding) -> dict[str, Any]:

@@ -120,10 +120,10 @@ def judge(
     for path, text in now.links.items():
         if before.links.get(path) != text and not is_in_workspace(resolve_links(path, now.links), workspace):
             result.links[path] = text
-    return _only(result, config)
+    return _filter_by_config(result, config)
 
 
-def _only(result: Judgement, config: HardeningConfig) -> Judgement:
+def _filter_by_config(result: Judgement, config: HardeningConfig) -> Judgement:
     """Return a judgement without the decisions of items that are off."""
     return Judgement(
         remove={path: item for path, item in result.remove.items() if getattr(config, item)},

@@ -92,21 +92,21 @@ class MemoryFiles:
     ) -> Iterator[tuple[str, str, bool, dict[str, Any]]]:
         """Yield (kind, claim, whether it holds, evidence) of each claim."""
 
-        def place(glob: str) -> str:
+        def resolve(glob: str) -> str:
             return make_absolute(glob, home=after.home, workspace=after.workspace)
 
         for glob in self.changed:
-            hit = [change for change in changes if change.kind != "removed" and matches(change.path, place(glob))]
+            hit = [change for change in changes if change.kind != "removed" and matches(change.path, resolve(glob))]
             yield "changed", glob, bool(hit), {"changes": format_changes(hit)}
         for glob in self.unchanged:
-            hit = [change for change in changes if matches(change.path, place(glob))]
+            hit = [change for change in changes if matches(change.path, resolve(glob))]
             yield "unchanged", glob, not hit, {"changes": format_changes(hit)}
         for path, texts in self.contains.items():
-            content = _read_text(after, place(path)) if texts else None
+            content = _read_text(after, resolve(path)) if texts else None
             for text in texts:
                 yield "contains", f"{path}: {text[:200]}", content is not None and text in content, {}
         for glob in self.absent:
-            paths = [path for path in after.files if matches(path, place(glob))]
+            paths = [path for path in after.files if matches(path, resolve(glob))]
             yield "absent", glob, not paths, {"paths": paths[:_SHOWN]}
 
 

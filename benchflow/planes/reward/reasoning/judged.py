@@ -150,7 +150,7 @@ class ReasoningJudge:
         """Return the result, made of the judge's answers."""
         now = datetime.now(UTC)
 
-        def event(answer: JudgeAnswer, **fields: Any) -> RewardEvent:
+        def make_event(answer: JudgeAnswer, **fields: Any) -> RewardEvent:
             verdict = answer.verdicts[_SCALE]
             meta = {"reasoning": cut_reasoning(verdict.reasoning), "transcript": answer.transcript} | fields.pop(
                 "meta", {}
@@ -160,7 +160,7 @@ class ReasoningJudge:
             )
 
         events = [
-            event(
+            make_event(
                 answer,
                 granularity="step",
                 step=story.node.step,
@@ -169,7 +169,7 @@ class ReasoningJudge:
             for story, answer in steps
         ]
         values = [one.value for one in events]
-        events.append(event(whole, meta={"node": node.id}))
+        events.append(make_event(whole, meta={"node": node.id}))
         asked = {answer.transcript: answer for answer in (whole, *(answer for _, answer in steps))}
         return VerifyResult(
             reward=events[-1].value,
