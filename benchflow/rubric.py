@@ -17,7 +17,7 @@ from benchflow.planes.reward import output
 from benchflow.planes.reward.score import Scored, compute_mean, run_function
 from benchflow.rescoring.process_workbench import stored_workbench
 from benchflow.tasks.rubric_file import load_rubric
-from benchflow.trajectories.nodes import last_of, load_rollout
+from benchflow.trajectories.nodes import find_last_node, load_rollout
 from benchflow.trajectories.stored import load_tree
 
 
@@ -116,7 +116,7 @@ def _named(directory: Path, name: str) -> RolloutNode:
 
 def _end_of(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
     """Return the node at which a rollout ended. Raise `VerifierError` if its children ended in its place."""
-    end = last_of(nodes)
+    end = find_last_node(nodes)
     if end.rollout.directory == directory:
         return end
     children = sorted(str(child.relative_to(directory)) for child in directory.glob("children/*") if child.is_dir())

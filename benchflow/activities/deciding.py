@@ -21,7 +21,7 @@ from benchflow.contracts.fixed_durations import USER_CODE_SEC
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.trajectories.state_values import aggregated
+from benchflow.trajectories.state_values import call_aggregate
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class DecidingActivities:
         def ask() -> Aggregated:
             own = load_aggregate(work.aggregate)
             assert own is not None  # workflows compute built-in aggregates themselves
-            return Aggregated(value=aggregated(work.aggregate, own, work.returns))
+            return Aggregated(value=call_aggregate(work.aggregate, own, work.returns))
 
         return await asked(ask, work.aggregate, "branch.aggregate")
 

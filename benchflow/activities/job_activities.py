@@ -32,7 +32,7 @@ from benchflow.errors import SandboxUnavailableError, StoreError
 from benchflow.hosting.provisioning import shared_sandbox
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
-from benchflow.results.lost_rows import lost_spec, write_missing
+from benchflow.results.lost_rows import make_lost_spec, write_lost_row
 from benchflow.results.summary import write_summary
 from benchflow.workflow_executions import end_stuck, failing_tasks, last_poll, read_outcome, require_not_found
 
@@ -171,9 +171,11 @@ class JobActivities:
             return
         for group in finish.lost:
             for lost in group.each():
-                rollout = lost_spec(spec, finish.job_id, finish.origin, lost, run_id=finish.run_id) if spec else None
+                rollout = (
+                    make_lost_spec(spec, finish.job_id, finish.origin, lost, run_id=finish.run_id) if spec else None
+                )
                 await asyncio.to_thread(
-                    write_missing, finish.origin, finish.job_id, finish.job_name, lost, group.failure, rollout
+                    write_lost_row, finish.origin, finish.job_id, finish.job_name, lost, group.failure, rollout
                 )
         paths = JobPaths(Path(finish.origin.job_dir))
         total = finish.total or (spec.total if spec is not None else 0)

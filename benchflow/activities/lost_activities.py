@@ -26,14 +26,14 @@ from benchflow.hosting.reporting import HostedReport, collected
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import directory_trees
 from benchflow.results.lost_rows import (
-    begin_row,
+    find_lost_paths,
     find_result,
-    is_of,
-    lost_paths,
-    lost_spec,
-    outcome_of,
+    is_same_attempt,
+    make_lost_spec,
+    make_outcome,
+    prepare_row,
     require_result,
-    write_missing,
+    write_lost_row,
 )
 from benchflow.results.summary import read_spec
 from benchflow.stored_files import read_stored
@@ -93,17 +93,17 @@ class LostActivities:
 
     async def _outcome(self, given: LostInput, job: JobSpec | None, lost: LostRollout) -> RolloutOutcome:
         """Return the outcome of one lost rollout: from its result or report if it has any, else from a new row."""
-        spec = lost_spec(job, given.job_id, given.origin, lost, run_id=given.run_id) if job is not None else None
+        spec = make_lost_spec(job, given.job_id, given.origin, lost, run_id=given.run_id) if job is not None else None
         if given.is_stuck and spec is not None:
             await end_stuck(self.context.client, spec.id, lost.run_id or None)
-        rollout, paths = lost_paths(given.origin, given.job_id, lost.index, spec)
+        rollout, paths = find_lost_paths(given.origin, given.job_id, lost.index, spec)
         is_origin = self.context.is_origin(given.origin)
         with storage_errors(paths.root):
             if is_origin:
                 is_restart = spec is not None and spec.restart is not None
                 found = await asyncio.to_thread(find_result, paths, rollout, lost, is_restart=is_restart)
                 if found is not None:
-                    return outcome_of(found, lost.index).model_copy(update={"directory": str(paths.root)})
+                    return make_outcome(found, lost.index).model_copy(update={"directory": str(paths.root)})
             if lost.run_id and (delivered := await self._delivered(rollout, lost)) is not None:
                 return delivered
             if not is_origin:
@@ -117,10 +117,10 @@ class LostActivities:
                 )
             if spec is None or not await self._write_all(spec, paths, given, lost):
                 await asyncio.to_thread(
-                    write_missing, given.origin, given.job_id, given.job_name, lost, given.failure, spec
+                    write_lost_row, given.origin, given.job_id, given.job_name, lost, given.failure, spec
                 )
         written = await asyncio.to_thread(require_result, paths, rollout, lost)
-        return outcome_of(written, lost.index).model_copy(update={"directory": str(paths.root)})
+        return make_outcome(written, lost.index).model_copy(update={"directory": str(paths.root)})
 
     async def _delivered(self, rollout: str, lost: LostRollout) -> RolloutOutcome | None:
         """Return the outcome of a rollout whose results are in the store; None if it has put none there."""
@@ -134,7 +134,9 @@ class LostActivities:
             content = await asyncio.to_thread(read_stored, RolloutPaths(root).result)
         result = RolloutResult.model_validate_json(content)
         return (
-            outcome_of(result, lost.index).model_copy(update={"pack": pack}) if is_of(result, rollout, lost) else None
+            make_outcome(result, lost.index).model_copy(update={"pack": pack})
+            if is_same_attempt(result, rollout, lost)
+            else None
         )
 
     async def _write_all(self, spec: RolloutSpec, paths: RolloutPaths, given: LostInput, lost: LostRollout) -> bool:
@@ -145,7 +147,7 @@ class LostActivities:
         """
         if not lost.run_id:
             return False
-        await asyncio.to_thread(begin_row, paths, spec, lost)
+        await asyncio.to_thread(prepare_row, paths, spec, lost)
         report = ReportInput(
             spec=spec,
             run_id=lost.run_id,

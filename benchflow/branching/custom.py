@@ -15,7 +15,7 @@ from benchflow.branching.policies import BranchPolicy
 from benchflow.contracts.branch import ChildSpec, CustomPolicy
 from benchflow.contracts.rollout_records import RolloutTree
 from benchflow.errors import ConfigError
-from benchflow.trajectories.state_values import BUILT_IN, Aggregate, is_own
+from benchflow.trajectories.state_values import BUILT_IN, Aggregate, is_user_function
 from benchflow.user_files.user_model import KeyFault, require_model
 
 GROUP = "benchflow.branch_policies"
@@ -71,7 +71,7 @@ def load_aggregate(name: str) -> Aggregate | None:
     """
     if name in BUILT_IN:
         return None
-    if not is_own(name):
+    if not is_user_function(name):
         raise ConfigError(
             f"there is no aggregate {name!r}",
             key=AGGREGATE_KEY,

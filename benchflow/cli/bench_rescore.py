@@ -91,7 +91,7 @@ def rescore(
     """
     from benchflow.cli.bench_results import job_paths
     from benchflow.cli.screen import console, print_json
-    from benchflow.rescoring import RescoringRequest, row
+    from benchflow.rescoring import RescoringRequest, make_record_row
 
     options: dict[str, Any] = {"trust": trust, "take_variables": yes}
     set_keys(options, context.obj)
@@ -100,7 +100,7 @@ def rescore(
     found = _run(job_paths(job, jobs_dir).root, request, screen)
     if as_json:
         told = found.model_dump(mode="json", exclude={"rollouts"})
-        print_json(told | {"rollouts": [row(rollout) for rollout in found.rollouts]})
+        print_json(told | {"rollouts": [make_record_row(rollout) for rollout in found.rollouts]})
     else:
         _show_rows(found.rollouts, screen)
         _show_errors(found.rollouts)

@@ -50,7 +50,7 @@ def show(
     from benchflow.cli.screen import console, print_json, show_place
     from benchflow.cli.terminal import Text
     from benchflow.contracts.rollout_records import RolloutResult
-    from benchflow.trajectories.drawing import draw
+    from benchflow.trajectories.drawing import draw_tree
     from benchflow.trajectories.stored import read_model
 
     stored = _find(rollout, jobs_dir)
@@ -59,7 +59,7 @@ def show(
         return
     screen = console()
     most = MOST_LINES if screen.is_terminal and not draw_all else None
-    screen.print(draw(stored.tree, width=screen.width, depth=depth, limit=limit, most=most), soft_wrap=True)
+    screen.print(draw_tree(stored.tree, width=screen.width, depth=depth, limit=limit, most=most), soft_wrap=True)
     result = read_model(RolloutResult, stored.paths.result) if os.path.lexists(stored.paths.result) else None
     if result is None:
         screen.print(Text("It has no result yet; this is how far it has grown.", "yellow"))

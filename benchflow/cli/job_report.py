@@ -131,9 +131,9 @@ def document(
         results: Results of its rollouts.
         mode: Its mode; None for a job without one.
     """
-    from benchflow.results.write import result_row
+    from benchflow.results.write import make_result_row
 
-    made = {"job": job, "summary": summary.model_dump(mode="json"), "rollouts": [result_row(r) for r in results]}
+    made = {"job": job, "summary": summary.model_dump(mode="json"), "rollouts": [make_result_row(r) for r in results]}
     return made | (mode_document(mode, results) if mode is not None else {})
 
 
@@ -169,7 +169,7 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
         width: Columns of the console. A narrow table has tampering, or else tokens and costs, or else errors.
     """
     from benchflow.cli.terminal import Text
-    from benchflow.results.summary import agent_label
+    from benchflow.results.summary import format_agent_label
 
     left: dict[str, Any] = {"no_wrap": True}
     right = left | {"justify": "right"}
@@ -192,7 +192,7 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
         style = STATUS_STYLES[result.status]
         rows.add_row(
             fit(f"{result.task_name} #{result.repeat}" if several else result.task_name),
-            fit(agent_label(result)),
+            fit(format_agent_label(result)),
             Text(reward_or_value(result), f"bold {style}"),
             Text(f"{STATUS_SIGNS[result.status]} {result.status}", style),
             *([Text(str(result.n_tampering), "bold red" if result.n_tampering else "dim")] if has_tampering else []),
@@ -209,9 +209,9 @@ def _rows(results: Sequence[RolloutResult], *, several: bool, width: int) -> Tab
 def reward_or_value(result: RolloutResult) -> str:
     """Return a result's reward: `0.5`, V(s) as `V 0.42 ±0.2 n=4`, or several keys as `style 1, speed 0.5`."""
     from benchflow.contracts.rewards import shown_keys
-    from benchflow.results.value_reward import value_of
+    from benchflow.results.value_reward import find_value_node
 
-    node = value_of(result)
+    node = find_value_node(result)
     if result.status == "scored":
         return one_line(shown_keys(result.rewards))
     if node is None:
@@ -241,7 +241,7 @@ def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
     from rich.padding import Padding
 
     from benchflow.cli.terminal import Text, line
-    from benchflow.results.summary import agent_label
+    from benchflow.results.summary import format_agent_label
 
     kinds: dict[tuple[str, str], tuple[RolloutResult, Failure]] = {}
     for result in results:
@@ -250,7 +250,9 @@ def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
             kinds.setdefault((failure.category, failure.message), (result, failure))
     for result, failure in list(kinds.values())[:MAX_ERRORS]:
         where = f" in {failure.phase}" if failure.phase else ""
-        screen.print(line((f"{result.task_name} · {agent_label(result)}", "bold"), f": {failure.category}{where}"))
+        screen.print(
+            line((f"{result.task_name} · {format_agent_label(result)}", "bold"), f": {failure.category}{where}")
+        )
         place = ": ".join(sanitise_line(part) for part in (failure.file, failure.key) if part)
         text = Text(sanitise_log(f"{place}: {failure.message}" if place else failure.message))
         if failure.remedy:
@@ -271,9 +273,9 @@ def show_errors(results: Sequence[RolloutResult], screen: Screen) -> None:
 def _show_branched(results: Sequence[RolloutResult], screen: Screen) -> None:
     """Print the failed children, which count in no V(s), of the first rollouts; and the command that draws trees."""
     from benchflow.cli.terminal import Text, line
-    from benchflow.results.value_reward import value_of
+    from benchflow.results.value_reward import find_value_node
 
-    found = [(result, node) for result in results if (node := value_of(result)) is not None]
+    found = [(result, node) for result in results if (node := find_value_node(result)) is not None]
     failed = [(result, node) for result, node in found if node.failed]
     for result, node in failed[:MAX_ERRORS]:
         chain, failure = next(iter(node.failed.items()))

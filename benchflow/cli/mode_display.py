@@ -34,10 +34,10 @@ def mode_label(mode: JobMode) -> str:
 
 def mode_document(mode: JobMode, results: Sequence[RolloutResult]) -> dict[str, Any]:
     """Return the rows that a mode adds to the JSON output, `groups` or `values`: those of the file of that name."""
-    from benchflow.results.mode_rows import rows_of
+    from benchflow.results.mode_rows import make_rows
 
     key = "groups" if mode.kind == "grpo" else "values"
-    return {key: [row.model_dump(mode="json") for row in rows_of(mode, results)]}
+    return {key: [row.model_dump(mode="json") for row in make_rows(mode, results)]}
 
 
 def show_mode(
@@ -57,17 +57,17 @@ def show_mode(
         limit: Maximum number of lines; None for all.
     """
     from benchflow.cli.terminal import Text, line
-    from benchflow.results.mode_rows import file_of, rows_of
+    from benchflow.results.mode_rows import get_rows_file, make_rows
 
     if mode is None:
         return
-    rows = rows_of(mode, results)
+    rows = make_rows(mode, results)
     shown = rows[:limit]
     if shown:
         screen.print(_table(shown))
     if len(shown) < len(rows):
         screen.print(Text(f"{plural(len(rows) - len(shown), 'line')} not listed", "dim"))
-    file = file_of(paths, mode)
+    file = get_rows_file(paths, mode)
     if file.is_file():
         screen.print(line((f"{file.stem:<9}", "dim"), str(file)), soft_wrap=True)
 

@@ -13,7 +13,7 @@ from benchflow.cli.terminal import Screen, Text, line
 from benchflow.contracts.environment import BASELINE, DatabaseDiff, RowChange, StateDiff, TableDiff
 from benchflow.errors import UsageError
 from benchflow.paths import RolloutPaths
-from benchflow.planes.environment.rows import RECORD, snapshot_at
+from benchflow.planes.environment.rows import RECORD, read_record
 
 _LONGEST = 60
 """Maximum number of characters of a value."""
@@ -92,7 +92,7 @@ def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
 
 def _in_order(root: Path) -> list[Path]:
     """Return the snapshots in a directory, in the order in which they were taken."""
-    taken = {each: snapshot_at(each) for each in root.iterdir() if (each / RECORD).is_file()}
+    taken = {each: read_record(each) for each in root.iterdir() if (each / RECORD).is_file()}
     return sorted(taken, key=lambda each: (taken[each].taken_at, each.name))
 
 

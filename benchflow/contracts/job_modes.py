@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from benchflow.contracts.base import Model
 from benchflow.contracts.branch import AfterSteps, BranchConfig, Group
 
-MOST_CHILDREN = 1000
+MAX_CHILDREN = 1000
 """Most children of one rollout in a mode."""
 
 
@@ -23,7 +23,7 @@ class GrpoMode(Model):
     kind: Literal["grpo"] = "grpo"
     """Marks this form of `JobMode`."""
 
-    n: int = Field(default=8, ge=2, le=MOST_CHILDREN)
+    n: int = Field(default=8, ge=2, le=MAX_CHILDREN)
     """Number of trajectories in the group."""
 
     at: int = Field(default=0, ge=0)
@@ -49,16 +49,16 @@ class ValueMode(Model):
     depths: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
     """Depths of the states, in steps from the root; 0 is the initial state. Each less than the task's steps."""
 
-    n: int = Field(default=4, ge=1, le=MOST_CHILDREN)
-    """Number of children per state. All depths together may have at most `MOST_CHILDREN`."""
+    n: int = Field(default=4, ge=1, le=MAX_CHILDREN)
+    """Number of children per state. All depths together may have at most `MAX_CHILDREN`."""
 
     @model_validator(mode="after")
     def _check(self) -> ValueMode:
         twice = [depth for depth in self.depths if self.depths.count(depth) > 1]
         if twice:
             raise ValueError(f"the depth {twice[0]} is given twice")
-        if self.n * len(self.depths) > MOST_CHILDREN:
-            raise ValueError(f"{self.n} children at {len(self.depths)} depths are more than {MOST_CHILDREN}")
+        if self.n * len(self.depths) > MAX_CHILDREN:
+            raise ValueError(f"{self.n} children at {len(self.depths)} depths are more than {MAX_CHILDREN}")
         return self
 
     @property

@@ -30,7 +30,7 @@ from benchflow.gateway.refusals import Refusals
 from benchflow.host_files import append_lines, end_of_lines, opened, storage_errors
 from benchflow.llm_apis import read_json
 from benchflow.secrets import Redactor
-from benchflow.trajectories.journal import timestamp
+from benchflow.trajectories.journal import format_timestamp
 
 NOT_SENT = frozenset(
     {
@@ -222,7 +222,7 @@ def _make_restart_line(id_: str) -> str:
     message = "the gateway was ended while the call was under way"
     answer = ResponseLine(
         id=id_,
-        ts=timestamp(),
+        ts=format_timestamp(),
         status=None,
         error=CallError(kind="gateway_restarted", message=message),
         timing=CallTiming(total_ms=0),

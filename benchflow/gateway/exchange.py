@@ -41,7 +41,7 @@ from benchflow.gateway.upstream import (
 from benchflow.llm_apis import DIALECTS, Dialect, ParsedResponse, read_json
 from benchflow.llm_apis.side_calls import side_reason
 from benchflow.llm_apis.value_counts import MAX_VALUES, AnswerValues, count_values
-from benchflow.trajectories.journal import timestamp
+from benchflow.trajectories.journal import format_timestamp
 
 ERROR_LIMIT = 16 * 1024 * 1024
 """Approximate maximum of bytes of an error's body."""
@@ -78,7 +78,7 @@ class Exchange:
         self._dialect = DIALECTS[rollout.registration.api] if forwarding.is_generation else None
         self._forms = key_forms(*(key or ("", "")))
         self._began = time.monotonic()
-        self._ts, self._attribution = timestamp(), rollout.attribution
+        self._ts, self._attribution = format_timestamp(), rollout.attribution
         self._id = uuid.uuid4().hex
         self._redact = CallRedactor(rollout.registration, key)
         self._received = ReceivedRequest()
@@ -569,7 +569,7 @@ class Exchange:
         return {
             "type": "response",
             "id": self._id,
-            "ts": timestamp(),
+            "ts": format_timestamp(),
             "status": answer.status,
             "headers": answer.headers,
             "usage": usage.model_dump() if usage is not None else None,

@@ -27,7 +27,7 @@ from benchflow.gateway.sampling import check_sampling, needs_usage
 from benchflow.gateway.upstream import Outage
 from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import GatewayPaths
-from benchflow.trajectories.journal import timestamp
+from benchflow.trajectories.journal import format_timestamp
 
 log = structlog.get_logger("benchflow.gateway")
 
@@ -164,7 +164,7 @@ class RolloutCalls:
         refused = self.refusals.add(method, redact(path), redact(unpriced) if unpriced is not None else None)
         if refused is None:
             return
-        line = RefusedLine(ts=timestamp(), **refused.model_dump())
+        line = RefusedLine(ts=format_timestamp(), **refused.model_dump())
         try:
             self.record.append(json.dumps({"type": line.type} | line.model_dump()))
         except StoreError as error:

@@ -34,7 +34,7 @@ from benchflow.planes.agent.turn_limits import DEFAULT_TIMEOUTS
 from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.journal import NodeWriter
-from benchflow.trajectories.rollout_tree import node_id
+from benchflow.trajectories.rollout_tree import make_step_node_id
 
 _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_FORM = 4000, 200, 32_000
 """Maximum number of characters of a question's text, of an option's name and of a form in a workflow's history."""
@@ -52,7 +52,7 @@ def trajectory_writer(rollout: Hosted, work: StepInput) -> NodeWriter:
     path, spec = rollout.paths.trajectory, rollout.spec
     # A replayed turn is the parent's.
     path = path if work.before is None else path.with_name(TAKEN_AGAIN)
-    return NodeWriter(path, node_id(work.step.index, spec.chain), work.step.role, redact=rollout.redact.line)
+    return NodeWriter(path, make_step_node_id(work.step.index, spec.chain), work.step.role, redact=rollout.redact.line)
 
 
 class SessionTurn:

@@ -29,7 +29,7 @@ from benchflow.hosting.worker_host import Host, TaskFiles
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_record
-from benchflow.planes.environment.exports import Outfit, WorldContext, open_environment
+from benchflow.planes.environment.exports import WorldContext, WorldSetup, open_environment
 from benchflow.planes.sandbox import get_provider
 from benchflow.secrets import Redactor, Secrets, agent_references, references
 from benchflow.tasks import verified_in
@@ -302,7 +302,7 @@ class Hosted:
             environment,
             await self.world_context(environment),
             self.provider,
-            Outfit.model_validate_json((self.sessions / WORLD_SETUP).read_bytes()) if is_manifest else None,
+            WorldSetup.model_validate_json((self.sessions / WORLD_SETUP).read_bytes()) if is_manifest else None,
             job=self.spec.job_id,
             foreign=(TOOLBOX_ROOT,),
             probed=self.host.installed.get((self.spec.task.digest, environment.digest)),

@@ -29,12 +29,12 @@ from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.hosting.worker_host import Host
 from benchflow.paths import RolloutPaths
 from benchflow.planes.agent import attribute_errors
-from benchflow.results.undoing import (
-    mark_undone_calls,
-    put_ended_aside,
-    put_undone_aside,
-    undone_place,
-    used_by_children,
+from benchflow.results.reverted_files import (
+    detach_reverted_calls,
+    get_reverted_paths,
+    list_child_usage,
+    move_end_aside,
+    move_reverted_aside,
 )
 from benchflow.stored_files import read_stored
 
@@ -204,10 +204,10 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
     """
     paths = await asyncio.to_thread(rollout.make_results_directory)
     label, undone = await asyncio.to_thread(_find_label, paths, work)
-    place = undone_place(paths, label)
+    place = get_reverted_paths(paths, label)
     if undone is None:
         # Read before anything is moved: afterwards it is not known any more.
-        used = [*await _interrupted(rollout, work), *await asyncio.to_thread(used_by_children, paths, work.untold)]
+        used = [*await _interrupted(rollout, work), *await asyncio.to_thread(list_child_usage, paths, work.untold)]
         directory = str(place.root.relative_to(paths.root))
         undone = Undone(used=total(used), directory=directory, run_id=work.run_id)
         write_atomic(place.root / UNDONE, undone.model_dump_json().encode())
@@ -219,9 +219,9 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
 
     def put_aside() -> None:
         spec = rollout.spec.model_copy(update={"restart": None})
-        put_ended_aside(paths, label, {"run_id": work.run_id, "generation": 0} | spec.model_dump(mode="json"))
-        mark_undone_calls(paths.model_calls, work.undone, label)
-        put_undone_aside(paths, label, undone=work.undone, steps=work.steps, chains=work.chains)
+        move_end_aside(paths, label, {"run_id": work.run_id, "generation": 0} | spec.model_dump(mode="json"))
+        detach_reverted_calls(paths.model_calls, work.undone, label)
+        move_reverted_aside(paths, label, undone=work.undone, steps=work.steps, chains=work.chains)
 
     moving = asyncio.create_task(asyncio.to_thread(put_aside))
     try:
@@ -242,7 +242,7 @@ def _find_label(paths: RolloutPaths, work: UndoInput) -> tuple[str, Undone | Non
     label, number = work.label, 1
     while True:
         try:
-            noted = Undone.model_validate_json(read_stored(undone_place(paths, label).root / UNDONE))
+            noted = Undone.model_validate_json(read_stored(get_reverted_paths(paths, label).root / UNDONE))
         except FileNotFoundError:
             return label, None
         if noted.run_id in ("", work.run_id):

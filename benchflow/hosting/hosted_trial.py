@@ -21,8 +21,8 @@ from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.oracle import run_oracle
 from benchflow.hosting.provisioning import sandbox_labels
 from benchflow.paths import TRIAL_FILE, TRIAL_STEP
-from benchflow.planes.environment.exports import EnvironmentCheck, Setting, parse_post, try_world, urls_of_verifier
-from benchflow.results.write import set_aside
+from benchflow.planes.environment.exports import EnvironmentCheck, Setting, find_verifier_urls, parse_post, try_world
+from benchflow.results.write import begin_run
 
 ORACLE_SEC = 600.0
 """Timeout of an oracle that has none of its own, in seconds."""
@@ -72,7 +72,7 @@ class HostedTrial:
         rollout, provider = self._rollout, self._rollout.provider
         paths = await asyncio.to_thread(rollout.make_results_directory)
         identity = {"run_id": self._owner.run, "generation": 0} | rollout.spec.model_dump(mode="json")
-        await asyncio.to_thread(set_aside, paths, identity)
+        await asyncio.to_thread(begin_run, paths, identity)
         await rollout.host.slots.wait(self._name, attempt=0, owner=self._owner)
 
         def show(what: str) -> None:
@@ -118,7 +118,7 @@ class HostedTrial:
             secrets=entrypoint_env(rollout),
             prepare=self._set_up if has_task else None,
             posts=tuple(parse_post(post) for post in self._trial.posts),
-            observe=declared or (urls_of_verifier(manifest, task, directory) if has_task else ()),
+            observe=declared or (find_verifier_urls(manifest, task, directory) if has_task else ()),
             is_declared=bool(declared),
             has_task=has_task,
             solve=self._solve if self._oracles else None,

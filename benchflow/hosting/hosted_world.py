@@ -16,7 +16,7 @@ from benchflow.errors import UnprovenStateError, WorldError
 from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.hosted import WORLD_SETUP, Hosted
 from benchflow.paths import RolloutPaths
-from benchflow.planes.environment.exports import differences, prepare_sandbox
+from benchflow.planes.environment.exports import describe_differences, prepare_sandbox
 
 MAX_STATE_BYTES = 256 * 1024 * 1024
 """Maximum size in bytes of a snapshot that is fetched from a sandbox into the results."""
@@ -167,7 +167,7 @@ async def compare_copy(
     """
     if not observed:
         return ()
-    found = differences(observed, await world.observe())
+    found = describe_differences(observed, await world.observe())
     if found and must_be_equal:
         raise UnprovenStateError(
             found[0],

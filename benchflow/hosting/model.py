@@ -44,7 +44,7 @@ from benchflow.planes.agent.agent_settings import choose_credentials, find_endpo
 from benchflow.planes.agent.notes import Notes
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.trajectories.rollout_tree import node_id
+from benchflow.trajectories.rollout_tree import make_step_node_id
 
 if TYPE_CHECKING:
     from benchflow.gateway.gateway_client import GatewayClient
@@ -248,7 +248,7 @@ class RolloutModel:
         own = self._spec.branch
         # A replayed turn of the parent leads to no node of this rollout.
         is_own = own is None or step.index >= own.checkpoint.steps_done
-        node = node_id(step.index, self._spec.chain) if is_own else None
+        node = make_step_node_id(step.index, self._spec.chain) if is_own else None
         return await self._client().attribute(self._spec.id, node=node, role=step.role, turn=step.index)
 
     @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from benchflow.contracts.gateway import ReplaySettings
 from benchflow.contracts.job import RolloutSpec
 from benchflow.host_files import storage_errors, write_atomic
 from benchflow.paths import RolloutPaths
-from benchflow.trajectories.growth import turn_of
+from benchflow.trajectories.growth import get_step_node
 from benchflow.trajectories.journal import iterate_journal
 
 
@@ -83,7 +83,7 @@ class ParentCalls:
         if branch is None or branch.child.answer is None:
             return 0
         calls = Recording(self._copy("session_before"), self._record.name.removeprefix("acpx/")).calls
-        return sum(call.answered and not call.side and call.node == turn_of(branch.node) for call in calls)
+        return sum(call.answered and not call.side and call.node == get_step_node(branch.node) for call in calls)
 
     @property
     def _record_of_parent(self) -> Path:

@@ -26,7 +26,7 @@ from benchflow.hosting.kept import CheckpointRecord, read_kept, remove_layers, w
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.store import PinnedStore
-from benchflow.trajectories.growth import chains_above
+from benchflow.trajectories.growth import list_branch_paths
 
 _NOT_NEEDED = frozenset({"children", "attempts", "rollbacks", "agent", "artifacts", "soft"})
 """Entries of a rollout's results that a host which continues it does not need."""
@@ -101,7 +101,7 @@ def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
         # Without the directory, nothing has been written on this host yet, and the archive is empty.
         if root.root.is_dir():
             with storage_errors(root.root), ConfinedDirectory(root.root) as directory:
-                for name in chains_above(chain):
+                for name in list_branch_paths(chain):
                     own = root.child(name).root if name else root.root
                     for entry in _written(directory, own.relative_to(root.root).as_posix()):
                         _pack_entry(archive, directory, entry)

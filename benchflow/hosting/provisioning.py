@@ -22,7 +22,7 @@ from benchflow.hosting.portable import image_of
 from benchflow.hosting.room_base import capture_for_rooms, forget_base
 from benchflow.hosting.session_files import remove_journals
 from benchflow.planes.sandbox import get_provider
-from benchflow.results.write import set_aside
+from benchflow.results.write import begin_run
 
 CLEAR_LOGS = """rm -rf /logs/agent /logs/verifier /logs/artifacts
 mkdir -m 0777 /logs/agent /logs/artifacts && mkdir -m 0755 /logs/verifier"""
@@ -105,7 +105,7 @@ async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> Sand
     paths = await asyncio.to_thread(rollout.make_results_directory)
     identity = {"run_id": request.run_id, "generation": request.generation}
     if not request.goes_on:
-        await asyncio.to_thread(set_aside, paths, identity | rollout.spec.model_dump(mode="json"))
+        await asyncio.to_thread(begin_run, paths, identity | rollout.spec.model_dump(mode="json"))
     await _start(rollout, request, name, paths.build_log)
     if request.checkpoint is None:
         await rollout.blueprint.set_up(rollout.sandbox, rollout.env(), rollout.secrets)

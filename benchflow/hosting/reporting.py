@@ -31,14 +31,14 @@ from benchflow.hosting.session_files import keep_journals
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import directory_trees, get_provider
 from benchflow.planes.sandbox.timeouts import awake_timeout
-from benchflow.results.hardening_findings import step_findings
+from benchflow.results.hardening_findings import collect_findings
 from benchflow.results.mode_rows import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
 from benchflow.tasks import prompt_of, unpack, write_pack
 from benchflow.trajectories.journal import read_heads, read_journal
-from benchflow.trajectories.nodes import hardening_after
-from benchflow.trajectories.rollout_tree import build_tree, with_events
+from benchflow.trajectories.nodes import read_hardening
+from benchflow.trajectories.rollout_tree import add_events, build_tree
 
 log = structlog.get_logger("benchflow.reports")
 
@@ -226,8 +226,8 @@ class HostedReport:
         root, started = spec.begins_at
         tree = build_tree(spec.id, report.steps[started:], events, rewards, root=root, chain=spec.chain)
         if report.tree is not None:
-            tree = with_events(report.tree, tree)
-        found = await asyncio.to_thread(step_findings, report.steps, partial(_hardening, paths))
+            tree = add_events(report.tree, tree)
+        found = await asyncio.to_thread(collect_findings, report.steps, partial(_hardening, paths))
         result = _result(rollout, report, leaves=len(tree.leaves), nodes=len(tree.nodes), found=found)
         if not await asyncio.to_thread(write_rollout, paths, result, tree, self._prompts(), is_lost=is_lost):
             return ReportResult(directory=str(paths.root))
@@ -332,7 +332,7 @@ def _result(
 def _hardening(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
     """Return the report of a step's hardening; None if there is none, or it can't be parsed."""
     try:
-        return hardening_after(paths, step)
+        return read_hardening(paths, step)
     except ResultFileError as error:
         log.warning("findings are missing from a result", file=error.file, error=error.message)
         return None

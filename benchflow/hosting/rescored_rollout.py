@@ -37,14 +37,14 @@ from benchflow.planes.reward.needs import make_reward_table
 from benchflow.planes.reward.on_tampering import apply_rule
 from benchflow.planes.reward.score import score
 from benchflow.planes.reward.strategy import verify
-from benchflow.results.hardening_findings import hardening_metadata
-from benchflow.results.rescored import changes
+from benchflow.results.hardening_findings import make_hardening_metadata
+from benchflow.results.rescored import compare_metrics
 from benchflow.results.stored_rollouts import StoredRollout
-from benchflow.results.write import without_events, write_rewards
+from benchflow.results.write import remove_events, write_rewards
 from benchflow.stored_files import read_stored
 from benchflow.trajectories.nodes import load_rollout
-from benchflow.trajectories.rollout_tree import node_id
-from benchflow.trajectories.state_values import state_value
+from benchflow.trajectories.rollout_tree import make_step_node_id
+from benchflow.trajectories.state_values import compute_state_value
 
 _ANSWER = re.compile(r"(steps/[^/]+/)?judge/[^/]+")
 """Files of a rollout's new score that outlive a run of the workflow: recorded answers of judges."""
@@ -202,7 +202,7 @@ class RescoredRolloutWork:
             failure, warnings = basis.redacted(failure_of(error, "verify")), [*map(basis.redacted_text, step.warnings)]
             score_ = StepScore(**mark, verifier=step.ran, error=failure)
             return _StepNote(score=score_, warnings=warnings, is_next_scored=False)
-        result = result.model_copy(update={"metadata": result.metadata | hardening_metadata(report)})
+        result = result.model_copy(update={"metadata": result.metadata | make_hardening_metadata(report)})
         await asyncio.to_thread(write_rewards, self._paths, outcome.step.index, result.events)
         warnings = [*map(basis.redacted_text, step.warnings)]
         if step.ran == "ran" and basis.spec.task.environment is not None:
@@ -210,7 +210,7 @@ class RescoredRolloutWork:
                 "the services of its world did not run for the verifier, which was shown their state as it was kept"
             )
         counts = self._counts_on(outcome, task, result, warnings)
-        score_ = StepScore(**mark, verifier=step.ran, verify=without_events(result))
+        score_ = StepScore(**mark, verifier=step.ran, verify=remove_events(result))
         return _StepNote(score=score_, warnings=warnings, is_next_scored=counts)
 
     def _judge_of(self, outcome: StepOutcome, rollout: Hosted) -> Judge:
@@ -294,7 +294,7 @@ class RescoredRolloutWork:
         if lost is not None:
             return self._record("failed", below, error=lost.error)
         aggregate = aggregate_of(self._stored)
-        value = state_value(self._stored.branched_at, aggregate, children, own=load_aggregate(aggregate))
+        value = compute_state_value(self._stored.branched_at, aggregate, children, own=load_aggregate(aggregate))
         if value.value is None:
             return self._record("unmeasured", below)
         return self._measured({"reward": value.value}, below, value)
@@ -349,7 +349,7 @@ class RescoredRolloutWork:
             outcome=outcome,
             before=result.rewards,
             rewards=rewards,
-            changes=changes(result.rewards, rewards) if rewards is not None else {},
+            changes=compare_metrics(result.rewards, rewards) if rewards is not None else {},
             steps=self._steps,
             value=value,
             judge=together([self._judge.use, *(record.judge for record in below)]),
@@ -374,7 +374,7 @@ def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workb
         judge: Judge for the node's scorers.
         workbench: Workbench for the node's scorers.
     """
-    reached = load_rollout(rollout.paths.root, judge=judge)[node_id(outcome.step.index, rollout.spec.chain)]
+    reached = load_rollout(rollout.paths.root, judge=judge)[make_step_node_id(outcome.step.index, rollout.spec.chain)]
     about = replace(reached.rollout, workbench=workbench)
     node: RolloutNode | None = None
     for each in reached.path:

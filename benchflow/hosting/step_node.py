@@ -9,9 +9,9 @@ from benchflow.contracts.rollout_records import Node, RolloutTree, Step
 from benchflow.hosting.hosted import Hosted
 from benchflow.tasks import prompt_of
 from benchflow.trajectories.journal import read_journal
-from benchflow.trajectories.nodes import change_after, findings_after, nodes_of, world_after
-from benchflow.trajectories.rollout_tree import ROOT, node_id
-from benchflow.trajectories.stored import events_before, path_before
+from benchflow.trajectories.nodes import build_nodes, read_findings, read_state_diff, read_world_state
+from benchflow.trajectories.rollout_tree import ROOT, make_step_node_id
+from benchflow.trajectories.stored import list_nodes_before, read_events_before
 
 
 def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench, judge: Judge) -> RolloutNode:
@@ -28,14 +28,14 @@ def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench,
     """
     paths, spec = rollout.paths, rollout.spec
     started = spec.begins_at[1]
-    steps = {node_id(done, spec.chain): done for done in range(started, step.index + 1)}
-    names = [*(path_before(spec.chain) or [ROOT]), *steps]
+    steps = {make_step_node_id(done, spec.chain): done for done in range(started, step.index + 1)}
+    names = [*(list_nodes_before(spec.chain) or [ROOT]), *steps]
     # Nodes of the parents need no steps: scorers read the parents' work from the events.
     nodes = [Node(id=names[0])]
     nodes += [Node(id=name, parent=names[at], step=steps.get(name)) for at, name in enumerate(names[1:])]
     tree = RolloutTree(rollout=spec.id, root=names[0], nodes=nodes)
     known = {node.id for node in tree.nodes}
-    before = events_before(paths) if spec.branch is not None else []
+    before = read_events_before(paths) if spec.branch is not None else []
     own = [event for event in read_journal(paths.trajectory) if event["node"] in known]
     for event in own:
         # In place, to save the memory of a second copy of a long trajectory.
@@ -46,7 +46,7 @@ def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench,
         names: dict[int, str | None] = {done: one.name for done, one in enumerate(rollout.task.steps)}
         names[step.index] = step.name
         index = steps.get(node)
-        return findings_after(paths, names[index]) if index is not None and index in names else ()
+        return read_findings(paths, names[index]) if index is not None and index in names else ()
 
     about = Evidence(
         directory=paths.root,
@@ -56,8 +56,8 @@ def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench,
         workspace=rollout.ref.workdir,
         workbench=workbench,
         judge=judge,
-        state=lambda node: world_after(paths, step.name),
-        diff=lambda node: change_after(paths, step.name),
+        state=lambda node: read_world_state(paths, step.name),
+        diff=lambda node: read_state_diff(paths, step.name),
         findings=findings,
     )
-    return nodes_of(tree, before + own, about)[nodes[-1].id]
+    return build_nodes(tree, before + own, about)[nodes[-1].id]

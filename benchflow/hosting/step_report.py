@@ -10,7 +10,7 @@ from benchflow.contracts.reward import HardeningFinding, HardeningReport
 from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.reward.hardening.hardening_record import extend_report
-from benchflow.trajectories.nodes import hardening_after
+from benchflow.trajectories.nodes import read_hardening
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class StepReport:
 
     def read(self) -> HardeningReport | None:
         """Return the stored report; None if nothing was hardened. Raises `ResultFileError` if it can't be parsed."""
-        return hardening_after(self.rollout.paths, self.step)
+        return read_hardening(self.rollout.paths, self.step)
 
     def write(self, report: HardeningReport) -> None:
         """Store a redacted report. Findings of an earlier attempt are retained, because they are not found again."""

@@ -26,8 +26,8 @@ from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
 from benchflow.planes.reward.score import score
 from benchflow.planes.reward.strategy import verify as output_of
 from benchflow.planes.reward.verify import ScriptVerifier
-from benchflow.results.hardening_findings import hardening_metadata
-from benchflow.results.write import without_events, write_rewards
+from benchflow.results.hardening_findings import make_hardening_metadata
+from benchflow.results.write import remove_events, write_rewards
 
 
 async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
@@ -95,8 +95,8 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
     result = apply_rule(result, report, rule, reward_range=reward_range, now=datetime.now(UTC))
     await asyncio.to_thread(write_rewards, rollout.paths, step.index, result.events)
     warnings = list(dict.fromkeys([*settled.notes, *result.warnings]))
-    metadata = result.metadata | hardening_metadata(report) | scored.fidelity()
-    return without_events(result.model_copy(update={"warnings": warnings, "metadata": metadata}))
+    metadata = result.metadata | make_hardening_metadata(report) | scored.fidelity()
+    return remove_events(result.model_copy(update={"warnings": warnings, "metadata": metadata}))
 
 
 async def preview(rollout: Hosted, work: SoftVerifyInput) -> VerifyResult:
@@ -130,4 +130,4 @@ async def preview(rollout: Hosted, work: SoftVerifyInput) -> VerifyResult:
         node = await asyncio.to_thread(scored.node, evidence, bench, root / "judge")
         return await output_of(node, rollout.task, scored.config, step=work.step.name, now=datetime.now(UTC))
 
-    return without_events(await scored.score(verifier, work.run_id, evidence, scorers, place))
+    return remove_events(await scored.score(verifier, work.run_id, evidence, scorers, place))

@@ -30,10 +30,17 @@ from benchflow.hosting.scoring_basis import ScoringBasis
 from benchflow.planes.reward.inputs import find_config
 from benchflow.planes.reward.needs import compute_scoring_timeout
 from benchflow.planes.reward.placement import PUT_SEC
-from benchflow.results.rescored import DELIVERED, check_place, deliver, place_of, read_record, write_record
-from benchflow.results.stored_rollouts import StoredRollout, as_its_job_says, read_children, read_rollout
-from benchflow.results.write import set_aside
-from benchflow.trajectories.growth import chain_of, start_of, state_values
+from benchflow.results.rescored import (
+    DELIVERED,
+    check_rescored_paths,
+    deliver,
+    get_rescored_paths,
+    read_record,
+    write_record,
+)
+from benchflow.results.stored_rollouts import StoredRollout, apply_job_spec, read_children, read_rollout
+from benchflow.results.write import begin_run
+from benchflow.trajectories.growth import compute_state_values, get_branch_path, get_start_node
 from benchflow.trajectories.stored import load_tree
 
 _UNMEASURED: dict[str, Any] = {
@@ -92,7 +99,7 @@ class StoredScoring:
         stored, scored = await self._stored(), list[_Scored]()
         paths = await asyncio.to_thread(Hosted(self._basis.host, self._spec).make_results_directory)
         identity = {"run_id": self._basis.owner.run, "generation": 0} | self._spec.model_dump(mode="json")
-        await asyncio.to_thread(set_aside, paths, identity)
+        await asyncio.to_thread(begin_run, paths, identity)
         record = await self._score(stored, [], scored)
         by_index = {one.index: one for one in record.steps}
         steps = [
@@ -107,7 +114,7 @@ class StoredScoring:
         return AgentlessScore(
             steps=steps,
             outcomes=outcomes,
-            values=_values_below(scored, state_values(outcomes, aggregate, own=load_aggregate(aggregate))),
+            values=_values_below(scored, compute_state_values(outcomes, aggregate, own=load_aggregate(aggregate))),
             value=record.value,
             outcome=record.outcome,
             rewards=record.rewards,
@@ -123,7 +130,7 @@ class StoredScoring:
         if not self._basis.host.is_origin(self._spec.origin):
             assert ref.pack is not None
             directory = await self._basis.host.directory(ref.pack)
-        return as_its_job_says(await asyncio.to_thread(read_rollout, directory), self._spec)
+        return apply_job_spec(await asyncio.to_thread(read_rollout, directory), self._spec)
 
     def _deliver(self, scored: list[_Scored]) -> None:
         """Copy the new scores into the results that go to the store, for the host of the stored rollout."""
@@ -140,8 +147,8 @@ class StoredScoring:
             before: New scores of the parent's steps, for a child.
             scored: List to which the rollout and all below it are added, parents first.
         """
-        place = place_of(stored.paths, self._basis.scoring.name)
-        await asyncio.to_thread(check_place, stored.paths, place)
+        place = get_rescored_paths(stored.paths, self._basis.scoring.name)
+        await asyncio.to_thread(check_rescored_paths, stored.paths, place)
         children = await asyncio.to_thread(read_children, stored)
         known = await asyncio.to_thread(read_record, place)
         if known is not None and (
@@ -199,7 +206,7 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
     records = {one.stored.spec.chain: one.record for one in scored}
     own: dict[str, list[Node]] = {}
     for node in stored.nodes:
-        chain = chain_of(node.id)
+        chain = get_branch_path(node.id)
         own.setdefault(chain, []).append(
             node.model_copy(update={**_UNMEASURED, **_rewards_of(node, records.get(chain))})
         )
@@ -218,7 +225,9 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
 
 def _values_below(scored: list[_Scored], values: list[StateValue]) -> list[StateValue]:
     """Return V(s) of all nodes, without a value if a child has lost its return: the others' V(s) is not comparable."""
-    lost = {start_of(one.stored.spec.chain) for one in scored if one.record is not None and one.record.has_lost_return}
+    lost = {
+        get_start_node(one.stored.spec.chain) for one in scored if one.record is not None and one.record.has_lost_return
+    }
     none = {"value": None, "variance": None, "stderr": None}
     return [value.model_copy(update=none) if value.node in lost else value for value in values]
 

@@ -29,7 +29,7 @@ from benchflow.planes.reward.verifier_end import read_result
 from benchflow.planes.reward.verify import ScriptVerifier, make_verifier
 from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.tasks import require_supported
-from benchflow.trajectories.nodes import hardening_after
+from benchflow.trajectories.nodes import read_hardening
 
 UNPINNED = (
     "nothing is known of the sandbox before its agent acted, because the rollout is from before that was kept: the "
@@ -199,7 +199,7 @@ class StoredStep:
 
     def hardening(self, rollout: Hosted) -> HardeningReport | None:
         """Return the stored report of the step's hardening, extended by the findings of now; None without either."""
-        report = hardening_after(self.stored.paths, self.step)
+        report = read_hardening(self.stored.paths, self.step)
         if not self.found:
             return report
         now = HardeningReport(findings=self.found)

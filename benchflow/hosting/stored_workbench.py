@@ -19,7 +19,7 @@ from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.stored_step import UNPINNED, StoredStep
 from benchflow.planes.reward.sandbox_workbench import SandboxWorkbench
-from benchflow.results.rescored import changes
+from benchflow.results.rescored import compare_metrics
 
 _OUTSIDE = (
     "have the task keep what is scored in its workspace, or run its rollouts again; "
@@ -85,7 +85,7 @@ class _StoredWorkbench:
             if result.rewards == first.rewards:
                 step.ran = "ran"
                 return result
-            differs = changes(first.rewards, result.rewards)
+            differs = compare_metrics(first.rewards, result.rewards)
             how = ", ".join(f"{name} {change.before} → {change.after}" for name, change in differs.items())
         except VerifierError as error:
             how = f"it fails, {error.message}"

@@ -16,8 +16,8 @@ from benchflow.jobs.job_worlds import TaskWorld, image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.agent.registry import find_record
-from benchflow.planes.environment.proofs import read_proofs, reason_unproven
-from benchflow.planes.environment.verifier_urls import urls_of_verifier
+from benchflow.planes.environment.proofs import explain_unproven, read_proofs
+from benchflow.planes.environment.verifier_urls import find_verifier_urls
 
 
 def check_branch(
@@ -121,10 +121,10 @@ def _unproven(world: TaskWorld, path: Path, task: Task) -> str | None:
         # If it has state, that is compared in each copy, when the copy is made.
         return None if world.manifest.is_stateful else "it declares no state (is_stateful = False)"
     declared = world.manifest.state.observe if world.manifest.state is not None else ()
-    urls = declared or urls_of_verifier(world.manifest, task, path)
+    urls = declared or find_verifier_urls(world.manifest, task, path)
     proofs = read_proofs(StatePaths.default(), world.ref(None).digest)
     image = image_digest(path, task)
-    return reason_unproven(urls, proofs, are_declared=bool(declared), task=task.name, task_image=image)
+    return explain_unproven(urls, proofs, are_declared=bool(declared), task=task.name, task_image=image)
 
 
 def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:

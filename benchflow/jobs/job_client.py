@@ -38,9 +38,9 @@ from benchflow.errors import (
 )
 from benchflow.jobs.engine_connection import Engine, ServerWait
 from benchflow.paths import TRIAL_STEP, JobPaths, RolloutPaths, StatePaths
-from benchflow.results.lost_rows import lost_spec, write_missing
+from benchflow.results.lost_rows import make_lost_spec, write_lost_row
 from benchflow.results.summary import Summary, read_results, read_spec, write_summary
-from benchflow.results.write import next_attempt, put_aside
+from benchflow.results.write import archive_run, find_next_attempt
 from benchflow.store import Store
 from benchflow.stored_files import read_stored, require_directory
 from benchflow.tasks import unpack
@@ -276,7 +276,7 @@ class Job:
                 pack = Path(scratch) / "rollout.tar"
                 await store.fetch(ref, pack)
                 if rollout in here:
-                    await asyncio.to_thread(put_aside, RolloutPaths(target))
+                    await asyncio.to_thread(archive_run, RolloutPaths(target))
                 await asyncio.to_thread(_lay_out, pack, target)
             fetched += 1
         written = await self._write_lost()
@@ -318,8 +318,8 @@ class Job:
         run_id = description.raw_description.workflow_execution_info.first_run_id
         origin = Origin(host_id="", job_dir=str(self.directory.root))
         for one, failure in lost:
-            spec = lost_spec(self.spec, self.id, origin, one, run_id=run_id)
-            await asyncio.to_thread(write_missing, origin, self.id, self.name, one, failure, spec)
+            spec = make_lost_spec(self.spec, self.id, origin, one, run_id=run_id)
+            await asyncio.to_thread(write_lost_row, origin, self.id, self.name, one, failure, spec)
         return len(lost)
 
     def expect(self, pending: list[tuple[int, int]]) -> None:
@@ -331,7 +331,7 @@ class Job:
         for index in (index for first, end in pending for index in range(first, end)):
             paths = self.directory.rollout(self.spec.rollout_name(self.id, index))
             if paths.result.exists():
-                put_aside(paths)
+                archive_run(paths)
 
     def summarize(self) -> Summary:
         """Write the summary of all results that are in the job's directory, and return it."""
@@ -346,7 +346,7 @@ def _lay_out(pack: Path, target: Path) -> None:
         require_directory(target.parent, f"{target.name}/attempts")
         earlier = target / "attempts"
         for attempt in sorted(earlier.iterdir()) if earlier.is_dir() else ():
-            place = next_attempt(fresh)
+            place = find_next_attempt(fresh)
             place.parent.mkdir(exist_ok=True)
             attempt.replace(place)
         shutil.rmtree(target, ignore_errors=True)

@@ -14,8 +14,8 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, ManifestError
-from benchflow.planes.environment.environment_code import describe_environment, environment_digest, load_environment
-from benchflow.planes.environment.environment_manifest import manifest_digest, read_manifest
+from benchflow.planes.environment.environment_code import describe_environment, digest_environment, load_environment
+from benchflow.planes.environment.environment_manifest import digest_manifest, read_manifest
 from benchflow.planes.environment.task_fit import check_task_fits
 from benchflow.store import file_digest
 from benchflow.tasks import digest_tree, manifest_of
@@ -47,7 +47,7 @@ class TaskWorld:
         """Import an environment in code, as its file is now. Raise `ConfigError` if that fails."""
         found = load_environment(code, str(root))
         declared = describe_environment(found, code)
-        digest = environment_digest(found, declared)
+        digest = digest_environment(found, declared)
         return cls(declared, Path(code), code, str(root.absolute()) if ":" in code else None, digest)
 
     @cached_property
@@ -83,7 +83,7 @@ class TaskWorld:
                 code_root=self.code_root,
             )
         files = digest_tree(self.image) if self.image else None
-        digest = manifest_digest(self.manifest, files)
+        digest = digest_manifest(self.manifest, files)
         return EnvironmentRef(manifest=self.manifest, digest=digest, source=str(self.source.absolute()), image=image)
 
 

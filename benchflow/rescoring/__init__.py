@@ -8,7 +8,7 @@ from benchflow.contracts.rescoring import OutcomeCounts as Counts
 from benchflow.contracts.rescoring_request import RescoringRequest
 from benchflow.rescoring.process_workbench import stored_workbench
 from benchflow.rescoring.rescoring_job import OnUpdate, rescore
-from benchflow.results.rescored import row
+from benchflow.results.rescored import make_record_row
 
 __all__ = [
     "Change",
@@ -19,7 +19,7 @@ __all__ = [
     "Rescoring",
     "RescoringRequest",
     "StepScore",
+    "make_record_row",
     "rescore",
-    "row",
     "stored_workbench",
 ]

@@ -12,7 +12,7 @@ from benchflow.contracts.job import JobSpec
 from benchflow.errors import ConfigError, JobNotFoundError, ResultFileError, UntrustedJobError
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.provenance import read_own_spec
-from benchflow.results.stored_rollouts import StoredRollout, checked, read_rollout, read_rollout_spec
+from benchflow.results.stored_rollouts import StoredRollout, check_directories, read_rollout, read_rollout_spec
 from benchflow.results.summary import read_results
 
 
@@ -44,7 +44,7 @@ def read_rollouts(
         assert result.directory is not None  # `read_results` sets it
         paths = RolloutPaths(Path(result.directory))
         with suppress(ResultFileError, UntrustedJobError) if skips_damaged else nullcontext():
-            rollout = checked(StoredRollout(paths, read_rollout_spec(paths), result))
+            rollout = check_directories(StoredRollout(paths, read_rollout_spec(paths), result))
             stored.append(rollout if trust else as_submitted(rollout, spec))
     return stored
 

@@ -297,11 +297,11 @@ def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Resc
 
 def _summed(rollouts: list[RescoredRollout]) -> dict[str, Any]:
     """Return the fields of a summary that are computed from records."""
-    means = records.mean_changes(rollouts)
+    means = records.compute_mean_changes(rollouts)
     only = means[0] if len(means) == 1 else None
     return {
         "rollouts": rollouts,
-        "counts": records.count(rollouts),
+        "counts": records.count_outcomes(rollouts),
         "means": means,
         "mean_before": only.before if only else None,
         "mean_after": only.after if only else None,

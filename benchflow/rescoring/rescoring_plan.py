@@ -66,8 +66,8 @@ class RescoringPlan:
             JobConflictError: The name belongs to another scoring.
             ResultFileError: The path to the score leads through a link.
         """
-        place = records.place_of(rollout.paths, self.name)
-        records.check_place(rollout.paths, place)
+        place = records.get_rescored_paths(rollout.paths, self.name)
+        records.check_rescored_paths(rollout.paths, place)
         found = records.read_record(place)
         if found is not None and not found.is_of(rollout.result):
             return None
@@ -120,7 +120,7 @@ async def plan_rescoring(job_dir: Path, request: RescoringRequest) -> RescoringP
     tasks = Tasks(store, state, request.tasks, take_variables=request.take_variables, allow_code=allowed)
     digests = {ref.name: await asyncio.to_thread(tasks.digest, ref) for ref in spec.tasks}
     digest = short_hash(repr(_what_scores(request, rubric, digests, spec)), 16)
-    records.check_place(job, JobPaths(job.root / RESCORED))
+    records.check_rescored_paths(job, JobPaths(job.root / RESCORED))
     name = _check_name(request.name) if request.name is not None else _default_name(request, rubric, digest, job)
     chosen = {index: rollout for index, rollout in indexed.items() if rollout.paths.root in names}
     return RescoringPlan(request, job, spec, indexed, chosen, tasks, digests, rubric, digest, name)

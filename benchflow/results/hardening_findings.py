@@ -16,19 +16,19 @@ MAX_FINDINGS = 50
 _KEY = "hardening"
 
 
-def limited(report: HardeningReport) -> HardeningReport:
+def limit_findings(report: HardeningReport) -> HardeningReport:
     """Return a report with at most `MAX_FINDINGS` findings, tampering first, and the rest counted in `left_out`."""
     ordered = sorted(report.findings, key=lambda finding: not finding.is_tampering)
     left_out = report.left_out + max(0, len(ordered) - MAX_FINDINGS)
     return report.model_copy(update={"findings": ordered[:MAX_FINDINGS], "left_out": left_out})
 
 
-def hardening_metadata(report: HardeningReport | None) -> dict[str, Any]:
+def make_hardening_metadata(report: HardeningReport | None) -> dict[str, Any]:
     """Return a result's metadata entry for a hardening report, with limited findings; empty if there is no report."""
-    return {_KEY: limited(report).model_dump(mode="json")} if report is not None else {}
+    return {_KEY: limit_findings(report).model_dump(mode="json")} if report is not None else {}
 
 
-def step_findings(
+def collect_findings(
     steps: Sequence[StepOutcome], stored: Callable[[str | None], HardeningReport | None]
 ) -> dict[str, Any]:
     """Return the fields of a rollout's result about findings: `findings`, `findings_left_out` and `n_tampering`.
@@ -41,7 +41,7 @@ def step_findings(
     findings: list[StepFinding] = []
     left_out = 0
     for outcome in steps:
-        report = _report(outcome, stored)
+        report = _find_report(outcome, stored)
         if report is not None:
             findings += [StepFinding(step=outcome.step.name, **found.model_dump()) for found in report.findings]
             left_out += report.left_out
@@ -49,10 +49,12 @@ def step_findings(
     return {"findings": findings, "findings_left_out": left_out, "n_tampering": n_tampering}
 
 
-def _report(outcome: StepOutcome, stored: Callable[[str | None], HardeningReport | None]) -> HardeningReport | None:
+def _find_report(
+    outcome: StepOutcome, stored: Callable[[str | None], HardeningReport | None]
+) -> HardeningReport | None:
     if outcome.verify is None:
         report = stored(outcome.step.name) if outcome.verifier_error is not None else None
-        return limited(report) if report is not None else None
+        return limit_findings(report) if report is not None else None
     try:
         return HardeningReport.model_validate(outcome.verify.metadata.get(_KEY))
     except ValidationError:

@@ -72,14 +72,18 @@ def estimate(samples: Sequence[Sample], *, is_trial: bool = True) -> Interval:
     found = Interval(mean=statistics.fmean(values), n=len(values), n_tasks=len(tasks))
     if is_trial and set(values) <= {0.0, 1.0}:
         has_repeats = 1 < len(tasks) < len(values)
-        n = _effective_n(found, samples) if has_repeats else len(values)
-        return found.model_copy(update={"method": "wilson_by_task" if has_repeats else "wilson", **_wilson(found, n)})
+        n = _compute_effective_n(found, samples) if has_repeats else len(values)
+        return found.model_copy(
+            update={"method": "wilson_by_task" if has_repeats else "wilson", **_compute_wilson(found, n)}
+        )
     if len(set(values)) < 2:
         return found
-    return found.model_copy(update={"method": "t_by_task" if len(tasks) > 1 else "t", **_student(found, samples)})
+    return found.model_copy(
+        update={"method": "t_by_task" if len(tasks) > 1 else "t", **_compute_student(found, samples)}
+    )
 
 
-def _effective_n(found: Interval, samples: Sequence[Sample]) -> float:
+def _compute_effective_n(found: Interval, samples: Sequence[Sample]) -> float:
     """Return the number of independent rollouts that would be as informative as these, whose repeats are correlated.
 
     It is their number divided by the design effect: the variance of the mean with tasks as clusters, over that of
@@ -88,11 +92,11 @@ def _effective_n(found: Interval, samples: Sequence[Sample]) -> float:
     p, n, clusters = found.mean or 0.0, found.n, found.n_tasks
     if p in (0.0, 1.0):
         return clusters
-    effect = _robust_variance(p, samples) / (p * (1 - p) / n)
+    effect = _compute_robust_variance(p, samples) / (p * (1 - p) / n)
     return max(float(min(clusters, n)), n / max(1.0, effect))
 
 
-def _robust_variance(mean: float, samples: Sequence[Sample]) -> float:
+def _compute_robust_variance(mean: float, samples: Sequence[Sample]) -> float:
     """Return the cluster-robust variance of a mean, with tasks as clusters."""
     by_task: dict[str, float] = defaultdict(float)
     for sample in samples:
@@ -101,7 +105,7 @@ def _robust_variance(mean: float, samples: Sequence[Sample]) -> float:
     return clusters / (clusters - 1) * sum(sum_ * sum_ for sum_ in by_task.values()) / len(samples) ** 2
 
 
-def _wilson(found: Interval, n: float) -> dict[str, float]:
+def _compute_wilson(found: Interval, n: float) -> dict[str, float]:
     p = found.mean or 0.0
     middle = p + Z95**2 / (2 * n)
     half = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
@@ -110,7 +114,7 @@ def _wilson(found: Interval, n: float) -> dict[str, float]:
     return {"low": min(p, max(0.0, low)), "high": max(p, min(1.0, high))}
 
 
-def _student(found: Interval, samples: Sequence[Sample]) -> dict[str, float]:
+def _compute_student(found: Interval, samples: Sequence[Sample]) -> dict[str, float]:
     """Return the ends of Student's t interval, clipped to the possible values of the mean.
 
     With several tasks the standard error is the cluster-robust one, since repeats of a task are correlated and tell
@@ -121,14 +125,14 @@ def _student(found: Interval, samples: Sequence[Sample]) -> dict[str, float]:
     error = statistics.stdev(sample.value for sample in samples) / math.sqrt(n)
     clusters = found.n_tasks
     if clusters > 1:
-        error = max(error, math.sqrt(_robust_variance(mean, samples)))
-    half = t_quantile((clusters if clusters > 1 else n) - 1) * error
+        error = max(error, math.sqrt(_compute_robust_variance(mean, samples)))
+    half = compute_t_quantile((clusters if clusters > 1 else n) - 1) * error
     lowest = statistics.fmean(min(sample.value, sample.allowed[0]) for sample in samples)
     highest = statistics.fmean(max(sample.value, sample.allowed[1]) for sample in samples)
     return {"low": min(mean, max(lowest, mean - half)), "high": max(mean, min(highest, mean + half))}
 
 
-def t_quantile(df: int) -> float:
+def compute_t_quantile(df: int) -> float:
     """Return the quantile of Student's t distribution for a two-sided 95 % interval with `df` degrees of freedom."""
     if df >= 1000:
         # The next term of the expansion is below 1e-5.
@@ -136,11 +140,11 @@ def t_quantile(df: int) -> float:
     low, high = Z95, 13.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if _central_mass(middle, df) < 0.95 else (low, middle)
+        low, high = (middle, high) if _compute_central_mass(middle, df) < 0.95 else (low, middle)
     return (low + high) / 2
 
 
-def _central_mass(t: float, df: int) -> float:
+def _compute_central_mass(t: float, df: int) -> float:
     """Return P(-t < T < t): Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(df))
     cosine = math.cos(angle)

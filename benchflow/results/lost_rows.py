@@ -13,12 +13,12 @@ from benchflow.contracts.lost_rollouts import LostRollout
 from benchflow.contracts.rollout_records import Failure, RolloutOutcome, RolloutResult
 from benchflow.errors import ResultFileError, StoreError
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.results.write import append_row, put_aside, write_json, write_rollout
+from benchflow.results.write import append_row, archive_run, write_json, write_rollout
 from benchflow.stored_files import read_stored, require_directory
 from benchflow.trajectories.rollout_tree import build_tree
 
 
-def lost_spec(spec: JobSpec, job_id: str, origin: Origin, lost: LostRollout, *, run_id: str) -> RolloutSpec:
+def make_lost_spec(spec: JobSpec, job_id: str, origin: Origin, lost: LostRollout, *, run_id: str) -> RolloutSpec:
     """Return the specification of a lost rollout, in the attempt in which it was lost.
 
     Args:
@@ -50,7 +50,7 @@ def find_result(
         return None
     if is_restart and result.workflow_id == workflow_id:
         return result
-    return result if is_of(result, workflow_id, lost) else None
+    return result if is_same_attempt(result, workflow_id, lost) else None
 
 
 def require_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> RolloutResult:
@@ -65,7 +65,7 @@ def require_result(paths: RolloutPaths, workflow_id: str, lost: LostRollout) -> 
     return found
 
 
-def is_of(result: RolloutResult, workflow_id: str, lost: LostRollout) -> bool:
+def is_same_attempt(result: RolloutResult, workflow_id: str, lost: LostRollout) -> bool:
     """Return whether a result is of this attempt of this rollout.
 
     The number of the attempt is not enough: an earlier run of the job had an attempt 1, too.
@@ -75,7 +75,7 @@ def is_of(result: RolloutResult, workflow_id: str, lost: LostRollout) -> bool:
     return not lost.run_id or result.run_id in (None, lost.run_id)
 
 
-def outcome_of(result: RolloutResult, index: int) -> RolloutOutcome:
+def make_outcome(result: RolloutResult, index: int) -> RolloutOutcome:
     """Return the outcome that a rollout with this result would have reported to its job."""
     return RolloutOutcome(
         id=result.workflow_id,
@@ -92,7 +92,7 @@ def outcome_of(result: RolloutResult, index: int) -> RolloutOutcome:
     )
 
 
-def begin_row(paths: RolloutPaths, spec: RolloutSpec, lost: LostRollout) -> None:
+def prepare_row(paths: RolloutPaths, spec: RolloutSpec, lost: LostRollout) -> None:
     """Prepare the directory of a lost rollout for its row: write `config.json`, and move files of other attempts aside.
 
     Files of the same attempt and run, such as the trajectory up to its loss, stay if there is no result.
@@ -106,13 +106,13 @@ def begin_row(paths: RolloutPaths, spec: RolloutSpec, lost: LostRollout) -> None
     if is_own and not paths.result.exists():
         return
     if paths.root.is_dir():
-        put_aside(paths)
+        archive_run(paths)
     # Without `parents`: the job's directory may have been moved, and must not be made again.
     paths.root.mkdir(exist_ok=True)
     write_json(paths.config, {"run_id": lost.run_id, "generation": 0} | spec.model_dump(mode="json"))
 
 
-def lost_paths(origin: Origin, job_id: str, index: int, spec: RolloutSpec | None) -> tuple[str, RolloutPaths]:
+def find_lost_paths(origin: Origin, job_id: str, index: int, spec: RolloutSpec | None) -> tuple[str, RolloutPaths]:
     """Return the rollout id for the row of a lost rollout, and the rollout's directory.
 
     Args:
@@ -127,7 +127,7 @@ def lost_paths(origin: Origin, job_id: str, index: int, spec: RolloutSpec | None
     return rollout, JobPaths(Path(origin.job_dir)).rollout(name)
 
 
-def write_missing(
+def write_lost_row(
     origin: Origin, job_id: str, job_name: str, lost: LostRollout, failure: Failure, spec: RolloutSpec | None
 ) -> RolloutResult:
     """Write the result and the row of a lost rollout from what its job knows, unless its workflow has written a result.
@@ -147,12 +147,12 @@ def write_missing(
     Raises:
         StoreError: The result of another attempt was written at the same time.
     """
-    rollout, paths = lost_paths(origin, job_id, lost.index, spec)
+    rollout, paths = find_lost_paths(origin, job_id, lost.index, spec)
     found = find_result(paths, rollout, lost, is_restart=spec is not None and spec.restart is not None)
     if found is not None:
         return found
     if spec is not None:
-        begin_row(paths, spec, lost)
+        prepare_row(paths, spec, lost)
     else:
         paths.root.mkdir(exist_ok=True)
     now = datetime.now(UTC)

@@ -21,7 +21,7 @@ from benchflow.errors import ResultFileError
 from benchflow.host_files import write_atomic
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.results.write import append_line
-from benchflow.trajectories.growth import chain_of, node_in, start_of
+from benchflow.trajectories.growth import get_branch_path, get_start_node, make_node_id
 from benchflow.trajectories.stored import read_model
 
 
@@ -98,50 +98,50 @@ Row = GroupRow | ValueRow
 # --- files ----------------------------------------------------------------------------------------------
 
 
-def file_of(paths: JobPaths, mode: JobMode) -> Path:
+def get_rows_file(paths: JobPaths, mode: JobMode) -> Path:
     """Return the file that holds the rows of a job with this mode."""
     return paths.groups if isinstance(mode, GrpoMode) else paths.values
 
 
 def append_rows(paths: JobPaths, mode: JobMode, result: RolloutResult) -> None:
     """Append the rows of an ended rollout. Duplicates after a crash go when the file is rewritten at the job's end."""
-    for row in rows_of(mode, [result]):
-        append_line(file_of(paths, mode), _line(row))
+    for row in make_rows(mode, [result]):
+        append_line(get_rows_file(paths, mode), _format_row(row))
 
 
 def write_rows(paths: JobPaths, mode: JobMode, results: Sequence[RolloutResult]) -> None:
     """Rewrite the file with the rows of all rollouts that have a result, in their order."""
-    write_atomic(file_of(paths, mode), "".join(map(_line, rows_of(mode, results))).encode())
+    write_atomic(get_rows_file(paths, mode), "".join(map(_format_row, make_rows(mode, results))).encode())
 
 
-def _line(row: Row) -> str:
+def _format_row(row: Row) -> str:
     return json.dumps(row.model_dump(mode="json"), ensure_ascii=False) + "\n"
 
 
 # --- rows -----------------------------------------------------------------------------------------------
 
 
-def rows_of(mode: JobMode, results: Sequence[RolloutResult]) -> list[Row]:
+def make_rows(mode: JobMode, results: Sequence[RolloutResult]) -> list[Row]:
     """Return the rows of rollouts whose files are on this host; none for cancelled and not started rollouts."""
     rows: list[Row] = []
     for result in results:
         if result.directory is not None and result.status not in ("cancelled", "not_started"):
             paths = RolloutPaths(Path(result.directory))
-            tree = _tree_of(paths)
-            rows += [_row(mode, result, paths, tree, depth) for depth in sorted(mode.depths)]
+            tree = _read_tree(paths)
+            rows += [_make_row(mode, result, paths, tree, depth) for depth in sorted(mode.depths)]
     return rows
 
 
-def _tree_of(paths: RolloutPaths) -> RolloutTree | None:
+def _read_tree(paths: RolloutPaths) -> RolloutTree | None:
     try:
         return read_model(RolloutTree, paths.tree)
     except ResultFileError:
         return None
 
 
-def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: RolloutTree | None, depth: int) -> Row:
+def _make_row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: RolloutTree | None, depth: int) -> Row:
     """Return the row of a rollout for one depth."""
-    name = node_in("", depth)
+    name = make_node_id("", depth)
     node = next((node for node in tree.nodes if node.id == name), None) if tree is not None else None
     about: dict[str, Any] = {
         "task": result.task_name,
@@ -154,8 +154,10 @@ def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: Rollou
         "node": name,
         "depth": depth,
         "n": node.n if node is not None else 0,
-        "failed": {chain: _told(failure) for chain, failure in node.failed.items()} if node is not None else {},
-        "error": _why_not(node, result),
+        "failed": {chain: _format_failure(failure) for chain, failure in node.failed.items()}
+        if node is not None
+        else {},
+        "error": _explain_missing_value(node, result),
         "warnings": tree.warnings if tree is not None else [],
     }
     if isinstance(mode, ValueMode):
@@ -166,43 +168,43 @@ def _row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: Rollou
         mean=node.value if node is not None else None,
         std=math.sqrt(node.variance) if node is not None and node.variance is not None else None,
         # In a scoring, the leaves that could be scored are not the whole group.
-        leaves=[] if result.stored is not None and about["error"] else _leaves(paths, result.stored, tree, name),
+        leaves=[] if result.stored is not None and about["error"] else _make_leaves(paths, result.stored, tree, name),
     )
 
 
-def _why_not(node: Node | None, result: RolloutResult) -> str | None:
+def _explain_missing_value(node: Node | None, result: RolloutResult) -> str | None:
     """Return the reason why a state has no value; None if it has one."""
     if node is not None and node.value is not None:
         return None
     if node is not None and node.failed and node.n and result.stored is not None:
         chain, failed = next(iter(node.failed.items()))
-        return f"the others are no measure of it without {chain}, which had a return: {_told(failed)}"
+        return f"the others are no measure of it without {chain}, which had a return: {_format_failure(failed)}"
     if node is not None and node.failed:
         return f"none of its {len(node.failed)} children could be measured"
     failure = result.error or result.verifier_error
     if failure is not None:
-        return _told(failure)
+        return _format_failure(failure)
     return "the rollout ended before it came to this depth" if node is None else "no children began here"
 
 
-def _told(failure: Failure) -> str:
+def _format_failure(failure: Failure) -> str:
     return f"{failure.category}: {failure.message}"
 
 
-def _ends(tree: RolloutTree | None, start: str) -> list[Node]:
+def _find_end_nodes(tree: RolloutTree | None, start: str) -> list[Node]:
     """Return the end nodes of a state's children that have a return, in the order of the children's numbers."""
     nodes = tree.nodes if tree is not None else []
     failed = {chain for node in nodes for chain in node.failed}
-    mine = [node for node in nodes if chain_of(node.id) and start_of(chain_of(node.id)) == start]
-    return [node for node in mine if node.returns is not None and chain_of(node.id) not in failed]
+    mine = [node for node in nodes if get_branch_path(node.id) and get_start_node(get_branch_path(node.id)) == start]
+    return [node for node in mine if node.returns is not None and get_branch_path(node.id) not in failed]
 
 
 def _returns(tree: RolloutTree | None, start: str) -> dict[str, float]:
     """Return the returns of a state's children by branch path."""
-    return {chain_of(node.id): node.returns for node in _ends(tree, start) if node.returns is not None}
+    return {get_branch_path(node.id): node.returns for node in _find_end_nodes(tree, start) if node.returns is not None}
 
 
-def _leaves(paths: RolloutPaths, stored: str | None, tree: RolloutTree | None, start: str) -> list[Leaf]:
+def _make_leaves(paths: RolloutPaths, stored: str | None, tree: RolloutTree | None, start: str) -> list[Leaf]:
     """Return the trajectories of a group.
 
     Args:
@@ -215,22 +217,22 @@ def _leaves(paths: RolloutPaths, stored: str | None, tree: RolloutTree | None, s
     if stored is not None:
         # `<job>/rescored/<scoring>/<rollout>`
         paths = RolloutPaths(job.parent.parent / stored)
-    for node in _ends(tree, start):
-        child = paths.child(chain_of(node.id))
+    for node in _find_end_nodes(tree, start):
+        child = paths.child(get_branch_path(node.id))
         leaves.append(
             Leaf(
                 node=node.id,
                 returns=node.returns,
                 advantages={name: node.advantages[name] for name in ("grpo", "leave_one_out")},
-                trajectory=_there(job, [paths.trajectory, child.trajectory]),
-                model_calls=_there(job, [paths.model_calls, child.model_calls]),
+                trajectory=_list_existing(job, [paths.trajectory, child.trajectory]),
+                model_calls=_list_existing(job, [paths.model_calls, child.model_calls]),
                 is_truncated=_is_truncated(child),
             )
         )
     return leaves
 
 
-def _there(job: Path, files: Sequence[Path]) -> list[str]:
+def _list_existing(job: Path, files: Sequence[Path]) -> list[str]:
     """Return the files that exist and are not empty, relative to the job's directory."""
     return [os.path.relpath(file, job) for file in files if file.is_file() and file.stat().st_size]
 

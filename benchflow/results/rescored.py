@@ -23,20 +23,20 @@ DELIVERED = "delivered"
 """Directory in a result made on another host: holds new scores, which are then moved to the stored rollout."""
 
 
-def changes(before: dict[str, float] | None, after: dict[str, float] | None) -> dict[str, Change]:
+def compare_metrics(before: dict[str, float] | None, after: dict[str, float] | None) -> dict[str, Change]:
     """Return the metrics whose values differ, each with its value before and after (None where it is missing)."""
     old, new = before or {}, after or {}
     names = dict.fromkeys([*old, *new])
     return {name: Change(before=old.get(name), after=new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
-def row(record: RescoredRollout) -> dict[str, Any]:
+def make_record_row(record: RescoredRollout) -> dict[str, Any]:
     """Return a record as the job's JSON lists it: its fields, with its `reward` and `verifier`."""
     told = record.model_dump(mode="json")
     return told | {"reward": record.reward, "verifier": record.verifier}
 
 
-def mean_changes(records: Sequence[RescoredRollout]) -> list[MeanChange]:
+def compute_mean_changes(records: Sequence[RescoredRollout]) -> list[MeanChange]:
     """Return the mean reward of each agent before and after, in the order in which the agents first appear.
 
     Only rollouts with a reward before and after count. An agent with measured rewards and V(s) has an entry for each.
@@ -58,7 +58,7 @@ def mean_changes(records: Sequence[RescoredRollout]) -> list[MeanChange]:
     ]
 
 
-def count(records: list[RescoredRollout]) -> OutcomeCounts:
+def count_outcomes(records: list[RescoredRollout]) -> OutcomeCounts:
     """Return the number of records by outcome."""
     return OutcomeCounts.model_validate(Counter(record.outcome for record in records))
 
@@ -66,7 +66,7 @@ def count(records: list[RescoredRollout]) -> OutcomeCounts:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def place_of(rollout: RolloutPaths, name: str) -> RolloutPaths:
+def get_rescored_paths(rollout: RolloutPaths, name: str) -> RolloutPaths:
     """Return the paths of a rollout's new score, which is laid out as a rollout is.
 
     Args:
@@ -76,12 +76,12 @@ def place_of(rollout: RolloutPaths, name: str) -> RolloutPaths:
     return RolloutPaths(rollout.root / RESCORED / name)
 
 
-def check_place(rollout: RolloutPaths | JobPaths, place: RolloutPaths | JobPaths) -> None:
+def check_rescored_paths(rollout: RolloutPaths | JobPaths, place: RolloutPaths | JobPaths) -> None:
     """Raise `ResultFileError` if the path from a stored rollout or job to its new scores leads through a link."""
     require_directory(rollout.root, place.root.relative_to(rollout.root).as_posix())
 
 
-def summary_of(job: JobPaths, name: str) -> Path:
+def get_summary_path(job: JobPaths, name: str) -> Path:
     """Return the path of a scoring's summary file."""
     return job.root / RESCORED / f"{name}.json"
 
@@ -107,7 +107,7 @@ def deliver(rollout: StoredRollout, name: str, delivered: Path) -> None:
         name: Name of the scoring.
         delivered: Directory for the scores of the rollout's whole tree.
     """
-    source, target = place_of(rollout.paths, name).root, delivered / _delivered_name(rollout)
+    source, target = get_rescored_paths(rollout.paths, name).root, delivered / _make_delivered_name(rollout)
     # Links are copied as links: one may be a verifier's, and lead to a file of this host.
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
 
@@ -128,7 +128,7 @@ def lay_out_delivered(delivered: Path, rollout: StoredRollout, name: str) -> Non
     for one in tree:
         tree += read_children(one)
     for one in tree:
-        source, place = RolloutPaths(delivered / _delivered_name(one)), place_of(one.paths, name)
+        source, place = RolloutPaths(delivered / _make_delivered_name(one)), get_rescored_paths(one.paths, name)
         record = read_record(source)
         # After a rollback it is the score of a reverted run.
         if record is None or not record.is_of(one.result):
@@ -139,7 +139,7 @@ def lay_out_delivered(delivered: Path, rollout: StoredRollout, name: str) -> Non
     shutil.rmtree(delivered, ignore_errors=True)
 
 
-def _delivered_name(rollout: StoredRollout) -> str:
+def _make_delivered_name(rollout: StoredRollout) -> str:
     # Branch paths have no underscore. The directories are not nested, so that each can be moved alone.
     return rollout.spec.chain.replace("/", "_") or "root"
 
@@ -147,11 +147,11 @@ def _delivered_name(rollout: StoredRollout) -> str:
 def read_rescoring(job: JobPaths, name: str) -> Rescoring | None:
     """Return the summary of a scoring; None if there is none, or if another version wrote it in another format."""
     try:
-        return Rescoring.model_validate_json(read_stored(summary_of(job, name)))
+        return Rescoring.model_validate_json(read_stored(get_summary_path(job, name)))
     except (FileNotFoundError, ValidationError):
         return None
 
 
 def write_rescoring(job: JobPaths, rescoring: Rescoring) -> None:
     """Write the summary of a scoring."""
-    write_json(summary_of(job, rescoring.name), rescoring.model_dump(mode="json"))
+    write_json(get_summary_path(job, rescoring.name), rescoring.model_dump(mode="json"))

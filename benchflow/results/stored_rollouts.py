@@ -13,7 +13,7 @@ from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import JobNotFoundError, ResultFileError
 from benchflow.paths import RolloutPaths
 from benchflow.stored_files import open_stored, read_stored, require_directory
-from benchflow.trajectories.growth import node_in
+from benchflow.trajectories.growth import make_node_id
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StoredRollout:
         """Return the id of the node from which its children start, if it has any: the last of its own branch path."""
         start, begun = self.spec.begins_at
         done = len(self.result.steps)
-        return start if done == begun else node_in(self.spec.chain, done)
+        return start if done == begun else make_node_id(self.spec.chain, done)
 
     def workspace(self, step: str | None) -> Path | None:
         """Return the archive of the workspace after a step; None if it was not retained.
@@ -68,12 +68,12 @@ def read_rollout(directory: Path) -> StoredRollout:
             remedy="give <jobs_dir>/<job>/<task>__<id>",
         ) from error
     except ValidationError as error:
-        raise _spoilt(paths.result, error) from error
+        raise _make_invalid_file_error(paths.result, error) from error
     result = result.model_copy(update={"directory": str(directory)})
-    return checked(StoredRollout(paths, read_rollout_spec(paths), result))
+    return check_directories(StoredRollout(paths, read_rollout_spec(paths), result))
 
 
-def checked(rollout: StoredRollout) -> StoredRollout:
+def check_directories(rollout: StoredRollout) -> StoredRollout:
     """Return the rollout unchanged. Raise `ResultFileError` if a directory that scorers and judges are given is a link.
 
     The content of these directories reaches sandboxes and the endpoint of a judge.
@@ -120,10 +120,10 @@ def read_rollout_spec(paths: RolloutPaths) -> RolloutSpec:
         # These two identify the run of its workflow, and are no fields of the specification.
         return RolloutSpec.model_validate({k: v for k, v in content.items() if k not in ("run_id", "generation")})
     except (OSError, ValueError, AttributeError) as error:
-        raise _spoilt(paths.config, error) from error
+        raise _make_invalid_file_error(paths.config, error) from error
 
 
-def _spoilt(file: Path, error: Exception) -> ResultFileError:
+def _make_invalid_file_error(file: Path, error: Exception) -> ResultFileError:
     """Return the error for a file that BenchFlow cannot have written."""
     said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
     return ResultFileError(
@@ -131,7 +131,7 @@ def _spoilt(file: Path, error: Exception) -> ResultFileError:
     )
 
 
-def as_its_job_says(stored: StoredRollout, spec: RolloutSpec) -> StoredRollout:
+def apply_job_spec(stored: StoredRollout, spec: RolloutSpec) -> StoredRollout:
     """Return a rollout with the task, agent and run of its job's configuration in place of those it recorded itself.
 
     A child keeps its own model and sampling, which may differ from its job's.

@@ -20,7 +20,7 @@ from benchflow.host_files import write_atomic
 from benchflow.paths import JobPaths
 from benchflow.results.intervals import Interval, Sample, estimate
 from benchflow.results.mode_rows import write_rows
-from benchflow.results.write import result_row, write_json
+from benchflow.results.write import make_result_row, write_json
 from benchflow.stored_files import read_stored, require_directory
 
 N = TypeVar("N", int, float)
@@ -183,7 +183,7 @@ class Summary(Model):
     """As `n_input_tokens`."""
 
 
-def pass_at_k(passed: int, n: int, k: int) -> float:
+def compute_pass_at_k(passed: int, n: int, k: int) -> float:
     """Return the probability that at least one of `k` attempts passes, if drawn from `n` of which `passed` passed."""
     if n - passed < k:
         return 1.0
@@ -217,7 +217,7 @@ def _parse(kind: type[M], file: Path, content: bytes) -> M:
         ) from error
 
 
-def _number(total: int, results: Sequence[RolloutResult], spec: JobSpec | None) -> int:
+def _count_rollouts(total: int, results: Sequence[RolloutResult], spec: JobSpec | None) -> int:
     """Return the number of a job's rollouts; for a rescoring job, of those that were requested or have a result."""
     if spec is None or spec.rescoring is None or not spec.rescoring.chosen:
         return total
@@ -235,7 +235,7 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
         spec: Specification of the job: its agents, the number of rollouts of each, and each task's reward range. If
             None, agents are those of `results`, and rewards count as between 0 and 1.
     """
-    total = _number(total, results, spec)
+    total = _count_rollouts(total, results, spec)
     status = Counter(result.status for result in results)
     agents = _summarize_agents(results, spec)
     only = next(iter(agents.values())) if len(agents) == 1 else None
@@ -252,29 +252,29 @@ def summarize(name: str, total: int, results: Sequence[RolloutResult], spec: Job
         run_again=sum(result.attempt > 1 for result in results),
         n_values=sum(agent.n_values for agent in agents.values()),
         scored=status["scored"],
-        errors=_errors(results, scored=False),
-        errors_of_scored=_errors(results, scored=True),
+        errors=_count_errors(results, scored=False),
+        errors_of_scored=_count_errors(results, scored=True),
         agents=agents,
         mean_reward=only.reward.mean if only else None,
         reward_interval=only.reward if only else None,
         pass_at_k=only.pass_at_k if only else None,
         phase_seconds=only.phase_seconds if only else None,
-        n_input_tokens=_total([r.n_input_tokens for r in results]),
-        n_output_tokens=_total([r.n_output_tokens for r in results]),
+        n_input_tokens=_sum_known([r.n_input_tokens for r in results]),
+        n_output_tokens=_sum_known([r.n_output_tokens for r in results]),
         n_estimated_calls=sum(r.n_estimated_calls for r in results),
-        cost_usd=_total([r.cost_usd for r in results]),
+        cost_usd=_sum_known([r.cost_usd for r in results]),
     )
 
 
-def agent_label(result: RolloutResult) -> str:
+def format_agent_label(result: RolloutResult) -> str:
     """Return `agent` or `agent:model`, the key of a rollout's agent in its job."""
     return f"{result.agent}:{result.model}" if result.model else result.agent
 
 
 def _summarize_agents(results: Sequence[RolloutResult], spec: JobSpec | None) -> dict[str, AgentSummary]:
     by_agent: dict[str, list[RolloutResult]] = {agent.label: [] for agent in spec.agents} if spec else {}
-    for result in sorted(results, key=agent_label):
-        by_agent.setdefault(agent_label(result), []).append(result)
+    for result in sorted(results, key=format_agent_label):
+        by_agent.setdefault(format_agent_label(result), []).append(result)
     allowed = {task.name: task.reward_range for task in spec.tasks} if spec else {}
     each = len(spec.tasks) * spec.repeats if spec and spec.rescoring is None else None
     return {agent: _summarize_agent(mine, each or len(mine), allowed) for agent, mine in by_agent.items()}
@@ -285,8 +285,8 @@ def _summarize_agent(
 ) -> AgentSummary:
     status = Counter(result.status for result in results)
     measured = [result for result in results if result.reward_kind == "measured" and result.rewards is not None]
-    values = [result for result in results if result.reward_kind == "value" and _scalar(result) is not None]
-    passes = _passes(measured)
+    values = [result for result in results if result.reward_kind == "value" and _get_finite_reward(result) is not None]
+    passes = _list_passes(measured)
     return AgentSummary(
         total=total,
         passed=status["passed"],
@@ -297,36 +297,36 @@ def _summarize_agent(
         not_run=total - len(results),
         n_values=len(values),
         scored=status["scored"],
-        reward=estimate(_samples(measured, allowed)),
-        value=estimate(_samples(values, allowed), is_trial=False) if values else None,
-        by_key=_means_by_key(measured),
-        pass_at_k=_pass_at_ks(passes),
+        reward=estimate(_make_samples(measured, allowed)),
+        value=estimate(_make_samples(values, allowed), is_trial=False) if values else None,
+        by_key=_compute_key_means(measured),
+        pass_at_k=_compute_pass_at_ks(passes),
         n_pass_tasks=len(passes),
-        errors=_errors(results, scored=False),
-        errors_of_scored=_errors(results, scored=True),
-        phase_seconds=_phase_medians(results),
-        n_input_tokens=_total([r.n_input_tokens for r in results]),
-        n_output_tokens=_total([r.n_output_tokens for r in results]),
+        errors=_count_errors(results, scored=False),
+        errors_of_scored=_count_errors(results, scored=True),
+        phase_seconds=_compute_phase_medians(results),
+        n_input_tokens=_sum_known([r.n_input_tokens for r in results]),
+        n_output_tokens=_sum_known([r.n_output_tokens for r in results]),
         n_estimated_calls=sum(r.n_estimated_calls for r in results),
-        cost_usd=_total([r.cost_usd for r in results]),
+        cost_usd=_sum_known([r.cost_usd for r in results]),
     )
 
 
-def _scalar(result: RolloutResult) -> float | None:
+def _get_finite_reward(result: RolloutResult) -> float | None:
     """Return a rollout's scalar reward; None if it has none, or, in a file from elsewhere, one that is not finite."""
     return result.reward if result.reward is not None and math.isfinite(result.reward) else None
 
 
-def _samples(results: Sequence[RolloutResult], allowed: Mapping[str, tuple[float, float]]) -> list[Sample]:
+def _make_samples(results: Sequence[RolloutResult], allowed: Mapping[str, tuple[float, float]]) -> list[Sample]:
     """Return the finite scalar rewards with their tasks and allowed ranges."""
     return [
         Sample(result.task_name, reward, allowed.get(result.task_name, (0.0, 1.0)))
         for result in results
-        if (reward := _scalar(result)) is not None
+        if (reward := _get_finite_reward(result)) is not None
     ]
 
 
-def _means_by_key(measured: Sequence[RolloutResult]) -> dict[str, KeyMean]:
+def _compute_key_means(measured: Sequence[RolloutResult]) -> dict[str, KeyMean]:
     by_key: dict[str, list[float]] = defaultdict(list)
     for result in measured:
         for key, value in (result.rewards or {}).items():
@@ -335,28 +335,28 @@ def _means_by_key(measured: Sequence[RolloutResult]) -> dict[str, KeyMean]:
     return {key: KeyMean(mean=statistics.fmean(each), n=len(each)) for key, each in sorted(by_key.items())}
 
 
-def _passes(measured: Sequence[RolloutResult]) -> dict[str, list[bool]]:
+def _list_passes(measured: Sequence[RolloutResult]) -> dict[str, list[bool]]:
     """Return, by task, which of the measured rollouts passed."""
     tasks: dict[str, list[bool]] = defaultdict(list)
     for result in measured:
-        if (reward := _scalar(result)) is not None:
+        if (reward := _get_finite_reward(result)) is not None:
             tasks[result.task_name].append(reward >= 1.0)
     return tasks
 
 
-def _pass_at_ks(tasks: Mapping[str, list[bool]]) -> dict[str, float]:
+def _compute_pass_at_ks(tasks: Mapping[str, list[bool]]) -> dict[str, float]:
     fewest = min(map(len, tasks.values()), default=0)
     ks = sorted({k for k in (*KS, fewest) if 0 < k <= fewest})
-    return {str(k): statistics.fmean(pass_at_k(sum(each), len(each), k) for each in tasks.values()) for k in ks}
+    return {str(k): statistics.fmean(compute_pass_at_k(sum(each), len(each), k) for each in tasks.values()) for k in ks}
 
 
-def _errors(results: Sequence[RolloutResult], *, scored: bool) -> dict[str, int]:
+def _count_errors(results: Sequence[RolloutResult], *, scored: bool) -> dict[str, int]:
     """Return the number of rollouts with an error, by category, among those that were scored or those that were not."""
     told = (r.error_category for r in results if r.is_scored == scored)
     return dict(Counter(category for category in told if category).most_common())
 
 
-def _phase_medians(results: Sequence[RolloutResult]) -> dict[str, float]:
+def _compute_phase_medians(results: Sequence[RolloutResult]) -> dict[str, float]:
     phases: dict[str, list[float]] = defaultdict(list)
     for result in results:
         for phase, seconds in result.timing.items():
@@ -364,7 +364,7 @@ def _phase_medians(results: Sequence[RolloutResult]) -> dict[str, float]:
     return {phase: statistics.median(values) for phase, values in phases.items()}
 
 
-def _total(values: Sequence[N | None]) -> N | None:
+def _sum_known(values: Sequence[N | None]) -> N | None:
     """Return the sum of the known values; None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if known else None
@@ -410,7 +410,7 @@ def write_summary(paths: JobPaths, name: str, total: int, spec: JobSpec | None =
     """
     results = read_results(paths)
     summary = summarize(name, total, results, spec)
-    rows = "".join(json.dumps(result_row(result), ensure_ascii=False) + "\n" for result in results)
+    rows = "".join(json.dumps(make_result_row(result), ensure_ascii=False) + "\n" for result in results)
     write_atomic(paths.results, rows.encode())
     if spec is not None and spec.run.mode is not None:
         write_rows(paths, spec.run.mode, results)

@@ -11,7 +11,7 @@ from benchflow.paths import RolloutPaths
 from benchflow.trajectories.stored import StoredTree, read_model
 
 
-def value_of(result: RolloutResult) -> Node | None:
+def find_value_node(result: RolloutResult) -> Node | None:
     """Return the node whose V(s) is a rollout's reward; None if the reward was measured, or the tree is unreadable."""
     if result.reward_kind != "value" or result.directory is None:
         return None
@@ -23,7 +23,7 @@ def value_of(result: RolloutResult) -> Node | None:
         return None
 
 
-def value_row(node: Node) -> dict[str, Any]:
+def make_value_row(node: Node) -> dict[str, Any]:
     """Return V(s) as a row of results has it: node, value, n, variance, stderr, and the failed children's errors."""
     about = node.model_dump(mode="json", include={"value", "n", "variance", "stderr"})
     failed = {chain: f"{failure.category}: {failure.message}" for chain, failure in node.failed.items()}

@@ -22,12 +22,12 @@ from benchflow.host_files import (
     write_atomic,
 )
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.results.value_reward import value_of, value_row
+from benchflow.results.value_reward import find_value_node, make_value_row
 from benchflow.stored_files import open_stored, read_stored, require_directory
-from benchflow.trajectories.journal import timestamp
+from benchflow.trajectories.journal import format_timestamp
 
 
-def set_aside(paths: RolloutPaths, identity: dict[str, Any]) -> None:
+def begin_run(paths: RolloutPaths, identity: dict[str, Any]) -> None:
     """Start a run of a rollout: write `config.json`, and move the files of an earlier run to `attempts/<n>/`.
 
     A second call for the same run, after a crash, changes nothing.
@@ -45,16 +45,16 @@ def set_aside(paths: RolloutPaths, identity: dict[str, Any]) -> None:
         return
     # Files without a configuration are moved, too: the job's author may have put links where this run writes.
     if paths.root.is_dir():
-        put_aside(paths)
+        archive_run(paths)
     write_json(paths.config, identity)
 
 
-def put_aside(paths: RolloutPaths) -> None:
+def archive_run(paths: RolloutPaths) -> None:
     """Move the files of an earlier run of a rollout to `attempts/<n>/`."""
     left = [path for path in paths.root.iterdir() if path.name != "attempts"]
     if not left:
         return
-    target = next_attempt(paths)
+    target = find_next_attempt(paths)
     with storage_errors(target):
         target.mkdir(parents=True)
         # The configuration goes last: after a crash before that, the next call recognises the run and moves the rest.
@@ -62,7 +62,7 @@ def put_aside(paths: RolloutPaths) -> None:
             path.replace(target / path.name)
 
 
-def next_attempt(paths: RolloutPaths) -> Path:
+def find_next_attempt(paths: RolloutPaths) -> Path:
     """Return the directory to which the next earlier run will be moved: `attempts/<n>`, with n from 1."""
     require_directory(paths.root.parent, f"{paths.root.name}/attempts")
     attempts = paths.root / "attempts"
@@ -125,13 +125,13 @@ def write_rewards(paths: RolloutPaths, step: int, events: Sequence[RewardEvent])
         old = [line for line in lines if line and json.loads(line)["step_index"] != step]
     except FileNotFoundError:
         old = []
-    new = [json.dumps(_reward_line(event, step), ensure_ascii=False) for event in events]
+    new = [json.dumps(_make_reward_line(event, step), ensure_ascii=False) for event in events]
     write_atomic(paths.rewards, "".join(f"{line}\n" for line in old + new).encode(), durable=False)
 
 
-def _reward_line(event: RewardEvent, step: int) -> dict[str, Any]:
+def _make_reward_line(event: RewardEvent, step: int) -> dict[str, Any]:
     return {
-        "ts": timestamp(event.ts),
+        "ts": format_timestamp(event.ts),
         "type": "terminal" if event.granularity == "terminal" else "process",
         "source": event.source,
         "value": event.value,
@@ -143,12 +143,12 @@ def _reward_line(event: RewardEvent, step: int) -> dict[str, Any]:
     }
 
 
-def result_row(result: RolloutResult) -> dict[str, Any]:
+def make_result_row(result: RolloutResult) -> dict[str, Any]:
     """Return a rollout as a line of `results.jsonl`; with `value`, the details of its V(s), if that is its reward."""
     row = result.model_dump(mode="json", exclude={"trajectory", "steps", "tree", "sandbox", "directory"})
     row["reward"] = result.reward
-    node = value_of(result)
-    return row | {"value": value_row(node)} if node is not None else row
+    node = find_value_node(result)
+    return row | {"value": make_value_row(node)} if node is not None else row
 
 
 def append_row(paths: JobPaths, result: RolloutResult) -> None:
@@ -156,7 +156,7 @@ def append_row(paths: JobPaths, result: RolloutResult) -> None:
 
     Duplicates after a crash are dropped when the file is rewritten at the job's end.
     """
-    append_line(paths.results, json.dumps(result_row(result), ensure_ascii=False) + "\n")
+    append_line(paths.results, json.dumps(make_result_row(result), ensure_ascii=False) + "\n")
 
 
 def append_line(file: Path, line: str) -> None:
@@ -183,6 +183,6 @@ def append_line(file: Path, line: str) -> None:
         append_lines(fd, line.encode())
 
 
-def without_events(result: VerifyResult) -> VerifyResult:
+def remove_events(result: VerifyResult) -> VerifyResult:
     """Return a verifier's result without its events, which are on disk: small enough to travel through a workflow."""
     return result.model_copy(update={"events": []})

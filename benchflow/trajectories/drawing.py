@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchflow.contracts.rewards import shown_keys
 from benchflow.contracts.rollout_records import Failure, Node, RolloutTree
 from benchflow.sanitise import sanitise_line, sanitise_log
-from benchflow.trajectories.growth import chain_of, start_of
+from benchflow.trajectories.growth import get_branch_path, get_start_node
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -32,7 +32,7 @@ _MIN_TEXT = 24
 """Minimum of columns for the text of a node: guides that leave fewer are cut."""
 _MAX_WARNINGS = 5
 """Maximum of a tree's warnings that are shown."""
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 """Maximum of failed children that a folded line names."""
 
 
@@ -55,7 +55,7 @@ class _Line(NamedTuple):
     """Text of folded children; empty for other lines."""
 
 
-def draw(
+def draw_tree(
     tree: RolloutTree, *, width: int, depth: int | None = None, limit: int | None = None, most: int | None = None
 ) -> Group:
     """Draw a tree as a rich renderable, within `width` columns.
@@ -74,29 +74,29 @@ def draw(
     console = Console(width=width)
     lines = list(_Shape(tree, depth, limit).lines())
     if depth is None and limit is None and most is not None and len(lines) > most:
-        lines = _fewer(tree, most)
-    told = _Told(tree, has_full_names=_fit_with_full_names(lines, width))
+        lines = _fold_lines(tree, most)
+    told = _LineText(tree, has_full_names=_fit_with_full_names(lines, width))
     leaves = f"{len(tree.leaves)} {'leaf' if len(tree.leaves) == 1 else 'leaves'}"
     title = Text.assemble((tree.rollout, "bold"), f"  {len(tree.nodes)} nodes, {leaves}")
     drawn = list(title.wrap(console, width))
     for line in lines:
-        drawn += _fitted(line, told.text(line), console)
+        drawn += _wrap_text(line, told.text(line), console)
     if legend := " · ".join(told.legend()):
         drawn += Text(legend, style="dim").wrap(console, width)
-    for warning in _shortened(tree.warnings):
+    for warning in _limit_warnings(tree.warnings):
         drawn += Text.assemble(("warning: ", "yellow"), sanitise_line(warning)).wrap(console, width)
     for part in drawn:
         part.rstrip()
     return Group(*drawn)
 
 
-def _shortened(warnings: Sequence[str]) -> list[str]:
+def _limit_warnings(warnings: Sequence[str]) -> list[str]:
     """Return the first warnings, and the number of further ones: a tree may have one for each child."""
     more = len(warnings) - _MAX_WARNINGS
     return [*warnings[:_MAX_WARNINGS], *([f"{more} more in tree.json"] if more > 0 else [])]
 
 
-def _fewer(tree: RolloutTree, most: int) -> list[_Line]:
+def _fold_lines(tree: RolloutTree, most: int) -> list[_Line]:
     """Return the lines of a tree that is folded to at most `most` lines, or as far as possible."""
     lines: list[_Line] = []
     for depth, limit in [*((None, limit) for limit in (16, 8, 4)), *((depth, 4) for depth in (4, 3, 2, 1))]:
@@ -110,7 +110,7 @@ def _fewer(tree: RolloutTree, most: int) -> list[_Line]:
 
 
 class _Shape:
-    """The structure of a drawing. `depth` and `limit` are as in `draw`."""
+    """The structure of a drawing. `depth` and `limit` are as in `draw_tree`."""
 
     def __init__(self, tree: RolloutTree, depth: int | None, limit: int | None) -> None:
         self._depth, self._limit = depth, limit
@@ -160,15 +160,15 @@ class _Shape:
         told = f"… {len(branches)} {'more ' if is_rest else ''}{'child' if len(branches) == 1 else 'children'}"
         parts = [f"{told}, {leaves} leaves" if leaves > len(begun) else told]
         if returns:
-            mean = _number(math.fsum(returns) / len(returns))
-            parts.append(f"return={_number(min(returns))} … {_number(max(returns))}, mean {mean}")
+            mean = _format_number(math.fsum(returns) / len(returns))
+            parts.append(f"return={_format_number(min(returns))} … {_format_number(max(returns))}, mean {mean}")
         if running := sum(each.is_running for each in others) + sum(len(node.pending) for node in inside):
             parts.append(f"{running} still running")
-        chains = [branch.chain if isinstance(branch, _Line) else chain_of(branch.id) for branch in branches]
+        chains = [branch.chain if isinstance(branch, _Line) else get_branch_path(branch.id) for branch in branches]
         failed = [chain for chain in chains if chain in self._failed]
         failed += [chain for node in inside for chain in node.failed]
         if failed:
-            names = ", ".join(failed[:_MOST_NAMES]) + (", …" if len(failed) > _MOST_NAMES else "")
+            names = ", ".join(failed[:_MAX_NAMES]) + (", …" if len(failed) > _MAX_NAMES else "")
             parts.append(f"{len(failed)} failed: {names}")
         return "  ".join(parts)
 
@@ -182,8 +182,8 @@ class _Shape:
 
     def _line(self, guide: str, rest: str, run: Sequence[Node]) -> _Line:
         """Return the line of a run of nodes, with the failure of the child if the run begins it."""
-        chain = chain_of(run[0].id)
-        begins = run[0].parent is not None and start_of(chain) == run[0].parent
+        chain = get_branch_path(run[0].id)
+        begins = run[0].parent is not None and get_start_node(chain) == run[0].parent
         return _Line(guide, rest, run, chain, failure=self._failed.get(chain) if begins else None)
 
     def _run_from(self, node: Node) -> list[Node]:
@@ -191,7 +191,7 @@ class _Shape:
         run = [node]
         while _is_quiet(run[-1]):
             straight, branches = self._below(run[-1])
-            if straight is None or branches or chain_of(straight.id) != chain_of(node.id):
+            if straight is None or branches or get_branch_path(straight.id) != get_branch_path(node.id):
                 break
             if run[-1].role not in (None, straight.role):
                 break
@@ -201,18 +201,20 @@ class _Shape:
     def _below(self, node: Node) -> tuple[Node | None, list[Node | _Line]]:
         """Return the node by which the branch path continues, and the children; one without nodes as a line."""
         children = self._children[node.id]
-        straight = next((child for child in children if start_of(chain_of(child.id)) != node.id), None)
+        straight = next((child for child in children if get_start_node(get_branch_path(child.id)) != node.id), None)
         branches: dict[str, Node | _Line] = {
             **{chain: _Line("", "", (), chain, is_running=True) for chain in node.pending},
             **{chain: _Line("", "", (), chain, failure=failure) for chain, failure in node.failed.items()},
         }
         for child in children:
             if child is not straight:
-                branches[chain_of(child.id) if start_of(chain_of(child.id)) == node.id else child.id] = child
-        return straight, [branches[chain] for chain in sorted(branches, key=_place)]
+                branches[
+                    get_branch_path(child.id) if get_start_node(get_branch_path(child.id)) == node.id else child.id
+                ] = child
+        return straight, [branches[chain] for chain in sorted(branches, key=_make_sort_key)]
 
 
-def _place(chain: str) -> tuple[int, str]:
+def _make_sort_key(chain: str) -> tuple[int, str]:
     """Return the sort key of a branch path: the child's number, then the name."""
     number = chain.rpartition(".")[2]
     return (int(number) if number.isdecimal() else 0, chain)
@@ -233,7 +235,7 @@ def _fit_with_full_names(lines: Sequence[_Line], width: int) -> bool:
     return all(len(line.guide) + len(line.nodes[0].id if line.nodes else line.chain) <= width // 2 for line in lines)
 
 
-class _Told:
+class _LineText:
     """The text of lines."""
 
     def __init__(self, tree: RolloutTree, *, has_full_names: bool) -> None:
@@ -262,7 +264,7 @@ class _Told:
             for fact, style in self._facts(node):
                 text.append("  ").append(sanitise_line(fact), style)
         if line.failure is not None:
-            text.append("  ").append(f"failed: {_sentence(line.failure)}", "red")
+            text.append("  ").append(f"failed: {_format_failure(line.failure)}", "red")
         elif line.is_running:
             text.append("  ").append("still running", "dim")
         return text
@@ -270,11 +272,11 @@ class _Told:
     def _name(self, line: _Line) -> str:
         """Return the id, or range of ids, of a line's nodes; without the parent's part if full ids do not fit."""
         if not line.nodes:
-            return line.chain if self._has_full_names else _relative(line.chain, start_of(line.chain) or "")
+            return line.chain if self._has_full_names else _relative(line.chain, get_start_node(line.chain) or "")
         first, last = line.nodes[0], line.nodes[-1]
         name = first.id
         if not self._has_full_names:
-            is_first = start_of(line.chain) == first.parent
+            is_first = get_start_node(line.chain) == first.parent
             name = _relative(first.id, first.parent or "") if is_first else first.id.rpartition("/")[2]
         return name if first is last else f"{name} – {last.id.rpartition('/')[2]}"
 
@@ -284,18 +286,18 @@ class _Told:
             yield node.role, "dim"
         for name in node.given:
             if name != "reward":
-                yield f"{name}={_number((node.rewards or {})[name])}", "cyan"
+                yield f"{name}={_format_number((node.rewards or {})[name])}", "cyan"
         reward = (node.rewards or {}).get("reward")
         if reward is None and node.rewards and not node.given:
             yield shown_keys(node.rewards), "cyan"
         if reward is not None:
-            yield f"reward={_number(reward)}", "green" if reward > 0 else ""
+            yield f"reward={_format_number(reward)}", "green" if reward > 0 else ""
         if node.returns is not None and node.returns != reward:
-            yield f"return={_number(node.returns)}", "green" if node.returns > 0 else ""
+            yield f"return={_format_number(node.returns)}", "green" if node.returns > 0 else ""
         if node.n or node.failed or node.pending:
-            yield _value(node), "bold"
+            yield _format_value(node), "bold"
         if self._advantage in node.advantages and (node.n or node.id not in self._parents):
-            yield f"A={_signed(node.advantages[self._advantage])}", "magenta"
+            yield f"A={_format_signed(node.advantages[self._advantage])}", "magenta"
 
     def legend(self) -> Iterator[str]:
         """Yield an explanation of each sign that the drawing uses."""
@@ -307,25 +309,25 @@ class _Told:
             yield f"A: advantage, {self._advantage}"
 
 
-def _value(node: Node) -> str:
+def _format_value(node: Node) -> str:
     """Return V(s) with its standard error and n, without spaces around `±` and `=`, where a line could be broken."""
     if node.value is None:
         return "V=–"
-    error = "" if node.stderr is None else f"±{_number(node.stderr)}"
-    return f"V={_number(node.value)}{error} n={node.n}"
+    error = "" if node.stderr is None else f"±{_format_number(node.stderr)}"
+    return f"V={_format_number(node.value)}{error} n={node.n}"
 
 
 def _relative(name: str, start: str) -> str:
     return name.removeprefix(start)
 
 
-def _sentence(failure: Failure) -> str:
+def _format_failure(failure: Failure) -> str:
     """Return the first line of a failure's message that is not blank; the message may come from a sandbox."""
     lines = sanitise_log(failure.message).split("\n")
     return next((line.strip() for line in lines if line.strip()), sanitise_line(failure.type))
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     if abs(value) < 1e-9:
         return "0.0"  # rounding errors of sums that are 0
     if not 0.001 <= abs(value) < 1e6:
@@ -334,24 +336,24 @@ def _number(value: float) -> str:
     return f"{text}0" if text.endswith(".") else text
 
 
-def _signed(value: float) -> str:
-    text = _number(value)
+def _format_signed(value: float) -> str:
+    text = _format_number(value)
     return text if text == "0.0" or value < 0 else f"+{text}"
 
 
 # --- width ----------------------------------------------------------------------------------------------
 
 
-def _fitted(line: _Line, text: Text, console: Console) -> Iterator[Text]:
+def _wrap_text(line: _Line, text: Text, console: Console) -> Iterator[Text]:
     """Yield the lines of a wrapped text, each behind its guide lines."""
     from rich.text import Text
 
     room = max(console.width - len(line.rest), min(_MIN_TEXT, console.width - _INDENT), 1)
     rest = line.rest if len(line.rest) <= console.width - room else line.rest[:-_INDENT]
     for number, part in enumerate(text.wrap(console, room)):
-        yield Text(_cut(rest if number else line.guide, console.width - room), style="dim").append_text(part)
+        yield Text(_cut_guide(rest if number else line.guide, console.width - room), style="dim").append_text(part)
 
 
-def _cut(guide: str, room: int) -> str:
+def _cut_guide(guide: str, room: int) -> str:
     """Return guide lines cut at their beginning to `room` columns."""
     return guide if len(guide) <= room else "…" + guide[len(guide) - room + 1 :]

@@ -15,7 +15,7 @@ from benchflow.stored_files import open_stored
 PUT_ASIDE = "put_aside"
 """Type of the only event that is no line of the file: the events so far are of an earlier run, and a new one begins."""
 
-LOOK_EVERY = 0.03
+POLL_INTERVAL_SEC = 0.03
 """Poll interval, in seconds, of a file that has not grown."""
 
 PIECE = 1024 * 1024
@@ -25,7 +25,9 @@ MAX_LINE = 64 * PIECE
 """Maximum of bytes of a line: a longer one is no event."""
 
 
-async def follow(path: Path, *, over: Callable[[], bool], every: float = LOOK_EVERY) -> AsyncIterator[dict[str, Any]]:
+async def follow(
+    path: Path, *, over: Callable[[], bool], every: float = POLL_INTERVAL_SEC
+) -> AsyncIterator[dict[str, Any]]:
     """Yield the events of a trajectory file in order, each as soon as its line is complete.
 
     The file may be created later, and may be moved away while it is read, because the rollout is run again: then

@@ -18,11 +18,11 @@ from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ResultFileError
 from benchflow.trajectories.state_values import (
     Aggregate,
-    advantages_of_nodes,
-    grpo,
-    leave_one_out,
-    state_value,
-    tree_grpo,
+    compute_grpo,
+    compute_leave_one_out,
+    compute_node_advantages,
+    compute_state_value,
+    compute_tree_grpo,
 )
 
 Nodes = dict[str, Node]
@@ -33,43 +33,43 @@ _ASKED = "-asked"
 # --- names ----------------------------------------------------------------------------------------------
 
 
-def chain_of(node: str) -> str:
+def get_branch_path(node: str) -> str:
     """Return the branch path of a node; empty for the root's."""
     return node.rpartition("/")[0]
 
 
-def chains_above(chain: str) -> list[str]:
+def list_branch_paths(chain: str) -> list[str]:
     """Return a branch path and those that lead to it, from the root's on."""
-    start = start_of(chain)
-    return [chain] if start is None else [*chains_above(chain_of(start)), chain]
+    start = get_start_node(chain)
+    return [chain] if start is None else [*list_branch_paths(get_branch_path(start)), chain]
 
 
-def child_chain(node: str, number: int) -> str:
+def make_branch_path(node: str, number: int) -> str:
     """Return the branch path of a node's child of this number."""
     return f"{node}.{number}"
 
 
-def node_in(chain: str, step: int) -> str:
+def make_node_id(chain: str, step: int) -> str:
     """Return the id of a branch path's node after a number of steps, counted from the root."""
     return f"{chain}/n{step}" if chain else f"n{step}"
 
 
-def asked_in(chain: str, steps_done: int) -> str:
+def make_question_id(chain: str, steps_done: int) -> str:
     """Return the id of a branch path's node of a question that the agent asks in the step after `steps_done` steps."""
-    return f"{node_in(chain, steps_done + 1)}{_ASKED}"
+    return f"{make_node_id(chain, steps_done + 1)}{_ASKED}"
 
 
-def is_asked(node: str) -> bool:
+def is_question(node: str) -> bool:
     """Return whether a node is that of a question, within a step."""
     return node.endswith(_ASKED)
 
 
-def turn_of(node: str) -> str:
+def get_step_node(node: str) -> str:
     """Return the node to which the step of a question leads; any other node itself."""
     return node.removesuffix(_ASKED)
 
 
-def start_of(chain: str) -> str | None:
+def get_start_node(chain: str) -> str | None:
     """Return the node where a branch path starts, which belongs to another one; None for the root's."""
     return chain.rpartition(".")[0] if chain else None
 
@@ -77,7 +77,7 @@ def start_of(chain: str) -> str | None:
 # --- trees ----------------------------------------------------------------------------------------------
 
 
-def state_values(
+def compute_state_values(
     outcomes: Iterable[ChildOutcome],
     aggregate: str = "mean",
     pending: Iterable[str] = (),
@@ -95,14 +95,14 @@ def state_values(
     children: dict[str, list[ChildOutcome]] = defaultdict(list)
     running: dict[str, list[str]] = defaultdict(list)
     for outcome in outcomes:
-        children[start_of(outcome.chain) or ""].append(outcome)
+        children[get_start_node(outcome.chain) or ""].append(outcome)
     for chain in pending:
-        running[start_of(chain) or ""].append(chain)
+        running[get_start_node(chain) or ""].append(chain)
     nodes = sorted(children.keys() | running.keys())
-    return [state_value(node, aggregate, children[node], running[node], own=own) for node in nodes]
+    return [compute_state_value(node, aggregate, children[node], running[node], own=own) for node in nodes]
 
 
-def grow(
+def grow_tree(
     rollout: str,
     own: Sequence[Node],
     outcomes: Iterable[ChildOutcome],
@@ -115,23 +115,23 @@ def grow(
     Args:
         rollout: Workflow id of the root.
         own: Nodes of the root's branch path, in order.
-        outcomes: As in `merge`.
-        values: As in `merge`.
+        outcomes: As in `merge_nodes`.
+        values: As in `merge_nodes`.
         returns: Reward of the root's branch path, if it ended without branching at its last node.
 
     Raises:
         ResultFileError: The nodes make no tree.
     """
-    nodes = {node.id: node for node in merge(own, outcomes, values)}
+    nodes = {node.id: node for node in merge_nodes(own, outcomes, values)}
     roots = [node for node in nodes.values() if node.parent not in nodes]
     if not own or roots != [nodes[own[0].id]] or roots[0].parent is not None:
-        raise _spoilt(f"its roots are {[node.id for node in roots]}")
+        raise _make_error(f"its roots are {[node.id for node in roots]}")
     if returns is not None and not _has_branched(nodes[own[-1].id]):
-        _change(nodes, own[-1].id, {"returns": returns})
-    return RolloutTree(rollout=rollout, root=own[0].id, nodes=_with_advantages(_in_order(nodes)))
+        _update_node(nodes, own[-1].id, {"returns": returns})
+    return RolloutTree(rollout=rollout, root=own[0].id, nodes=_add_advantages(_sort_nodes(nodes)))
 
 
-def merge(
+def merge_nodes(
     own: Iterable[Node], outcomes: Iterable[ChildOutcome], values: Iterable[StateValue] | None = None
 ) -> list[Node]:
     """Return the nodes of a branch path and of all below it, in any order, as a child returns them to its parent.
@@ -149,29 +149,33 @@ def merge(
         ResultFileError: Two different nodes have one id, or a node is missing.
     """
     ended = list(outcomes)
-    nodes = _together([own, *(outcome.nodes for outcome in ended)])
-    for value in state_values(ended) if values is None else values:
-        _change(nodes, value.node, _known_of(value))
+    nodes = _collect_nodes([own, *(outcome.nodes for outcome in ended)])
+    for value in compute_state_values(ended) if values is None else values:
+        _update_node(nodes, value.node, _known_of(value))
     for outcome in ended:
-        if outcome.leaf is not None and outcome.reward is not None and not _has_branched(_get(nodes, outcome.leaf)):
-            _change(nodes, outcome.leaf, {"returns": outcome.reward})
+        if (
+            outcome.leaf is not None
+            and outcome.reward is not None
+            and not _has_branched(_get_node(nodes, outcome.leaf))
+        ):
+            _update_node(nodes, outcome.leaf, {"returns": outcome.reward})
     trees = _Trees({outcome.chain: outcome.tree for outcome in ended if outcome.tree is not None})
     for node in nodes.values():
-        chain = chain_of(node.id)
+        chain = get_branch_path(node.id)
         tree = node.tree or trees[chain]
         if node.tree != tree or (node.chain or "") != chain:
             nodes[node.id] = node.model_copy(update={"chain": chain or None, "tree": tree})
     return list(nodes.values())
 
 
-def _together(sources: Iterable[Iterable[Node]]) -> Nodes:
+def _collect_nodes(sources: Iterable[Iterable[Node]]) -> Nodes:
     """Return all nodes by id. Raise `ResultFileError` if two different ones have the same id."""
     nodes: Nodes = {}
     for source in sources:
         for node in source:
             known = nodes.setdefault(node.id, node)
             if known is not node and known != node:
-                raise _spoilt(f"two different nodes are called {node.id}")
+                raise _make_error(f"two different nodes are called {node.id}")
     return nodes
 
 
@@ -192,7 +196,7 @@ class _Trees(dict[str, str | None]):
         below: list[str] = []
         while chain and chain not in self:
             below.append(chain)
-            chain = chain_of(start_of(chain) or "")
+            chain = get_branch_path(get_start_node(chain) or "")
         found = self.get(chain)
         self.update(dict.fromkeys(below, found))
         return found
@@ -201,7 +205,7 @@ class _Trees(dict[str, str | None]):
 # --- order ----------------------------------------------------------------------------------------------
 
 
-def _in_order(nodes: Nodes) -> list[Node]:
+def _sort_nodes(nodes: Nodes) -> list[Node]:
     """Return the nodes in order: parents before children, and children by number.
 
     The child by which a branch path continues comes first. So the first children of all nodes lead to the last node of
@@ -210,53 +214,57 @@ def _in_order(nodes: Nodes) -> list[Node]:
     children: dict[str | None, list[Node]] = defaultdict(list)
     for node in nodes.values():
         children[node.parent if node.parent in nodes else None].append(node)
-    onward = _onward(nodes)
+    onward = _find_continuing(nodes)
     ordered: list[Node] = []
-    waiting = sorted(children[None], key=_place, reverse=True)
+    waiting = sorted(children[None], key=_make_sort_key, reverse=True)
     while waiting:
         node = waiting.pop()
         ordered.append(node)
         below = children.get(node.id, ())
         if len(below) > 1:
-            below = sorted(below, key=lambda child: (child.id not in onward, _place(child)), reverse=True)
+            below = sorted(below, key=lambda child: (child.id not in onward, _make_sort_key(child)), reverse=True)
         # `pop` takes the last one.
         waiting += below
     if len(ordered) != len(nodes):
-        raise _spoilt("some of its nodes are their own ancestors")
+        raise _make_error("some of its nodes are their own ancestors")
     return ordered
 
 
-def _onward(nodes: Nodes) -> set[str]:
+def _find_continuing(nodes: Nodes) -> set[str]:
     """Return the ids of nodes by which branch paths continue: their own, and of children from whose end they did."""
     onward: set[str] = set()
     for node in nodes.values():
-        chain = chain_of(node.id)
-        start = start_of(chain)
+        chain = get_branch_path(node.id)
+        start = get_start_node(chain)
         at: Node | None = node
         while at is not None and at.parent is not None and at.parent != start:
             onward.add(at.id)
-            at = nodes.get(at.parent) if chain_of(at.parent) != chain else None
+            at = nodes.get(at.parent) if get_branch_path(at.parent) != chain else None
     return onward
 
 
-def _place(node: Node) -> tuple[int, str]:
+def _make_sort_key(node: Node) -> tuple[int, str]:
     """Return a node's sort key: the number of its child, then its id."""
-    number = chain_of(node.id).rpartition(".")[2]
+    number = get_branch_path(node.id).rpartition(".")[2]
     return (int(number) if number.isdecimal() else -1, node.id)
 
 
 # --- advantages -----------------------------------------------------------------------------------------
 
 
-def _with_advantages(nodes: Sequence[Node]) -> list[Node]:
+def _add_advantages(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes with advantages. All leaves with a return are one group; failed children are left out."""
-    trees = _measured_leaves(nodes)
+    trees = _collect_returns(nodes)
     returns = {leaf: value for tree in trees.values() for leaf, value in tree.items()}
     parents = {node.id: node.parent for node in nodes}
-    estimates = {"grpo": grpo(returns), "leave_one_out": leave_one_out(returns), "tree_grpo": tree_grpo(trees)}
+    estimates = {
+        "grpo": compute_grpo(returns),
+        "leave_one_out": compute_leave_one_out(returns),
+        "tree_grpo": compute_tree_grpo(trees),
+    }
     by_node: dict[str, dict[str, float]] = defaultdict(dict)
     for name, estimate in estimates.items():
-        for node, advantage in advantages_of_nodes(parents, estimate).items():
+        for node, advantage in compute_node_advantages(parents, estimate).items():
             by_node[node][name] = advantage
     return [
         node.model_copy(update={"advantages": by_node[node.id]}) if node.id in by_node or node.advantages else node
@@ -264,13 +272,13 @@ def _with_advantages(nodes: Sequence[Node]) -> list[Node]:
     ]
 
 
-def _measured_leaves(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
+def _collect_returns(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
     """Return the returns of leaves that have one, by tree of Tree-GRPO and leaf, without those of failed children."""
     parents = {node.parent for node in nodes}
     failed = {chain for node in nodes for chain in node.failed}
     trees: dict[str, dict[str, float]] = defaultdict(dict)
     for node in nodes:
-        if node.returns is not None and node.id not in parents and not _is_below(chain_of(node.id), failed):
+        if node.returns is not None and node.id not in parents and not _is_below(get_branch_path(node.id), failed):
             trees[node.tree or ""][node.id] = node.returns
     return trees
 
@@ -278,22 +286,22 @@ def _measured_leaves(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
 def _is_below(chain: str, failed: set[str]) -> bool:
     """Return whether a branch path is one of those that failed, or starts below one."""
     while failed and chain and chain not in failed:
-        chain = chain_of(start_of(chain) or "")
+        chain = get_branch_path(get_start_node(chain) or "")
     return bool(failed and chain)
 
 
 # --- errors ---------------------------------------------------------------------------------------------
 
 
-def _get(nodes: Nodes, node: str) -> Node:
+def _get_node(nodes: Nodes, node: str) -> Node:
     if node not in nodes:
-        raise _spoilt(f"it has no node {node}")
+        raise _make_error(f"it has no node {node}")
     return nodes[node]
 
 
-def _change(nodes: Nodes, node: str, update: Mapping[str, Any]) -> None:
-    nodes[node] = _get(nodes, node).model_copy(update=update)
+def _update_node(nodes: Nodes, node: str, update: Mapping[str, Any]) -> None:
+    nodes[node] = _get_node(nodes, node).model_copy(update=update)
 
 
-def _spoilt(message: str) -> ResultFileError:
+def _make_error(message: str) -> ResultFileError:
     return ResultFileError(f"the nodes make no tree: {message}", remedy="restore the file, or leave the rollout out")

@@ -29,7 +29,7 @@ _HEAD = re.compile(rb'\{"seq": (\d+), "ts": "[^"]*", "node": "([^"\\]*)"')
 """Beginning of the lines that are written here: most readers need no more of them."""
 
 
-def timestamp(moment: datetime | None = None) -> str:
+def format_timestamp(moment: datetime | None = None) -> str:
     """Format a time as RFC 3339 in UTC with milliseconds. None is now."""
     moment = moment or datetime.now(UTC)
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -42,20 +42,20 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 
 def iterate_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the complete lines of a trajectory file, one at a time, since some are long; none if there is no file."""
-    yield from map(json.loads, _complete_lines(path))
+    yield from map(json.loads, _iterate_lines(path))
 
 
 def read_heads(path: Path) -> list[dict[str, Any]]:
     """Return `seq` and `node` of the complete lines of a trajectory file, without the rest, which may be far larger."""
     heads = []
-    for line in _complete_lines(path):
+    for line in _iterate_lines(path):
         head = _HEAD.match(line)
         event: dict[str, Any] = {"seq": int(head[1]), "node": head[2].decode()} if head else json.loads(line)
         heads.append({"seq": event["seq"], "node": sys.intern(event["node"])})
     return heads
 
 
-def _complete_lines(path: Path) -> Iterator[bytes]:
+def _iterate_lines(path: Path) -> Iterator[bytes]:
     try:
         yield from read_lines(path)
     except FileNotFoundError:
@@ -132,7 +132,7 @@ class NodeWriter:
 
     def _written(self, line: dict[str, Any], number: int) -> str:
         """Return a line as it is written: with number, time, node and role, and redacted."""
-        event = {"seq": number, "ts": timestamp(), "node": self._node, "role": self._role} | line
+        event = {"seq": number, "ts": format_timestamp(), "node": self._node, "role": self._role} | line
         return self._redact(json.dumps(event, ensure_ascii=False)) + "\n"
 
     @contextmanager

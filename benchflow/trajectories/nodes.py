@@ -19,13 +19,13 @@ from benchflow.contracts.rollout_records import Node, RolloutResult, RolloutTree
 from benchflow.errors import ResultFileError, VerifierError
 from benchflow.paths import RolloutPaths
 from benchflow.stored_files import read_stored
-from benchflow.trajectories.growth import chain_of, start_of
-from benchflow.trajectories.stored import StoredTree, chain_events, load_tree, read_model, spoilt
+from benchflow.trajectories.growth import get_branch_path, get_start_node
+from benchflow.trajectories.stored import StoredTree, load_tree, make_file_error, read_events, read_model
 
 M = TypeVar("M", bound=Model)
 
 
-def nodes_of(
+def build_nodes(
     tree: RolloutTree, events: Sequence[Mapping[str, Any]], evidence: Evidence, *, file: Path | None = None
 ) -> dict[str, RolloutNode]:
     """Return the nodes of a tree by id, root first, linked to parents and children, each with its events.
@@ -39,7 +39,7 @@ def nodes_of(
     Raises:
         ResultFileError: A line is no event, or the tree is invalid.
     """
-    return _linked(tree, events, lambda node: evidence, file)[0]
+    return _link_nodes(tree, events, lambda node: evidence, file)[0]
 
 
 def load_rollout(
@@ -65,21 +65,21 @@ def load_rollout(
         ResultFileError: The directory holds no rollout, or files that were changed.
         VerifierError: The rollout ended within a step, and `whole` is set.
     """
-    _expect_rollout(RolloutPaths(directory))
+    _require_rollout(RolloutPaths(directory))
     stored = load_tree(directory)
-    tree = _seen_from(stored)
-    chains = dict.fromkeys(chain_of(node.id) for node in tree.nodes)
+    tree = _select_nodes(stored)
+    chains = dict.fromkeys(get_branch_path(node.id) for node in tree.nodes)
     made = {chain: _Chain(stored.chain_files(chain), judge, workbench) for chain in chains}
     known = {node.id for node in tree.nodes}
     mine: dict[str, list[dict[str, Any]]] = defaultdict(list)
     unfinished = 0
     for chain, files in made.items():
-        for event in chain_events(files.paths):
-            node = _node_of(event, files.paths.trajectory)
+        for event in read_events(files.paths):
+            node = _get_event_node(event, files.paths.trajectory)
             mine[node].append(event)
             unfinished += chain == stored.chain and node not in known
-    events = _numbered(tree, mine)
-    nodes = _linked(tree, events, lambda node: made[chain_of(node.id)].evidence(node), None)[0]
+    events = _number_events(tree, mine)
+    nodes = _link_nodes(tree, events, lambda node: made[get_branch_path(node.id)].evidence(node), None)[0]
     if whole and unfinished:
         raise VerifierError(
             f"the rollout ended within a step: the last {unfinished} lines lead to no state that it reached",
@@ -89,14 +89,14 @@ def load_rollout(
     return nodes
 
 
-def _numbered(tree: RolloutTree, mine: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _number_events(tree: RolloutTree, mine: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the events of all nodes, numbered along every path: each branch path's own file starts at 0."""
     shift: dict[str, int] = {"": 0}
     ends: dict[str | None, int] = {}
     events = []
     for node in tree.nodes:
         end = ends.get(node.parent, 0)
-        by = shift.setdefault(chain_of(node.id), end)
+        by = shift.setdefault(get_branch_path(node.id), end)
         numbered = [event | {"seq": event["seq"] + by} if by else event for event in mine.get(node.id, ())]
         ends[node.id] = numbered[-1]["seq"] + 1 if numbered else end
         events += numbered
@@ -115,7 +115,7 @@ class _Chain:
         steps = self._result.steps if self._result else []
         self._names = {outcome.step.index: outcome.step.name for outcome in steps}
         self._scored = {outcome.step.index for outcome in steps if outcome.verify or outcome.verifier_error}
-        self._prompts = _prompts(paths)
+        self._prompts = _read_prompts(paths)
 
     def evidence(self, node: Node) -> Evidence:
         """Return the evidence of a node of this branch path."""
@@ -126,16 +126,16 @@ class _Chain:
 
         @cache
         def state(asked: str) -> WorldState | None:
-            return world_after(paths, name) if is_reached and asked == node.id else None
+            return read_world_state(paths, name) if is_reached and asked == node.id else None
 
         @cache
         def diff(asked: str) -> StateDiff | None:
-            return change_after(paths, name) if is_reached and asked == node.id else None
+            return read_state_diff(paths, name) if is_reached and asked == node.id else None
 
         @cache
         def findings(asked: str) -> tuple[HardeningFinding, ...]:
             # Turns of scenes share a directory, whose report is of the one that was scored.
-            return findings_after(paths, name) if node.step in self._scored and asked == node.id else ()
+            return read_findings(paths, name) if node.step in self._scored and asked == node.id else ()
 
         return Evidence(
             directory=paths.root,
@@ -151,17 +151,17 @@ class _Chain:
         )
 
 
-def _seen_from(stored: StoredTree) -> RolloutTree:
+def _select_nodes(stored: StoredTree) -> RolloutTree:
     """Return the tree as its loaded branch path sees it: nodes that lead to it, its own, and those below."""
     chain, tree = stored.chain, stored.tree
     if not chain:
         return tree
-    above = {node.id for node in tree.path(stored.node(start_of(chain) or "").id)}
-    nodes = [node for node in tree.nodes if node.id in above or f"{chain_of(node.id)}/".startswith(f"{chain}/")]
+    above = {node.id for node in tree.path(stored.node(get_start_node(chain) or "").id)}
+    nodes = [node for node in tree.nodes if node.id in above or f"{get_branch_path(node.id)}/".startswith(f"{chain}/")]
     return tree.model_copy(update={"nodes": nodes})
 
 
-def last_of(nodes: Mapping[str, RolloutNode]) -> RolloutNode:
+def find_last_node(nodes: Mapping[str, RolloutNode]) -> RolloutNode:
     """Return the node where a rollout ended: the leaf that is reached by the first child of every node.
 
     Raises:
@@ -182,29 +182,29 @@ def last_of(nodes: Mapping[str, RolloutNode]) -> RolloutNode:
 # --- the world's state ----------------------------------------------------------------------------------
 
 
-def world_after(paths: RolloutPaths, step: str | None) -> WorldState | None:
+def read_world_state(paths: RolloutPaths, step: str | None) -> WorldState | None:
     """Return the state of the world after a step (None: the only step); None if it was not stored."""
-    return _stored(WorldState, paths, step, "state.json")
+    return _read_state_file(WorldState, paths, step, "state.json")
 
 
-def change_after(paths: RolloutPaths, step: str | None) -> StateDiff | None:
+def read_state_diff(paths: RolloutPaths, step: str | None) -> StateDiff | None:
     """Return the changes of the world's state after a step (None: the only step); None if they were not stored."""
-    return _stored(StateDiff, paths, step, "diff.json")
+    return _read_state_file(StateDiff, paths, step, "diff.json")
 
 
-def hardening_after(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
+def read_hardening(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
     """Return the report of the hardening after a step (None: the only step); None if nothing was hardened."""
     file = paths.hardening(step)
     return read_model(HardeningReport, file) if file.is_file() else None
 
 
-def findings_after(paths: RolloutPaths, step: str | None) -> tuple[HardeningFinding, ...]:
+def read_findings(paths: RolloutPaths, step: str | None) -> tuple[HardeningFinding, ...]:
     """Return the findings of the hardening after a step (None: the only step); empty if nothing was hardened."""
-    report = hardening_after(paths, step)
+    report = read_hardening(paths, step)
     return tuple(report.findings) if report is not None else ()
 
 
-def _stored(model: type[M], paths: RolloutPaths, step: str | None, name: str) -> M | None:
+def _read_state_file(model: type[M], paths: RolloutPaths, step: str | None, name: str) -> M | None:
     """Read a file of the world's state after a step; None if there is none."""
     file = paths.state(step) / name
     return read_model(model, file) if file.is_file() else None
@@ -213,16 +213,16 @@ def _stored(model: type[M], paths: RolloutPaths, step: str | None, name: str) ->
 # --- linking --------------------------------------------------------------------------------------------
 
 
-def _linked(
+def _link_nodes(
     tree: RolloutTree, events: Sequence[Mapping[str, Any]], evidence: Callable[[Node], Evidence], file: Path | None
 ) -> tuple[dict[str, RolloutNode], int]:
     """Return the linked nodes, and the number of lines that belong to none."""
     mine: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
-        mine[_node_of(event, file)].append(dict(event))
+        mine[_get_event_node(event, file)].append(dict(event))
     nodes: dict[str, RolloutNode] = {}
     for node in tree.nodes:
-        _expect_place(node, tree, nodes)
+        _check_order(node, tree, nodes)
         parent = nodes[node.parent] if node.parent is not None else None
         nodes[node.id] = RolloutNode(
             id=node.id,
@@ -237,31 +237,35 @@ def _linked(
         if parent is not None:
             parent.children.append(nodes[node.id])
     if tree.root not in nodes:
-        raise spoilt(f"the root {tree.root} is not among the nodes", f"tree of {tree.rollout}")
+        raise make_file_error(f"the root {tree.root} is not among the nodes", f"tree of {tree.rollout}")
     return nodes, sum(map(len, mine.values()))
 
 
-def _expect_place(node: Node, tree: RolloutTree, before: Mapping[str, RolloutNode]) -> None:
+def _check_order(node: Node, tree: RolloutTree, before: Mapping[str, RolloutNode]) -> None:
     """Raise `ResultFileError` unless the node is new and comes after its parent, or is the root and comes first."""
     if node.id in before:
-        raise spoilt(f"the node {node.id} is there twice", f"tree of {tree.rollout}")
+        raise make_file_error(f"the node {node.id} is there twice", f"tree of {tree.rollout}")
     has_place = node.parent in before if node.parent is not None else node.id == tree.root and not before
     if not has_place:
-        raise spoilt(f"the node {node.id} does not come after its parent {node.parent}", f"tree of {tree.rollout}")
+        raise make_file_error(
+            f"the node {node.id} does not come after its parent {node.parent}", f"tree of {tree.rollout}"
+        )
 
 
-def _node_of(event: Mapping[str, Any], file: Path | None) -> str:
+def _get_event_node(event: Mapping[str, Any], file: Path | None) -> str:
     """Return the id of the event's node. Raise `ResultFileError` if it is no event."""
     node = event.get("node")
     if isinstance(node, str) and isinstance(event.get("type"), str):
         return node
-    raise spoilt(f"this is no event with a node and a type: {str(dict(event))[:80]}", str(file) if file else None)
+    raise make_file_error(
+        f"this is no event with a node and a type: {str(dict(event))[:80]}", str(file) if file else None
+    )
 
 
 # --- files ----------------------------------------------------------------------------------------------
 
 
-def _expect_rollout(paths: RolloutPaths) -> None:
+def _require_rollout(paths: RolloutPaths) -> None:
     """Raise `ResultFileError` unless the directory has the files of a rollout that has ended."""
     missing = [file.name for file in (paths.tree, paths.result) if not file.is_file()]
     if not missing:
@@ -274,11 +278,11 @@ def _expect_rollout(paths: RolloutPaths) -> None:
     )
 
 
-def _prompts(paths: RolloutPaths) -> dict[str | None, str]:
+def _read_prompts(paths: RolloutPaths) -> dict[str | None, str]:
     """Return the prompts that the agent got, by the names of the steps."""
     try:
         return {prompt["step"]: str(prompt["text"]) for prompt in json.loads(read_stored(paths.prompts))}
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, KeyError) as error:
-        raise spoilt(f"this is no list of prompts: {error!r}", str(paths.prompts)) from error
+        raise make_file_error(f"this is no list of prompts: {error!r}", str(paths.prompts)) from error

@@ -7,15 +7,15 @@ from typing import Any
 
 from benchflow.contracts.reward import RewardEvent
 from benchflow.contracts.rollout_records import Node, RolloutTree, StepOutcome
-from benchflow.trajectories.growth import node_in
+from benchflow.trajectories.growth import make_node_id
 
 ROOT = "n0"
 """Id of a tree's root node."""
 
 
-def node_id(step_index: int, chain: str = "") -> str:
+def make_step_node_id(step_index: int, chain: str = "") -> str:
     """Return the id of the node to which a step leads. `chain`: branch path of the rollout; empty for a root."""
-    return node_in(chain, step_index + 1)
+    return make_node_id(chain, step_index + 1)
 
 
 def build_tree(
@@ -39,7 +39,7 @@ def build_tree(
     """
     nodes = [Node(id=root)]
     for outcome in steps:
-        name = node_id(outcome.step.index, chain)
+        name = make_step_node_id(outcome.step.index, chain)
         mine = [event["seq"] for event in events if event["node"] == name]
         nodes.append(
             Node(
@@ -49,13 +49,13 @@ def build_tree(
                 role=outcome.step.role,
                 events=(mine[0], mine[-1] + 1) if mine else (0, 0),
                 rewards=outcome.verify.rewards if outcome.verify else None,
-                scores=[_score(line) for line in rewards if _is_of(line, outcome.step.index)],
+                scores=[_parse_score(line) for line in rewards if _is_of(line, outcome.step.index)],
             )
         )
     return RolloutTree(rollout=rollout, root=root, nodes=nodes)
 
 
-def with_events(grown: RolloutTree, own: RolloutTree) -> RolloutTree:
+def add_events(grown: RolloutTree, own: RolloutTree) -> RolloutTree:
     """Return a tree with the event ranges and scores that only the files of the root's own branch path hold.
 
     Args:
@@ -72,7 +72,7 @@ def _is_of(line: dict[str, Any], step: int) -> bool:
     return bool(line["granularity"] == "step" and line["step_index"] == step)
 
 
-def _score(line: dict[str, Any]) -> RewardEvent:
+def _parse_score(line: dict[str, Any]) -> RewardEvent:
     """Return the reward event of a line of `rewards.jsonl`."""
     return RewardEvent(
         space=line["space"],

@@ -29,7 +29,7 @@ EPSILON = 1e-6
 # --- V(s) -----------------------------------------------------------------------------------------------
 
 
-def state_value(
+def compute_state_value(
     node: str,
     aggregate: str,
     outcomes: Iterable[ChildOutcome],
@@ -54,28 +54,28 @@ def state_value(
     ended = {outcome.chain: outcome for outcome in sorted(outcomes, key=lambda outcome: outcome.number)}
     returns = {chain: outcome.returns for chain, outcome in ended.items()}
     measured = {chain: value for chain, value in returns.items() if value is not None}
-    variance = _sample_variance(measured)
+    variance = _compute_variance(measured)
     return StateValue(
         node=node,
         aggregate=aggregate,
-        value=_value(aggregate, measured, own),
+        value=_aggregate(aggregate, measured, own),
         n=len(measured),
         variance=variance,
         stderr=None if variance is None else math.sqrt(variance / len(measured)),
         returns=measured,
-        failed={chain: _failure_of(outcome) for chain, outcome in ended.items() if returns[chain] is None},
-        pending=tuple(sorted(set(pending) - ended.keys(), key=_number_of)),
+        failed={chain: _get_failure(outcome) for chain, outcome in ended.items() if returns[chain] is None},
+        pending=tuple(sorted(set(pending) - ended.keys(), key=_make_sort_key)),
     )
 
 
-def is_own(aggregate: str) -> bool:
+def is_user_function(aggregate: str) -> bool:
     """Return whether an aggregate is the name of a user's function."""
     return ":" in aggregate
 
 
-def _value(aggregate: str, returns: Mapping[str, float], own: Aggregate | None) -> float | None:
+def _aggregate(aggregate: str, returns: Mapping[str, float], own: Aggregate | None) -> float | None:
     """Return the aggregate of the returns; None without returns, or without the user's function."""
-    if aggregate not in BUILT_IN and not is_own(aggregate):
+    if aggregate not in BUILT_IN and not is_user_function(aggregate):
         raise ConfigError(
             f"{aggregate!r} is no aggregate that can be used by its name",
             key="branch.aggregate",
@@ -84,11 +84,15 @@ def _value(aggregate: str, returns: Mapping[str, float], own: Aggregate | None) 
     if not returns:
         return None
     if aggregate in BUILT_IN:
-        return _rounded(_mean(_exact(returns).values())) if aggregate == "mean" else max(returns.values())
-    return aggregated(aggregate, own, list(returns.values())) if own is not None else None
+        return (
+            _round_sum(_compute_mean(_make_fractions(returns).values()))
+            if aggregate == "mean"
+            else max(returns.values())
+        )
+    return call_aggregate(aggregate, own, list(returns.values())) if own is not None else None
 
 
-def aggregated(name: str, own: Aggregate, returns: Sequence[float]) -> float:
+def call_aggregate(name: str, own: Aggregate, returns: Sequence[float]) -> float:
     """Call a user's aggregate, and return its value.
 
     Args:
@@ -118,18 +122,18 @@ def aggregated(name: str, own: Aggregate, returns: Sequence[float]) -> float:
     )
 
 
-def _sample_variance(returns: Mapping[str, float]) -> float | None:
+def _compute_variance(returns: Mapping[str, float]) -> float | None:
     """Return the variance with n - 1 as divisor; None for fewer than two returns.
 
     Raises `VerifierError` if any return is no finite number, even a single one.
     """
-    exact = _exact(returns)
+    exact = _make_fractions(returns)
     if len(exact) < 2:
         return None
-    return _rounded(_squares(exact.values()) / (len(exact) - 1))
+    return _round_sum(_sum_squares(exact.values()) / (len(exact) - 1))
 
 
-def _failure_of(outcome: ChildOutcome) -> Failure:
+def _get_failure(outcome: ChildOutcome) -> Failure:
     """Return the failure of a child without a return; a `RewardMissingError` if it has none of its own."""
     if outcome.failure is not None:
         return outcome.failure
@@ -137,7 +141,7 @@ def _failure_of(outcome: ChildOutcome) -> Failure:
     return failure_of(RewardMissingError(why), "verify")
 
 
-def _number_of(chain: str) -> tuple[int, str]:
+def _make_sort_key(chain: str) -> tuple[int, str]:
     """Return the sort key of a branch path: the child's number, then the name."""
     number = chain.rpartition(".")[2]
     return (int(number) if number.isdecimal() else 0, chain)
@@ -146,7 +150,7 @@ def _number_of(chain: str) -> tuple[int, str]:
 # --- advantages -----------------------------------------------------------------------------------------
 
 
-def grpo(returns: Mapping[str, float]) -> dict[str, float]:
+def compute_grpo(returns: Mapping[str, float]) -> dict[str, float]:
     """Return group-relative advantages (DeepSeekMath, arXiv 2402.03300): (r - mean) / (std + EPSILON).
 
     The std is that of the sample, with n - 1 as divisor, as trainers compute it. Equal returns, and a group of one,
@@ -158,15 +162,15 @@ def grpo(returns: Mapping[str, float]) -> dict[str, float]:
     Raises:
         VerifierError: A return is no finite number.
     """
-    exact = _exact(returns)
+    exact = _make_fractions(returns)
     if len(exact) < 2:
         return dict.fromkeys(exact, 0.0)
-    mean = _mean(exact.values())
-    scale = math.sqrt(_rounded(_squares(exact.values()) / (len(exact) - 1))) + EPSILON
-    return {leaf: _rounded(value - mean) / scale for leaf, value in exact.items()}
+    mean = _compute_mean(exact.values())
+    scale = math.sqrt(_round_sum(_sum_squares(exact.values()) / (len(exact) - 1))) + EPSILON
+    return {leaf: _round_sum(value - mean) / scale for leaf, value in exact.items()}
 
 
-def leave_one_out(returns: Mapping[str, float]) -> dict[str, float]:
+def compute_leave_one_out(returns: Mapping[str, float]) -> dict[str, float]:
     """Return RLOO advantages (arXiv 2402.14740): r minus the mean of the others; 0 without others.
 
     Args:
@@ -175,16 +179,16 @@ def leave_one_out(returns: Mapping[str, float]) -> dict[str, float]:
     Raises:
         VerifierError: A return is no finite number.
     """
-    exact = _exact(returns)
+    exact = _make_fractions(returns)
     total, others = sum(exact.values(), Fraction(0)), len(exact) - 1
-    return {leaf: _rounded(value - (total - value) / others) if others else 0.0 for leaf, value in exact.items()}
+    return {leaf: _round_sum(value - (total - value) / others) if others else 0.0 for leaf, value in exact.items()}
 
 
-def tree_grpo(trees: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def compute_tree_grpo(trees: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return Tree-GRPO advantages (arXiv 2509.21240): for each leaf the sum of two group-relative ones.
 
-    Both are as in `grpo`: the intra-tree advantage is among the leaves of its own tree, the inter-tree advantage among
-    all leaves of all trees of the prompt. A tree of one leaf has only the second.
+    Both are as in `compute_grpo`: the intra-tree advantage is among the leaves of its own tree, the inter-tree
+    advantage among all leaves of all trees of the prompt. A tree of one leaf has only the second.
 
     Args:
         trees: Returns by tree and leaf. Leaves of different trees have different names.
@@ -192,12 +196,12 @@ def tree_grpo(trees: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     Raises:
         VerifierError: A return is no finite number.
     """
-    intra = {leaf: value for tree in trees.values() for leaf, value in grpo(tree).items()}
-    inter = grpo({leaf: value for tree in trees.values() for leaf, value in tree.items()})
+    intra = {leaf: value for tree in trees.values() for leaf, value in compute_grpo(tree).items()}
+    inter = compute_grpo({leaf: value for tree in trees.values() for leaf, value in tree.items()})
     return {leaf: intra[leaf] + inter[leaf] for leaf in inter}
 
 
-def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, float]) -> dict[str, float]:
+def compute_node_advantages(parents: Mapping[str, str | None], leaves: Mapping[str, float]) -> dict[str, float]:
     """Return the advantage of each node that leads to a leaf: the mean over the leaves at and below it.
 
     Args:
@@ -233,7 +237,7 @@ def advantages_of_nodes(parents: Mapping[str, str | None], leaves: Mapping[str, 
 # --- exact sums -----------------------------------------------------------------------------------------
 
 
-def _exact(values: Mapping[str, float]) -> dict[str, Fraction]:
+def _make_fractions(values: Mapping[str, float]) -> dict[str, Fraction]:
     """Return the values as fractions. Raise `VerifierError` for NaN or infinity."""
     try:
         return {name: Fraction(value) for name, value in values.items()}
@@ -246,19 +250,19 @@ def _exact(values: Mapping[str, float]) -> dict[str, Fraction]:
         ) from error
 
 
-def _mean(values: Iterable[Fraction]) -> Fraction:
+def _compute_mean(values: Iterable[Fraction]) -> Fraction:
     counted = list(values)
     return sum(counted, Fraction(0)) / len(counted)
 
 
-def _squares(values: Iterable[Fraction]) -> Fraction:
+def _sum_squares(values: Iterable[Fraction]) -> Fraction:
     """Return the sum of squared distances from the mean."""
     counted = list(values)
-    mean = _mean(counted)
+    mean = _compute_mean(counted)
     return sum(((value - mean) ** 2 for value in counted), Fraction(0))
 
 
-def _rounded(value: Fraction) -> float:
+def _round_sum(value: Fraction) -> float:
     """Return the nearest float. Raise `VerifierError` if the value is too large for one."""
     try:
         return float(value)

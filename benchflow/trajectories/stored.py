@@ -23,7 +23,7 @@ from benchflow.errors import ResultFileError, UsageError
 from benchflow.host_files import lock, opened, write_atomic
 from benchflow.paths import RolloutPaths
 from benchflow.stored_files import read_stored, require_directory
-from benchflow.trajectories.growth import chain_of, is_asked, node_in, start_of, turn_of
+from benchflow.trajectories.growth import get_branch_path, get_start_node, get_step_node, is_question, make_node_id
 from benchflow.trajectories.journal import read_journal
 
 M = TypeVar("M", bound=Model)
@@ -57,7 +57,7 @@ class StoredTree:
     @property
     def value(self) -> Node | None:
         """Return the node whose V(s) is the reward of the root; None if the root's reward was measured."""
-        last = next(node for node in reversed(self.tree.nodes) if not chain_of(node.id))
+        last = next(node for node in reversed(self.tree.nodes) if not get_branch_path(node.id))
         return last if last in self.branched else None
 
     def node(self, name: str) -> Node:
@@ -90,9 +90,9 @@ class StoredTree:
         """
         path = [node.id for node in self.tree.path(self.node(leaf).id)]
         events: list[dict[str, Any]] = []
-        for chain in dict.fromkeys(chain_of(node) for node in path):
-            mine = {node for node in path if chain_of(node) == chain}
-            events += [event for event in chain_events(self.chain_files(chain)) if event.get("node") in mine]
+        for chain in dict.fromkeys(get_branch_path(node) for node in path):
+            mine = {node for node in path if get_branch_path(node) == chain}
+            events += [event for event in read_events(self.chain_files(chain)) if event.get("node") in mine]
         return [event | {"seq": number} for number, event in enumerate(events)]
 
     def reward(self, node: str, rewards: Mapping[str, float]) -> StoredTree:
@@ -118,8 +118,8 @@ class StoredTree:
             )
         with opened(self.paths.root, os.O_RDONLY | os.O_DIRECTORY) as directory:
             lock(directory)
-            stored = StoredTree(self.paths, _whole(self.paths), self.chain)
-            changed = _with_rewards(stored.node(node), rewards)
+            stored = StoredTree(self.paths, _read_whole_tree(self.paths), self.chain)
+            changed = _add_rewards(stored.node(node), rewards)
             nodes = [changed if each.id == node else each for each in stored.tree.nodes]
             tree = stored.tree.model_copy(update={"nodes": nodes})
             text = json.dumps(tree.model_dump(mode="json"), indent=2, ensure_ascii=False)
@@ -127,7 +127,7 @@ class StoredTree:
         return StoredTree(self.paths, tree, self.chain)
 
 
-def _with_rewards(node: Node, given: Mapping[str, float]) -> Node:
+def _add_rewards(node: Node, given: Mapping[str, float]) -> Node:
     """Return the node with a user's rewards added. Raise `UsageError` for a measured name, or no finite number."""
     measured = {name: value for name, value in (node.rewards or {}).items() if name not in node.given}
     for name, value in given.items():
@@ -153,7 +153,7 @@ def load_tree(directory: Path | str) -> StoredTree:
     Raises:
         ResultFileError: There is no tree yet, or a file was changed.
     """
-    paths, chain = _root_of(Path(directory).expanduser().absolute())
+    paths, chain = _find_root(Path(directory).expanduser().absolute())
     # Anything else of that name, such as a pipe, is refused by the read below, and not taken for a missing tree.
     if not os.path.lexists(paths.tree):
         raise ResultFileError(
@@ -161,45 +161,45 @@ def load_tree(directory: Path | str) -> StoredTree:
             file=str(paths.root),
             remedy="give <jobs_dir>/<job>/<task>__<id>",
         )
-    return StoredTree(paths, _whole(paths), chain)
+    return StoredTree(paths, _read_whole_tree(paths), chain)
 
 
-def path_before(chain: str) -> list[str]:
+def list_nodes_before(chain: str) -> list[str]:
     """Return the ids of the nodes from the root to a branch path's start, by its name alone; empty for the root's."""
-    start = start_of(chain)
+    start = get_start_node(chain)
     if start is None:
         return []
-    above = chain_of(start)
-    path = path_before(above)
-    begun = 0 if not path else _steps_to(path[-1]) + (0 if is_asked(path[-1]) else 1)
-    return [*path, *(node_in(above, step) for step in range(begun, _steps_to(start))), start]
+    above = get_branch_path(start)
+    path = list_nodes_before(above)
+    begun = 0 if not path else _count_steps(path[-1]) + (0 if is_question(path[-1]) else 1)
+    return [*path, *(make_node_id(above, step) for step in range(begun, _count_steps(start))), start]
 
 
-def events_before(paths: RolloutPaths) -> list[dict[str, Any]]:
+def read_events_before(paths: RolloutPaths) -> list[dict[str, Any]]:
     """Return the events that led to a child's start, numbered by `seq` from 0; empty for a root.
 
     They are read from the trajectories of the branch paths above it, and no other file is: the child may still run.
     """
-    root, chain = _root_of(paths.root)
+    root, chain = _find_root(paths.root)
     events: list[dict[str, Any]] = []
-    path = path_before(chain)
-    for above in dict.fromkeys(chain_of(node) for node in path):
+    path = list_nodes_before(chain)
+    for above in dict.fromkeys(get_branch_path(node) for node in path):
         files = root.child(above) if above else root
-        events += [event for event in chain_events(files) if event.get("node") in path]
+        events += [event for event in read_events(files) if event.get("node") in path]
     return [event | {"seq": number} for number, event in enumerate(events)]
 
 
-def _steps_to(node: str) -> int:
+def _count_steps(node: str) -> int:
     """Return the number of steps in a node's id."""
-    return int(turn_of(node).rpartition("n")[2])
+    return int(get_step_node(node).rpartition("n")[2])
 
 
-def chain_events(paths: RolloutPaths) -> list[dict[str, Any]]:
+def read_events(paths: RolloutPaths) -> list[dict[str, Any]]:
     """Return the events of one branch path, from its own file. Raise `ResultFileError` if a line is no JSON."""
     try:
         return read_journal(paths.trajectory)
     except (ValueError, RecursionError) as error:
-        raise spoilt(f"a line is no JSON: {error}", str(paths.trajectory)) from error
+        raise make_file_error(f"a line is no JSON: {error}", str(paths.trajectory)) from error
 
 
 def read_model(model: type[M], file: Path) -> M:
@@ -211,20 +211,22 @@ def read_model(model: type[M], file: Path) -> M:
     try:
         found = model.model_validate_json(read_stored(file))
     except OSError as error:
-        raise spoilt(f"cannot be read: {error.strerror}", str(file)) from error
+        raise make_file_error(f"cannot be read: {error.strerror}", str(file)) from error
     except ValidationError as error:
-        raise spoilt(f"this is not what BenchFlow wrote: {error.errors()[0]['msg']}", str(file)) from error
+        raise make_file_error(f"this is not what BenchFlow wrote: {error.errors()[0]['msg']}", str(file)) from error
     for place in non_finite(found):
-        raise spoilt(f"this is not what BenchFlow wrote: {'.'.join(map(str, place))} is no finite number", str(file))
+        raise make_file_error(
+            f"this is not what BenchFlow wrote: {'.'.join(map(str, place))} is no finite number", str(file)
+        )
     return found
 
 
-def spoilt(message: str, file: str | None) -> ResultFileError:
+def make_file_error(message: str, file: str | None) -> ResultFileError:
     """Return the error for an invalid file, which was probably changed."""
     return ResultFileError(message, file=file, remedy="restore the file, or leave the rollout out")
 
 
-def _root_of(directory: Path) -> tuple[RolloutPaths, str]:
+def _find_root(directory: Path) -> tuple[RolloutPaths, str]:
     """Return the files of a tree's root, and the branch path of the given directory; empty for the root's own."""
     parts: list[str] = []
     while directory.parent.name == _CHILDREN and (directory.parent.parent / "config.json").is_file():
@@ -233,22 +235,22 @@ def _root_of(directory: Path) -> tuple[RolloutPaths, str]:
     return RolloutPaths(directory), "/".join(parts)
 
 
-def _whole(paths: RolloutPaths) -> RolloutTree:
+def _read_whole_tree(paths: RolloutPaths) -> RolloutTree:
     """Return the root's tree, completed from the trees of its children with event ranges, scores and newer nodes."""
     tree = read_model(RolloutTree, paths.tree)
     nodes = {node.id: node for node in tree.nodes}
-    for file in _trees_below(paths):
+    for file in _iterate_trees(paths):
         for node in read_model(RolloutTree, file).nodes:
             known = nodes.get(node.id)
-            if known is not None and chain_of(node.id) == _root_of(file.parent)[1]:
+            if known is not None and get_branch_path(node.id) == _find_root(file.parent)[1]:
                 nodes[node.id] = known.model_copy(update={"events": node.events, "scores": node.scores})
             elif known is None and node.parent in nodes:
                 # The child has not reported it to its parent yet.
-                nodes[node.id] = node.model_copy(update={"chain": chain_of(node.id) or None})
+                nodes[node.id] = node.model_copy(update={"chain": get_branch_path(node.id) or None})
     return tree.model_copy(update={"nodes": list(nodes.values())})
 
 
-def _trees_below(paths: RolloutPaths) -> Iterator[Path]:
+def _iterate_trees(paths: RolloutPaths) -> Iterator[Path]:
     """Yield the `tree.json` of every child, parents before children."""
     for directory in sorted((paths.root / _CHILDREN).glob("*/")):
         # A link could lead back to a directory above, without end.
@@ -256,4 +258,4 @@ def _trees_below(paths: RolloutPaths) -> Iterator[Path]:
         below = RolloutPaths(directory)
         if os.path.lexists(below.tree):
             yield below.tree
-        yield from _trees_below(below)
+        yield from _iterate_trees(below)

@@ -30,8 +30,8 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.ids import child_id
     from benchflow.contracts.rewards import first_failure
     from benchflow.contracts.rollout_records import Node, Question
-    from benchflow.trajectories.growth import asked_in, chain_of, start_of
-    from benchflow.trajectories.state_values import is_own
+    from benchflow.trajectories.growth import get_branch_path, get_start_node, make_question_id
+    from benchflow.trajectories.state_values import is_user_function
     from benchflow.workflows import activity_options, rollout_slots
     from benchflow.workflows.agent_turns import AgentTurns
     from benchflow.workflows.children import origin_of, run_child
@@ -123,7 +123,7 @@ class Branching:
         done = len(state.steps)
         if config is None or isinstance(config.policy, Unbranched):
             return ()
-        if state.continues_itself and state.node(done) in {start_of(outcome.chain) for outcome in state.outcomes}:
+        if state.continues_itself and state.node(done) in {get_start_node(outcome.chain) for outcome in state.outcomes}:
             # Children have started at this node before, and the rollout now continues from it.
             return ()
         origin_steps = state.origin_steps if state.branch_origin is not None else None
@@ -177,7 +177,7 @@ class Branching:
         """
         if before is None or not (children := await self.due(question)):
             return False
-        self._state.asked = asked_in(self._state.spec.chain, len(self._state.steps))
+        self._state.asked = make_question_id(self._state.spec.chain, len(self._state.steps))
         # The checkpoint is from before the turn, so it lent no slot: the turn needed it.
         await self._sandbox.lend_slot()
         await self.branch(before, children)
@@ -247,7 +247,7 @@ class Branching:
         state = self._state
         # V(s) is not the rollout's reward any more: that comes from its further steps.
         state.value = None
-        own = [node for node in child.nodes if chain_of(node.id) == child.chain]
+        own = [node for node in child.nodes if get_branch_path(node.id) == child.chain]
         state.adopted |= child.adopted | {node.step: node.id for node in own if node.step is not None}
         state.steps += child.steps
         state.agent_failure = state.agent_failure or first_failure(child.steps)
@@ -305,8 +305,8 @@ class Branching:
         origins: list[BranchOrigin] = []
         for tree, node in draw(policy, trees, workflow.random()):
             paths = [each.chain for each in state.outcomes] + [each.chain for each in origins]
-            number = sum(start_of(path) == node for path in paths)
-            above = next((each for each in state.outcomes if each.chain == chain_of(node)), None)
+            number = sum(get_start_node(path) == node for path in paths)
+            above = next((each for each in state.outcomes if each.chain == get_branch_path(node)), None)
             steps = [*above.before, *above.steps] if above is not None else state.steps
             checkpoint = retained[node]
             before = steps[: checkpoint.steps_done]
@@ -338,8 +338,8 @@ class Branching:
             outcome = outcome.model_copy(update={"tree": origin.tree, "before": origin.before})
             # Under a lock, so that each V(s) counts all children that have ended before.
             async with self._counting:
-                if is_own(config.aggregate):
-                    await self._ask_aggregate(state.value_of(start_of(outcome.chain) or "", outcome))
+                if is_user_function(config.aggregate):
+                    await self._ask_aggregate(state.value_of(get_start_node(outcome.chain) or "", outcome))
                 state.pending.remove(origin.chain)
                 state.outcomes.append(outcome)
                 state.value = state.value_of(node)

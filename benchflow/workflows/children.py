@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rewards import scalar_of
     from benchflow.contracts.rollout_records import Failure, RolloutOutcome, StepOutcome, total
     from benchflow.errors import BranchError
-    from benchflow.trajectories.growth import child_chain
+    from benchflow.trajectories.growth import make_branch_path
     from benchflow.workflows.clock import waiting
     from benchflow.workflows.rollout_state import RolloutState
     from benchflow.workflows.workflow_failures import failure_from
@@ -56,7 +56,7 @@ def origin_of(
         root=above.root if above is not None else parent.id,
         run_id=above.run_id if above is not None else workflow.info().first_execution_run_id,
         parent=parent.id,
-        chain=child_chain(node, number),
+        chain=make_branch_path(node, number),
         node=node,
         number=number,
         depth=(above.depth if above is not None else 0) + 1,

@@ -26,8 +26,15 @@ from benchflow.contracts.rollout_records import (
     Usage,
 )
 from benchflow.contracts.sandbox import SandboxRef
-from benchflow.trajectories.growth import chain_of, grow, merge, node_in, start_of, state_values
-from benchflow.trajectories.state_values import is_own, state_value
+from benchflow.trajectories.growth import (
+    compute_state_values,
+    get_branch_path,
+    get_start_node,
+    grow_tree,
+    make_node_id,
+    merge_nodes,
+)
+from benchflow.trajectories.state_values import compute_state_value, is_user_function
 
 
 @dataclass
@@ -275,9 +282,9 @@ class RolloutState:
             ended: Outcomes of children that are not in `outcomes` yet.
         """
         assert self.config is not None
-        children = [outcome for outcome in (*self.outcomes, *ended) if start_of(outcome.chain) == node]
-        pending = [path for path in self.pending if start_of(path) == node]
-        return self._aggregate(state_value(node, self.config.aggregate, children, pending))
+        children = [outcome for outcome in (*self.outcomes, *ended) if get_start_node(outcome.chain) == node]
+        pending = [path for path in self.pending if get_start_node(path) == node]
+        return self._aggregate(compute_state_value(node, self.config.aggregate, children, pending))
 
     @property
     def values(self) -> list[StateValue]:
@@ -285,11 +292,11 @@ class RolloutState:
         if self.agentless is not None:
             return self.agentless.values
         aggregate = self.config.aggregate if self.config is not None else "mean"
-        return [self._aggregate(value) for value in state_values(self.outcomes, aggregate, self.pending)]
+        return [self._aggregate(value) for value in compute_state_values(self.outcomes, aggregate, self.pending)]
 
     def _aggregate(self, value: StateValue) -> StateValue:
         """Return V(s) with the result of the user's own aggregate, if there is one; None if it was not called yet."""
-        if self.config is None or not is_own(self.config.aggregate):
+        if self.config is None or not is_user_function(self.config.aggregate):
             return value
         return value.model_copy(update={"value": self.aggregated.get(tuple(value.returns.values()))})
 
@@ -303,7 +310,7 @@ class RolloutState:
         """
         if steps_done == self.origin_steps:
             return self.origin
-        return self.adopted.get(steps_done - 1) or node_in(self.spec.chain, steps_done)
+        return self.adopted.get(steps_done - 1) or make_node_id(self.spec.chain, steps_done)
 
     def path(self, steps_done: int | None = None) -> list[str]:
         """Return the ids of the rollout's nodes from its origin on, adopted ones included.
@@ -347,7 +354,7 @@ class RolloutState:
             own = [*self.branch_origin.path, *own[1:]]
         environment = self.spec.task.environment
         unproven = [unproven_warning(environment)] if environment is not None and environment.unproven else []
-        grown = grow(self.spec.id, own, self.outcomes, self.values, returns=returns)
+        grown = grow_tree(self.spec.id, own, self.outcomes, self.values, returns=returns)
         return grown.model_copy(update={"warnings": [*unproven, *self.differences]})
 
     def nodes_below_origin(self) -> list[Node]:
@@ -356,7 +363,7 @@ class RolloutState:
         if own and self.branch_origin is not None:
             mode = self.resume_mode or self.branch_origin.checkpoint.rung
             own[0] = own[0].model_copy(update={"rung": mode})
-        return merge(own, self.outcomes, self.values)
+        return merge_nodes(own, self.outcomes, self.values)
 
     # --- restores -------------------------------------------------------------------------------------------
 
@@ -380,9 +387,9 @@ class RolloutState:
     def _own_node_above(self, path: str) -> str:
         """Return the node of this rollout, adopted ones included, to which a branch path leads back."""
         own = set(self.adopted.values())
-        node = start_of(path) or ""
-        while node not in own and chain_of(node) != self.spec.chain and node != self.origin:
-            node = start_of(chain_of(node)) or ""
+        node = get_start_node(path) or ""
+        while node not in own and get_branch_path(node) != self.spec.chain and node != self.origin:
+            node = get_start_node(get_branch_path(node)) or ""
         return node
 
     def as_ended(self) -> EndedState:

@@ -19,7 +19,7 @@ from benchflow.jobs.job_worlds import IMAGE, TaskWorld
 from benchflow.planes.environment.environment_manifest import read_manifest
 from benchflow.planes.environment.exports import WorldContext
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
-from benchflow.planes.environment.outfit import fit_out_world
+from benchflow.planes.environment.world_setup import prepare_world
 from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.tasks import load_task
 
@@ -59,14 +59,14 @@ class Office:
             self._image = await self._blueprint.image()
         name = f"perf-{uuid.uuid4().hex[:12]}"
         wanted = self._blueprint.spec(name, self._image, {"benchflow.stack": STACK})
-        wanted, outfit = await fit_out_world(manifest, wanted, self._provider, task=TASK.name)
+        wanted, setup = await prepare_world(manifest, wanted, self._provider, task=TASK.name)
         sandbox = await self._provider.start(wanted, host_id="", queue="")
         try:
             world = ManifestEnvironment(
                 manifest,
                 WorldContext(sandbox, TASK.name, Path(tempfile.gettempdir(), name)),
                 self._provider,
-                keeper=outfit.keeper(sandbox),
+                helper=setup.make_helper(sandbox),
                 probed={service.name: True for service in manifest.services} if probed else None,
             )
             began = time.perf_counter()

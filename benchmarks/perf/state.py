@@ -43,8 +43,8 @@ from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.planes.environment.exports import WorldContext
 from benchflow.planes.environment.helper_interpreter import has_python
-from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
+from benchflow.planes.environment.world_helper import WorldHelper
 from benchflow.planes.environment.world_state import SNAPSHOTS, SqliteStore
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
@@ -112,12 +112,12 @@ class Worlds:
         """Start the service in a sandbox that has its files, and wait for it."""
         if not await has_python(self.provider, self._image, labels=self._labels):
             raise RuntimeError("the image has no python3, which the measured service needs")
-        keeper = Keeper(sandbox, "python3")
+        helper = WorldHelper(sandbox, "python3")
         context = WorldContext(sandbox, "perf", Path(self._records.name) / sandbox.ref.name)
-        environment = ManifestEnvironment(MANIFEST, context, self.provider, keeper=keeper)
+        environment = ManifestEnvironment(MANIFEST, context, self.provider, helper=helper)
         await environment.start()
         await environment.readiness()
-        return World(sandbox, environment, SqliteStore(keeper, patience=PATIENCE, timeout=600))
+        return World(sandbox, environment, SqliteStore(helper, patience=PATIENCE, timeout=600))
 
     async def close(self) -> None:
         for owned in await self.provider.owned(self._labels[STACK_LABEL]):

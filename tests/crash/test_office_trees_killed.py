@@ -20,7 +20,7 @@ from support.scored import assert_nothing_is_left, submit_job
 from support.worlds import on_local
 
 from benchflow.paths import RolloutPaths
-from benchflow.trajectories.growth import chain_of
+from benchflow.trajectories.growth import get_branch_path
 
 pytestmark = pytest.mark.usefixtures("demo_agent", "no_images_left")
 
@@ -105,7 +105,7 @@ def assert_each_did_its_own_once(paths: RolloutPaths) -> None:
     """In the databases of each leaf, and in their action logs, is what its path did, once, and nothing of another's."""
     mails: dict[Choices, list[str]] = {}
     for leaf in LEAVES:
-        diff = json.loads((paths.child(chain_of(node_of(leaf))).state(None) / "diff.json").read_bytes())
+        diff = json.loads((paths.child(get_branch_path(node_of(leaf))).state(None) / "diff.json").read_bytes())
         tables = {
             (database["path"], table["name"]): table for database in diff["databases"] for table in database["tables"]
         }

@@ -85,14 +85,14 @@ async def test_a_report_that_comes_while_the_lost_row_is_written_stays(worker: I
     file = Path(result.directory) / "result.json"
     late = file.read_bytes()
     file.unlink()
-    begin = lost_results.begin_row
+    begin = lost_results.prepare_row
 
     def report_late(*given: Any) -> None:
         begin(*given)
         file.write_bytes(late)
 
-    worker.patch.setattr("benchflow.activities.lost_activities.begin_row", report_late)
-    worker.patch.setattr(lost_results, "begin_row", report_late)
+    worker.patch.setattr("benchflow.activities.lost_activities.prepare_row", report_late)
+    worker.patch.setattr(lost_results, "prepare_row", report_late)
     if way == "with a row only":
 
         async def fail(*_: Any, **__: Any) -> None:

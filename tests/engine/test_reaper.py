@@ -157,7 +157,7 @@ async def test_a_provision_that_fails_before_it_has_a_sandbox_frees_its_slot(wor
     def refuse(*_: object) -> None:
         raise StoreAccessError("cannot write")
 
-    worker.patch.setattr("benchflow.hosting.provisioning.set_aside", refuse)
+    worker.patch.setattr("benchflow.hosting.provisioning.begin_run", refuse)
     (result,) = await worker.results(await worker.submit(retry={"max_retries": 0}))
     assert (result.status, result.error_category) == ("errored", "store")
     assert worker.context.slots.taken() == []

@@ -271,16 +271,16 @@ async def test_an_ended_rollout_has_a_result_however_its_roll_back_ends(worker: 
     job = await worker.submit(worker.stepped(final=True), keep="checkpoints")
     (before,) = await worker.results(job)
     place, arguments = Path(str(before.directory)), (f"{job.name}/play", "n1", "--jobs-dir", str(worker.root / "jobs"))
-    is_moving, may_move, put_undone_aside = threading.Event(), threading.Event(), hosted_checkpoints.put_undone_aside
+    is_moving, may_move, move_aside = threading.Event(), threading.Event(), hosted_checkpoints.move_reverted_aside
 
     def put_aside(*given: Any, **more: Any) -> None:
         is_moving.set()
         assert may_move.wait(60)
         if end == "fails":
             raise ResultFileError("a line is damaged", file="trajectory", remedy="restore it")
-        put_undone_aside(*given, **more)
+        move_aside(*given, **more)
 
-    worker.patch.setattr(hosted_checkpoints, "put_undone_aside", put_aside)
+    worker.patch.setattr(hosted_checkpoints, "move_reverted_aside", put_aside)
     rolling = asyncio.create_task(rollback(*arguments))
     await until(is_moving.is_set)
     handle = worker.context.client.get_workflow_handle(before.workflow_id)
@@ -297,7 +297,7 @@ async def test_an_ended_rollout_has_a_result_however_its_roll_back_ends(worker: 
     kept = RolloutResult.model_validate_json((place / "rollbacks" / "1" / "result.json").read_bytes())
     assert kept.run_id == before.run_id
 
-    worker.patch.setattr(hosted_checkpoints, "put_undone_aside", put_undone_aside)
+    worker.patch.setattr(hosted_checkpoints, "move_reverted_aside", move_aside)
     again = await rollback(*arguments)
     assert again.exit_code == 0, again.stderr
     (after,) = await worker.results(job)

@@ -27,7 +27,7 @@ from benchflow.hosting.reporting import HostedReport
 from benchflow.paths import RolloutPaths
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import NodeWriter
-from benchflow.trajectories.state_values import tree_grpo
+from benchflow.trajectories.state_values import compute_tree_grpo
 from benchflow.workflow_executions import FailingTask
 from benchflow.workflows.branching import MAX_STARTS
 from benchflow.workflows.workflow_cancellation import to_the_end
@@ -262,7 +262,7 @@ async def test_trees_of_tree_grpo_grow_from_their_own_nodes(worker: InProcessWor
         tree: {leaf["id"]: leaf["returns"] for leaf in leaves if leaf["tree"] == tree} for tree in ("n0.0", "n0.1")
     }
     assert [len(returns) for returns in by_tree.values()] == [3, 3]
-    assert {leaf["id"]: leaf["advantages"]["tree_grpo"] for leaf in leaves} == pytest.approx(tree_grpo(by_tree))
+    assert {leaf["id"]: leaf["advantages"]["tree_grpo"] for leaf in leaves} == pytest.approx(compute_tree_grpo(by_tree))
     # What has begun in the middle of a chain has what led there.
     assert {len(left_by(worker, result, leaf["id"].rpartition("/")[0])) for leaf in leaves} == {3}
 

@@ -11,7 +11,7 @@ from typing import Any
 from support.counted_task import BASE_IMAGE, enough
 
 from benchflow.paths import RolloutPaths
-from benchflow.trajectories.growth import chain_of
+from benchflow.trajectories.growth import get_branch_path
 
 SOLVE = """#!/bin/sh
 echo {name} >> /root/log
@@ -74,7 +74,7 @@ def assert_is_whole(paths: RolloutPaths, steps: int, divided: Sequence[int]) -> 
             node = nodes["/".join([*way[:depth], f"n{done}"])]
             assert (node["value"], node["n"], node["failed"]) == (1.0, CHILDREN, {})
         leaf = "/".join([*way, f"n{steps}"])
-        place = paths.child(chain_of(leaf)).verifier_of(names[-1])
+        place = paths.child(get_branch_path(leaf)).verifier_of(names[-1])
         assert (place / "log").read_text().split() == names
         who[leaf] = (place / "who").read_text().split()
         assert len(who[leaf]) == steps

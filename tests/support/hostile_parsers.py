@@ -37,7 +37,7 @@ from benchflow.tasks.load import load_task
 from benchflow.tasks.pack import unpack
 from benchflow.tasks.rubric_file import load_rubric
 from benchflow.trajectories.follow import _Reader
-from benchflow.trajectories.stored import chain_events, read_model
+from benchflow.trajectories.stored import read_events, read_model
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -156,7 +156,7 @@ def _updates(data: bytes, directory: Path) -> Any:
 def _tool_calls(data: bytes, directory: Path) -> Any:
     """What a stored trajectory says was done, whoever wrote it."""
     (directory / "trajectory.jsonl").write_bytes(data)
-    events = [event for event in chain_events(_paths(directory)) if isinstance(event, dict)]
+    events = [event for event in read_events(_paths(directory)) if isinstance(event, dict)]
     return read_calls(events, "/app")
 
 

@@ -19,9 +19,9 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ServiceDiedError
 from benchflow.planes.environment.exports import WorldContext
-from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
 from benchflow.planes.environment.services import Services
+from benchflow.planes.environment.world_helper import WorldHelper
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import SandboxFixtures, left_mounted
 from benchflow.testing.waiting import until
 
@@ -40,8 +40,8 @@ def notes(name: str = "notes", port: int = PORT, more: str = "", **fields: Any) 
     return Service(name=name, command=f"notes --db /data/{name}.db --port {port} {more}".strip(), port=port, **fields)
 
 
-def keeper_of(sandbox: Sandbox) -> Keeper:
-    return Keeper(sandbox, ("python3",), "python3")
+def make_helper(sandbox: Sandbox) -> WorldHelper:
+    return WorldHelper(sandbox, ("python3",), "python3")
 
 
 _ASK = """
@@ -115,7 +115,7 @@ class Worlds(SandboxFixtures):
 
         def make(*declared: Service, sandbox: Sandbox | None = None, **options: Any) -> Services:
             where = sandbox or place
-            return Services(declared, where, ports=keeper_of(where), source="world.toml", **options)
+            return Services(declared, where, ports=make_helper(where), source="world.toml", **options)
 
         return make
 
@@ -130,7 +130,7 @@ class Worlds(SandboxFixtures):
             wanted = {"name": "world", "base_image": "base", "owns_lifecycle": False, "services": declared} | fields
             context = WorldContext(where, "task-1", tmp_path / "records" / where.ref.name, env or {})
             return ManifestEnvironment(
-                Manifest(**wanted), context, provider, keeper=keeper_of(where), source="world.toml"
+                Manifest(**wanted), context, provider, helper=make_helper(where), source="world.toml"
             )
 
         return make

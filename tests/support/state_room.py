@@ -16,7 +16,7 @@ import pytest
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Mount, Sandbox, SandboxSpec
 from benchflow.planes.agent.toolbox import PYTHON
-from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.world_helper import WorldHelper
 from benchflow.planes.environment.world_state import SqliteStore
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
 
@@ -67,11 +67,11 @@ class Room:
     """A sandbox, and a client of the helper in it. directory: where its snapshots are."""
 
     sandbox: Sandbox
-    keeper: Keeper
+    helper: WorldHelper
     directory: str = "/var/lib/benchflow/snapshots"
 
     def store(self, **options: Any) -> SqliteStore:
-        return SqliteStore(self.keeper, **({"patience": 60.0} | options))
+        return SqliteStore(self.helper, **({"patience": 60.0} | options))
 
     async def sh(self, script: str, *args: str) -> str:
         """What a shell script of root's prints; it must succeed."""
@@ -167,7 +167,7 @@ async def room_in(where: str, image: str, mounted: Mount | None = None) -> Async
     )
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
-        yield Room(sandbox, Keeper(sandbox, PYTHON if mounted else "python3"))
+        yield Room(sandbox, WorldHelper(sandbox, PYTHON if mounted else "python3"))
     finally:
         await asyncio.shield(provider.remove(spec.name))
         await provider.sweep(stack)
@@ -179,6 +179,6 @@ async def attached(room: Room) -> AsyncIterator[Room]:
     """A room's sandbox, by a connection of its own."""
     provider = make_provider(PROVIDERS[room.sandbox.ref.provider])
     try:
-        yield Room(await provider.attach(room.sandbox.ref), room.keeper)
+        yield Room(await provider.attach(room.sandbox.ref), room.helper)
     finally:
         await provider.close()

@@ -25,7 +25,7 @@ from benchflow.provenance import write_config
 from benchflow.results.write import write_json, write_rewards, write_rollout
 from benchflow.store import Store
 from benchflow.trajectories.journal import append_node, read_journal
-from benchflow.trajectories.rollout_tree import build_tree, node_id
+from benchflow.trajectories.rollout_tree import build_tree, make_step_node_id
 
 IMAGE = "debian:bookworm-slim"
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -118,7 +118,7 @@ def _write_rollout(paths: RolloutPaths, spec: RolloutSpec, past: Past) -> None:
 def _write_step(paths: RolloutPaths, spec: RolloutSpec, index: int, step: str | None, past: Past) -> StepOutcome:
     value = past.rewards[step]
     said = {"type": "agent_message", "text": f"I want {value}."}
-    append_node(paths.trajectory, node_id(index), "agent", [said])
+    append_node(paths.trajectory, make_step_node_id(index), "agent", [said])
     verifier = paths.verifier_of(step)
     verifier.mkdir(parents=True, exist_ok=True)
     outcome = StepOutcome(

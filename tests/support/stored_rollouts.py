@@ -12,7 +12,7 @@ from benchflow.contracts.rollout_records import RolloutResult, Step, StepOutcome
 from benchflow.paths import RolloutPaths
 from benchflow.results.write import write_rollout
 from benchflow.trajectories.journal import append_node, read_journal
-from benchflow.trajectories.rollout_tree import build_tree, node_id
+from benchflow.trajectories.rollout_tree import build_tree, make_step_node_id
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -31,7 +31,7 @@ def store_rollout(
     """The results of a rollout with a turn for each of `names`, of which each was asked `Do <name>.`; all got 1.0."""
     paths = RolloutPaths(directory)
     for index, lines in enumerate(turns):
-        append_node(paths.trajectory, node_id(index), "agent", list(lines))
+        append_node(paths.trajectory, make_step_node_id(index), "agent", list(lines))
     steps = [
         StepOutcome(
             step=Step(index=index, name=name, agent="nop"),

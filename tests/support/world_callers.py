@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from support.small_worlds import keeper_of
+from support.small_worlds import make_helper
 
 from benchflow.contracts.environment import Manifest, StateSnapshot
 from benchflow.contracts.sandbox import SandboxRef
@@ -55,7 +55,7 @@ def _work(
         sandbox: Any = Mortal(await provider.attach(SandboxRef.model_validate_json(ref)), fatal)
         context = WorldContext(sandbox, "task-1", Path(env["BENCHFLOW_STATE_DIR"]) / "world-records")
         world = ManifestEnvironment(
-            Manifest.model_validate_json(manifest), context, provider, keeper=keeper_of(sandbox)
+            Manifest.model_validate_json(manifest), context, provider, helper=make_helper(sandbox)
         )
         words: list[Any] = [StateSnapshot.model_validate_json(snapshot)] if snapshot else []
         await getattr(world, method)(*words)

@@ -15,7 +15,7 @@ from benchflow.contracts.checkpoint import Checkpoint, FilesLayer
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rescoring import RescoredRollout
 from benchflow.paths import RolloutPaths
-from benchflow.results.rescored import deliver, lay_out_delivered, place_of, read_record, write_record
+from benchflow.results.rescored import deliver, get_rescored_paths, lay_out_delivered, read_record, write_record
 from benchflow.results.stored_rollouts import StoredRollout, read_children, read_rollout
 
 CHAINS = ("", "n1.0", "n1.0/n2.1")
@@ -57,7 +57,7 @@ def write_score(rollout: StoredRollout) -> None:
         rollout_name=f"of {rollout.spec.chain}", task_name="one", agent="oracle", scoring="s", recorded_digest="d",
         outcome="changed", finished_at=MOMENT, stored_finished_at=rollout.result.finished_at,
     )  # fmt: skip
-    place = place_of(rollout.paths, "new")
+    place = get_rescored_paths(rollout.paths, "new")
     place.verifier.mkdir(parents=True)
     (place.verifier / "result.json").write_text("{}")
     write_record(place, record)
@@ -73,7 +73,7 @@ async def test_the_scores_of_a_tree_come_to_where_they_were_made_from(tmp_path: 
     lay_out_delivered(delivered, tree[0], "new")
 
     for rollout in tree:
-        place = place_of(rollout.paths, "new")
+        place = get_rescored_paths(rollout.paths, "new")
         record = read_record(place)
         assert record is not None and record.rollout_name == f"of {rollout.spec.chain}"
         assert sorted(path.name for path in place.root.iterdir()) == ["result.json", "verifier"]
@@ -94,5 +94,5 @@ async def test_a_score_of_a_result_from_before_a_rollback_is_left_out(chain: str
 
     lay_out_delivered(delivered, read_rollout(tree[0].paths.root), "new")
 
-    found = {rollout.spec.chain: read_record(place_of(rollout.paths, "new")) is not None for rollout in tree}
+    found = {rollout.spec.chain: read_record(get_rescored_paths(rollout.paths, "new")) is not None for rollout in tree}
     assert found == {each: each != chain for each in CHAINS}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchflow.results.intervals import Sample, estimate, t_quantile
+from benchflow.results.intervals import Sample, compute_t_quantile, estimate
 
 
 def samples(*tasks: Sequence[float], allowed: tuple[float, float] = (0.0, 1.0)) -> list[Sample]:
@@ -29,7 +29,7 @@ def samples(*tasks: Sequence[float], allowed: tuple[float, float] = (0.0, 1.0)) 
     ],
 )
 def test_the_quantile_of_student_is_that_of_the_tables(df: int, expected: float) -> None:
-    assert t_quantile(df) == pytest.approx(expected, abs=1e-4)
+    assert compute_t_quantile(df) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(

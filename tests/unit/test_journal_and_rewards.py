@@ -14,9 +14,9 @@ import pytest
 from benchflow.contracts.reward import RewardEvent
 from benchflow.contracts.rollout_records import Step, StepOutcome, TurnResult
 from benchflow.paths import RolloutPaths
-from benchflow.results.write import set_aside, write_rewards
+from benchflow.results.write import begin_run, write_rewards
 from benchflow.trajectories import journal as journal_module
-from benchflow.trajectories.journal import NodeWriter, append_node, read_heads, read_journal, timestamp
+from benchflow.trajectories.journal import NodeWriter, append_node, format_timestamp, read_heads, read_journal
 from benchflow.trajectories.rollout_tree import build_tree
 
 TWO = [{"type": "user_message", "text": "do"}, {"type": "agent_message", "text": "done"}]
@@ -107,7 +107,7 @@ def test_a_trajectory_is_full_at_some_size_and_still_takes_the_engines_own_lines
 
 def test_times_are_rfc_3339_in_utc() -> None:
     moment = datetime.fromisoformat("2026-01-02T03:04:05.678901+02:00")
-    assert timestamp(moment) == "2026-01-02T01:04:05.678Z"
+    assert format_timestamp(moment) == "2026-01-02T01:04:05.678Z"
 
 
 def test_no_journal_is_an_empty_one(journal: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_step_that_is_scored_again_replaces_its_events_only(tmp_path: Path) ->
 def test_what_an_earlier_run_left_is_set_aside_once(tmp_path: Path) -> None:
     paths = RolloutPaths(tmp_path)
     for run in ("one", "one", "two", "two", "three"):
-        set_aside(paths, {"run_id": run})
+        begin_run(paths, {"run_id": run})
         paths.result.write_text(run)
     assert paths.result.read_text() == "three"
     assert [(tmp_path / "attempts" / n / "result.json").read_text() for n in ("1", "2")] == ["one", "two"]

@@ -17,7 +17,7 @@ from benchflow.jobs.identity import check_results
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.rescoring import RescoringRequest, rescore
 from benchflow.results.summary import read_results, read_spec
-from benchflow.results.write import append_row, set_aside
+from benchflow.results.write import append_row, begin_run
 
 NAME = "new"
 
@@ -154,9 +154,9 @@ def test_what_lies_where_a_run_begins_is_put_aside_with_or_without_a_configurati
     paths = RolloutPaths(tmp_path / "rollout")
     link(paths.trajectory, outside / "result.json")
     link(paths.agent, outside)
-    set_aside(paths, {"run_id": "one"})
+    begin_run(paths, {"run_id": "one"})
     assert sorted(path.name for path in paths.root.iterdir()) == ["attempts", "config.json"]
-    set_aside(paths, {"run_id": "one"})
+    begin_run(paths, {"run_id": "one"})
     assert [path.name for path in (paths.root / "attempts").iterdir()] == ["1"]
 
 
@@ -164,16 +164,16 @@ def test_a_configuration_that_a_power_cut_has_left_empty_is_put_aside(tmp_path: 
     paths = RolloutPaths(tmp_path / "rollout")
     paths.root.mkdir()
     paths.config.touch()
-    set_aside(paths, {"run_id": "two"})
+    begin_run(paths, {"run_id": "two"})
     assert json.loads(paths.config.read_text()) == {"run_id": "two"}
     assert (paths.root / "attempts" / "1" / "config.json").read_bytes() == b""
 
 
 def test_nothing_is_put_aside_through_a_link(tmp_path: Path, outside: Path) -> None:
     paths = RolloutPaths(tmp_path / "rollout")
-    set_aside(paths, {"run_id": "one"})
+    begin_run(paths, {"run_id": "one"})
     link(paths.root / "attempts", outside)
     before = files_below(outside)
     with pytest.raises(ResultFileError, match="link"):
-        set_aside(paths, {"run_id": "two"})
+        begin_run(paths, {"run_id": "two"})
     assert files_below(outside) == before

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from benchflow.contracts.branch import StateValue
 from benchflow.contracts.rescoring import MeanChange, RescoredRollout
-from benchflow.results.rescored import mean_changes
+from benchflow.results.rescored import compute_mean_changes
 
 
 def record(agent: str, before: float | None, after: float | None, value: StateValue | None = None) -> RescoredRollout:
@@ -22,17 +22,17 @@ def record(agent: str, before: float | None, after: float | None, value: StateVa
 def test_each_agent_has_means_of_its_own_of_the_rollouts_that_have_both_rewards() -> None:
     records = [record("oracle", 1.0, 0.5), record("oracle", 0.0, 0.5), record("oracle", None, 1.0)]
     records += [record("nop", 0.0, 0.25)]
-    assert mean_changes(records) == [
+    assert compute_mean_changes(records) == [
         MeanChange(agent="oracle", before=0.5, after=0.5, n=2),
         MeanChange(agent="nop", before=0.0, after=0.25, n=1),
     ]
-    assert mean_changes([record("oracle", None, None)]) == []
+    assert compute_mean_changes([record("oracle", None, None)]) == []
 
 
 def test_values_of_states_have_means_of_their_own() -> None:
     value = StateValue(node="n1", aggregate="mean", value=0.5, n=2)
     records = [record("oracle", 1.0, 1.0), record("oracle", 0.0, 0.5, value)]
-    assert mean_changes(records) == [
+    assert compute_mean_changes(records) == [
         MeanChange(agent="oracle", before=1.0, after=1.0, n=1),
         MeanChange(agent="oracle", reward_kind="value", before=0.0, after=0.5, n=1),
     ]

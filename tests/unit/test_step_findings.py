@@ -11,7 +11,7 @@ from support.stored_jobs import Past, store_job, write_task
 from benchflow.contracts.reward import HardeningFinding, HardeningReport, VerifyResult
 from benchflow.contracts.rollout_records import Failure, Step, StepOutcome, TurnResult
 from benchflow.paths import RolloutPaths
-from benchflow.results.hardening_findings import MAX_FINDINGS, hardening_metadata, limited, step_findings
+from benchflow.results.hardening_findings import MAX_FINDINGS, collect_findings, limit_findings, make_hardening_metadata
 from benchflow.trajectories.nodes import load_rollout
 
 RESTORED = HardeningFinding(item="verify_tools", action="restored", path="/usr/bin/diff", weight="tampering")
@@ -24,14 +24,14 @@ def notes(count: int) -> list[HardeningFinding]:
 
 
 def step(name: str | None, report: HardeningReport | None = None, failure: Failure | None = None) -> StepOutcome:
-    verify = None if failure is not None else VerifyResult(reward=1.0, metadata=hardening_metadata(report))
+    verify = None if failure is not None else VerifyResult(reward=1.0, metadata=make_hardening_metadata(report))
     turn = TurnResult(stop_reason="end_turn")
     return StepOutcome(step=Step(index=0, name=name, agent="a"), turn=turn, verify=verify, verifier_error=failure)
 
 
 def test_findings_have_the_name_of_their_step() -> None:
     of = {"first": HardeningReport(findings=notes(1)), "second": HardeningReport(findings=[RESTORED], left_out=2)}
-    fields = step_findings([step(name, report) for name, report in of.items()], lambda name: None)
+    fields = collect_findings([step(name, report) for name, report in of.items()], lambda name: None)
     assert [(one.step, one.path, one.weight) for one in fields["findings"]] == [
         ("first", "/app/0/conftest.py", "note"),
         ("second", "/usr/bin/diff", "tampering"),
@@ -40,14 +40,14 @@ def test_findings_have_the_name_of_their_step() -> None:
 
 
 def test_notes_do_not_push_tampering_out_of_a_result() -> None:
-    report = limited(HardeningReport(findings=[*notes(200), RESTORED], left_out=3))
+    report = limit_findings(HardeningReport(findings=[*notes(200), RESTORED], left_out=3))
     assert report.findings == [RESTORED, *notes(MAX_FINDINGS - 1)]
     assert report.left_out == 3 + 201 - MAX_FINDINGS
 
 
 def test_the_findings_of_a_step_without_a_result_are_read_from_its_evidence() -> None:
     stored = {"second": HardeningReport(findings=[RESTORED, *notes(MAX_FINDINGS)])}
-    fields = step_findings([step("first"), step("second", failure=WITHHELD)], stored.get)
+    fields = collect_findings([step("first"), step("second", failure=WITHHELD)], stored.get)
     assert {one.step for one in fields["findings"]} == {"second"}
     assert (len(fields["findings"]), fields["findings_left_out"], fields["n_tampering"]) == (MAX_FINDINGS, 1, 1)
 
@@ -55,7 +55,7 @@ def test_the_findings_of_a_step_without_a_result_are_read_from_its_evidence() ->
 @pytest.mark.parametrize("metadata", [{}, {"hardening": "yes"}, {"hardening": {"findings": [{"item": 1}]}}])
 def test_what_a_verifier_calls_hardening_is_no_finding(metadata: dict[str, object]) -> None:
     own = step(None).model_copy(update={"verify": VerifyResult(reward=1.0, metadata=metadata)})
-    assert step_findings([own], lambda name: None) == {"findings": [], "findings_left_out": 0, "n_tampering": 0}
+    assert collect_findings([own], lambda name: None) == {"findings": [], "findings_left_out": 0, "n_tampering": 0}
 
 
 def test_a_stored_node_has_the_findings_of_its_own_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

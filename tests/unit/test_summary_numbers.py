@@ -14,7 +14,7 @@ from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
 from benchflow.contracts.rollout_records import RolloutOutcome, RolloutResult
 from benchflow.paths import JobPaths
-from benchflow.results.summary import AgentSummary, Summary, pass_at_k, read_results, summarize, write_summary
+from benchflow.results.summary import AgentSummary, Summary, compute_pass_at_k, read_results, summarize, write_summary
 
 PACK = ArtifactRef(uri="file:///x", sha256="0" * 64, size=0)
 
@@ -35,7 +35,7 @@ def result(task: str = "t", reward: float | None = 1.0, **changes: Any) -> Rollo
     [(0, 5, 1, 0.0), (5, 5, 3, 1.0), (1, 4, 1, 0.25), (1, 4, 2, 0.5), (2, 4, 2, 5 / 6), (3, 4, 2, 1.0), (1, 4, 4, 1.0)],
 )
 def test_pass_at_k_is_the_unbiased_estimator(passed: int, n: int, k: int, expected: float) -> None:
-    assert pass_at_k(passed, n, k) == pytest.approx(expected)
+    assert compute_pass_at_k(passed, n, k) == pytest.approx(expected)
 
 
 def job(*agents: str, tasks: tuple[str, ...] = ("t",), repeats: int = 1, **task: Any) -> JobSpec:

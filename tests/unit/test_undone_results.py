@@ -8,12 +8,12 @@ from typing import Any
 
 from benchflow.contracts.rollout_records import Step
 from benchflow.paths import RolloutPaths
-from benchflow.results.undoing import (
-    mark_undone_calls,
-    put_ended_aside,
-    put_undone_aside,
-    undone_place,
-    used_by_children,
+from benchflow.results.reverted_files import (
+    detach_reverted_calls,
+    get_reverted_paths,
+    list_child_usage,
+    move_end_aside,
+    move_reverted_aside,
 )
 from benchflow.trajectories.journal import append_node, read_journal
 
@@ -43,12 +43,12 @@ def written(paths: RolloutPaths) -> None:
 def test_what_belongs_to_a_node_is_moved_and_the_rest_stays(tmp_path: Path) -> None:
     paths = RolloutPaths(tmp_path)
     written(paths)
-    (used,) = used_by_children(paths, ["n2.0", "n2.1"])
+    (used,) = list_child_usage(paths, ["n2.0", "n2.1"])
     assert (used.input_tokens, used.output_tokens, used.cost, used.currency) == (3, 4, 0.5, "USD")
     before = [event for event in read_journal(paths.trajectory) if event["node"] == "n2"]
     for _ in range(2):
-        put_undone_aside(paths, "1", undone=["n2"], steps=[step(1, "s1")], chains=["n2.0", "n2.1"])
-        aside = undone_place(paths, "1")
+        move_reverted_aside(paths, "1", undone=["n2"], steps=[step(1, "s1")], chains=["n2.0", "n2.1"])
+        aside = get_reverted_paths(paths, "1")
         assert [event["node"] for event in read_journal(paths.trajectory)] == ["n1", "n1"]
         assert read_journal(aside.trajectory) == before
         assert [line["step_index"] for line in read_journal(paths.rewards)] == [0]
@@ -73,15 +73,15 @@ def test_what_was_collected_at_the_end_goes_with_the_result_whenever_a_crash_sto
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     paths.config.write_text('{"run_id": "first"}')
-    put_ended_aside(paths, "1", {"run_id": "second"})
+    move_end_aside(paths, "1", {"run_id": "second"})
     assert (tmp_path / "artifacts" / "answer").exists(), "it had not ended"
     paths.result.write_text("{}")
     # As an attempt leaves it that ends after its first rename.
-    aside = undone_place(paths, "1")
+    aside = get_reverted_paths(paths, "1")
     aside.root.mkdir(parents=True)
     paths.result.replace(aside.result)
     for _ in range(2):
-        put_ended_aside(paths, "1", {"run_id": "second"})
+        move_end_aside(paths, "1", {"run_id": "second"})
         left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
         stays = {"agent/sessions/1/in", "config.json", "rollbacks/1/result.json"}
         assert left == stays | {f"rollbacks/1/{name}" for name in files - stays}
@@ -94,18 +94,18 @@ def test_what_a_sandbox_was_before_anybody_acted_stays_while_a_step_is_left(tmp_
         paths.evidence().mkdir(exist_ok=True)
         for name in ("baseline.json", "settled.json"):
             (paths.evidence() / name).write_text("{}")
-        put_undone_aside(paths, str(begun), undone=[], steps=[step(begun, None)], chains=[])
+        move_reverted_aside(paths, str(begun), undone=[], steps=[step(begun, None)], chains=[])
         assert [file.name for file in paths.evidence().iterdir()] == left
 
 
 def test_calls_that_were_for_nothing_lead_nowhere_and_count_all_the_same(tmp_path: Path) -> None:
     record = tmp_path / "llm_trajectory.jsonl"
-    mark_undone_calls(record, ["n2"], "1")
+    detach_reverted_calls(record, ["n2"], "1")
     assert not record.exists()
     lines = [call(0, "n1", 0), {"type": "response", "id": "c0"}, call(1, "n2", 1), call(2, None, None)]
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for _ in range(2):
-        mark_undone_calls(record, ["n2"], "1")
+        detach_reverted_calls(record, ["n2"], "1")
         found = read_journal(record)
         assert [line.get("node") for line in found] == ["n1", None, "n2~1", None]
         assert found[2] == lines[2] | {"node": "n2~1", "turn": None}

@@ -15,7 +15,7 @@ from benchflow.contracts.environment import Observation
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment, WorldPlace
-from benchflow.planes.environment.observing import answer_words, difference, is_same, observe
+from benchflow.planes.environment.observing import describe_difference, format_answer, is_same, observe
 from benchflow.planes.environment.proofs import UrlProof
 from benchflow.planes.environment.verifier_urls import OPEN_END
 from benchflow.planes.sandbox.cancellation import run_to_completion
@@ -56,14 +56,14 @@ class Comparison:
             WorldError: The state cannot be restored in the copy, or a service died.
         """
         urls = [url for url in self.urls if OPEN_END not in url]
-        first = await observe(self.place.keeper, urls, with_bodies=True)
+        first = await observe(self.place.helper, urls, with_bodies=True)
         done = await self.act()
-        before = await observe(self.place.keeper, urls, with_bodies=True)
-        again = await observe(self.place.keeper, urls, with_bodies=True)
+        before = await observe(self.place.helper, urls, with_bodies=True)
+        again = await observe(self.place.helper, urls, with_bodies=True)
         async with self._copied() as copy:
-            after = await observe(copy.keeper, urls, with_bodies=True)
+            after = await observe(copy.helper, urls, with_bodies=True)
         told = zip(first, before, again, after, strict=True)
-        seen = {answers[0].url: judge(*answers, done) for answers in told}
+        seen = {answers[0].url: judge_url(*answers, done) for answers in told}
         where = {
             "sandbox": self.provider.name,
             "image": self.image,
@@ -94,7 +94,7 @@ class Comparison:
             await run_to_completion(self.provider.remove_snapshots(self.name))
 
 
-def judge(first: Observation, before: Observation, again: Observation, after: Observation, done: str) -> UrlProof:
+def judge_url(first: Observation, before: Observation, again: Observation, after: Observation, done: str) -> UrlProof:
     """Return the finding about one URL.
 
     Args:
@@ -106,10 +106,10 @@ def judge(first: Observation, before: Observation, again: Observation, after: Ob
     """
     url = before.url
     if not before.is_comparable:
-        return UrlProof(url=url, detail=f"GET {url} shows no state: it answers {answer_words(before)}")
-    if by_itself := difference(before, again, where="when it is asked again, with nothing done"):
+        return UrlProof(url=url, detail=f"GET {url} shows no state: it answers {format_answer(before)}")
+    if by_itself := describe_difference(before, again, where="when it is asked again, with nothing done"):
         return UrlProof(url=url, detail=f"{by_itself}: what changes by itself cannot be compared")
-    if lost := difference(before, after):
+    if lost := describe_difference(before, after):
         return UrlProof(url=url, is_lost=True, detail=lost)
     if is_same(first, before):
         detail = f"GET {url} proves nothing: its answer is what it was before anything was done ({done})"

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchflow.contracts.environment import EnvironmentRef, Manifest, StateTable, TaskSelection
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import ConfigError
-from benchflow.planes.environment.rules import problems_of
+from benchflow.planes.environment.rules import find_problems
 from benchflow.user_code import import_anew, import_for_job
 from benchflow.user_files.user_model import KeyFault, require_model
 
@@ -34,7 +34,7 @@ def load_environment(code: str, root: str = ".", *, job: str | None = None) -> t
         ConfigError: It cannot be imported, is no subclass of `StatefulEnvironment`, or leaves methods abstract.
     """
     if ":" not in code:
-        key, found = NAME_KEY, _installed(code)
+        key, found = NAME_KEY, _load_entry_point(code)
     elif job is None:
         key, found = PATH_KEY, import_anew(code, root, key=PATH_KEY)
     else:
@@ -55,7 +55,7 @@ def load_environment(code: str, root: str = ".", *, job: str | None = None) -> t
     return found
 
 
-def _installed(name: str) -> object:
+def _load_entry_point(name: str) -> object:
     """Load and return the object of an entry point. Raise `ConfigError` if it is unknown or cannot be loaded."""
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
@@ -107,12 +107,12 @@ def describe_environment(environment: type[StatefulEnvironment], code: str) -> M
     declared = require_model(Manifest, values, error)
     # The rules require an image, and services if the entrypoint does not start them; a class need declare neither.
     as_manifest = declared.model_copy(update={"owns_lifecycle": True, "image": declared.image or "task"})
-    for at, message, remedy in problems_of(as_manifest, {}):
+    for at, message, remedy in find_problems(as_manifest, {}):
         raise ConfigError(f"{code}: {'.'.join(str(part) for part in at)} {message}", key=key, remedy=remedy)
     return declared
 
 
-def environment_digest(environment: type[StatefulEnvironment], declared: Manifest) -> str:
+def digest_environment(environment: type[StatefulEnvironment], declared: Manifest) -> str:
     """Return the SHA-256, in hex, of a class's name, its declarations, and the content of its file."""
     try:
         file = hashlib.sha256(Path(inspect.getfile(environment)).read_bytes()).hexdigest()
@@ -126,7 +126,7 @@ def environment_digest(environment: type[StatefulEnvironment], declared: Manifes
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def code_of(ref: EnvironmentRef, job: str) -> type[StatefulEnvironment] | None:
+def load_code(ref: EnvironmentRef, job: str) -> type[StatefulEnvironment] | None:
     """Return the class of an environment in code, imported once for the job; None for a manifest.
 
     Args:

@@ -10,10 +10,10 @@ from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.environment_code import code_of
+from benchflow.planes.environment.environment_code import load_code
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment
-from benchflow.planes.environment.outfit import Outfit, fit_out_world, with_ports
 from benchflow.planes.environment.world_context import WorldContext
+from benchflow.planes.environment.world_setup import WorldSetup, add_ports, prepare_world
 
 
 def check_environment(ref: EnvironmentRef, job: str) -> None:
@@ -23,7 +23,7 @@ def check_environment(ref: EnvironmentRef, job: str) -> None:
         ref: Reference to the environment.
         job: Id of the job, for which the class is imported once.
     """
-    code_of(ref, job)
+    load_code(ref, job)
 
 
 async def prepare_sandbox(
@@ -34,7 +34,7 @@ async def prepare_sandbox(
     task: str,
     paths: StatePaths | None = None,
     log: Path | None = None,
-) -> tuple[SandboxSpec, Outfit | None]:
+) -> tuple[SandboxSpec, WorldSetup | None]:
     """Return the specification of a world's sandbox, and the setup of its helper; None for an environment in code.
 
     Args:
@@ -46,15 +46,15 @@ async def prepare_sandbox(
         log: File for the output of a build.
     """
     if ref.code is not None:
-        return with_ports(ref.manifest, wanted, task), None
-    return await fit_out_world(ref.manifest, wanted, provider, task=task, paths=paths, log=log)
+        return add_ports(ref.manifest, wanted, task), None
+    return await prepare_world(ref.manifest, wanted, provider, task=task, paths=paths, log=log)
 
 
 def open_environment(
     ref: EnvironmentRef,
     context: WorldContext,
     provider: SandboxProvider,
-    outfit: Outfit | None,
+    setup: WorldSetup | None,
     *,
     job: str,
     foreign: tuple[str, ...] = (),
@@ -66,20 +66,20 @@ def open_environment(
         ref: Reference to the environment.
         context: Context of the environment, with its sandbox.
         provider: Provider of the sandbox.
-        outfit: Setup that `prepare_sandbox` returned.
+        setup: Setup that `prepare_sandbox` returned.
         job: Id of the job.
         foreign: Directories of the sandbox whose files are not the world's (mounts).
         probed: Known results of `--help` probes in this image, by the services' names: whether each succeeded.
     """
-    found = code_of(ref, job)
+    found = load_code(ref, job)
     if found is not None:
         return found(context)
-    assert outfit is not None
+    assert setup is not None
     return ManifestEnvironment(
         ref.manifest,
         context,
         provider,
-        keeper=outfit.keeper(context.sandbox),
+        helper=setup.make_helper(context.sandbox),
         source=ref.source,
         foreign=foreign,
         probed=probed,

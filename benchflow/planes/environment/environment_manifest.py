@@ -14,7 +14,7 @@ from pathlib import Path
 from benchflow.contracts.base import Model
 from benchflow.contracts.environment import Manifest
 from benchflow.errors import ManifestError
-from benchflow.planes.environment.rules import problems_of
+from benchflow.planes.environment.rules import find_problems
 from benchflow.user_files.problems import ProblemError, nearest
 from benchflow.user_files.user_document import Form, UserDocument, read_text
 from benchflow.user_files.user_model import KeyFault, fields_of, make_model, models_in
@@ -48,7 +48,7 @@ def read_manifest(file: Path) -> Manifest:
     document = _read(file)
 
     def report(fault: KeyFault) -> None:
-        raise fault.as_error(ManifestError, _at_line(file, document.line(fault.at)))
+        raise fault.as_error(ManifestError, _format_place(file, document.line(fault.at)))
 
     if "environment" not in document.table and not nearest("environment", document.table):
         raise ManifestError(
@@ -66,12 +66,12 @@ def read_manifest(file: Path) -> Manifest:
         strict=True,
     )
     assert found is not None
-    for at, message, remedy in problems_of(found.environment, document.data["environment"]):
+    for at, message, remedy in find_problems(found.environment, document.data["environment"]):
         report(KeyFault(("environment", *at), message, remedy))
     return found.environment
 
 
-def manifest_digest(manifest: Manifest, image: str | None) -> str:
+def digest_manifest(manifest: Manifest, image: str | None) -> str:
     """Return the SHA-256, in hex, of a manifest's content, whatever its file's format, order and comments.
 
     Args:
@@ -95,12 +95,12 @@ def _read(file: Path) -> UserDocument:
         document.data = document.table
     except ProblemError as error:
         failure = error.as_error(ManifestError)
-        failure.file = _at_line(file, error.line)
+        failure.file = _format_place(file, error.line)
         raise failure from error
     return document
 
 
-def _at_line(file: Path, line: int | None) -> str:
+def _format_place(file: Path, line: int | None) -> str:
     return f"{file}:{line}" if line else str(file)
 
 

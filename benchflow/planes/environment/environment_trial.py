@@ -25,10 +25,10 @@ from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
 from benchflow.paths import StatePaths
 from benchflow.planes.environment.copying import Comparison
 from benchflow.planes.environment.manifest_environment import ManifestEnvironment, Recycle, WorldPlace
-from benchflow.planes.environment.outfit import Outfit, fit_out_world
 from benchflow.planes.environment.proofs import UrlProof
 from benchflow.planes.environment.world_context import WorldContext
-from benchflow.planes.environment.world_rollback import Timed, WorldRollback, answers_of
+from benchflow.planes.environment.world_rollback import Timed, WorldRollback, format_answers
+from benchflow.planes.environment.world_setup import WorldSetup, prepare_world
 from benchflow.planes.environment.writing import Post, Writer
 from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -178,7 +178,7 @@ class _Trial:
         self._world: ManifestEnvironment | None = None
         self._ready: ReadyWorld | None = None
         self._writer: Writer | None = None
-        self._outfit: Outfit | None = None
+        self._setup: WorldSetup | None = None
         self._proofs: list[UrlProof] = []
 
     def result(self) -> EnvironmentCheck:
@@ -238,16 +238,16 @@ class _Trial:
 
     async def _start(self) -> str:
         manifest, provider = self._manifest, self._setting.provider
-        self._spec, outfit = await fit_out_world(
+        self._spec, setup = await prepare_world(
             manifest, self._spec, provider, task=self._setting.task, paths=self._setting.paths
         )
-        self._outfit = outfit
+        self._setup = setup
 
         async def place() -> WorldPlace:
             sandbox = await self._start_sandbox(self._spec)
             if self._setting.prepare is not None:
                 await self._setting.prepare(sandbox)
-            return WorldPlace(sandbox, outfit.keeper(sandbox))
+            return WorldPlace(sandbox, setup.make_helper(sandbox))
 
         async def recycle() -> WorldPlace:
             await provider.remove(self._spec.name)
@@ -255,9 +255,9 @@ class _Trial:
             return self._place
 
         self._place = await place()
-        self._writer = Writer(outfit.python)
+        self._writer = Writer(setup.python)
         self._world = self._world_in(self._place, recycle)
-        whose = "its own python3" if outfit.python == "python3" else "a mounted Python"
+        whose = "its own python3" if setup.python == "python3" else "a mounted Python"
         return f"{provider.name}; {whose} reads the state"
 
     def _world_in(self, place: WorldPlace, recycle: Recycle | None = None) -> ManifestEnvironment:
@@ -265,7 +265,7 @@ class _Trial:
             self._manifest,
             WorldContext(place.sandbox, self._setting.task, self._records / place.sandbox.ref.name, self._setting.env),
             self._setting.provider,
-            keeper=place.keeper,
+            helper=place.helper,
             source=self._setting.source,
             foreign=tuple(mount.target for mount in self._spec.mounts),
             recycle=recycle,
@@ -294,7 +294,7 @@ class _Trial:
     async def _wait(self) -> str:
         assert self._world is not None
         self._ready = await self._world.readiness()
-        return answers_of(self._ready)
+        return format_answers(self._ready)
 
     # --- rollback ------------------------------------------------------------------------------------
 
@@ -367,11 +367,11 @@ class _Trial:
     @asynccontextmanager
     async def _copy(self, image: ImageRef) -> AsyncIterator[tuple[ManifestEnvironment, WorldPlace]]:
         """Start a sandbox from a snapshot of this one, yield its world, not started yet, and remove it."""
-        assert self._outfit is not None
+        assert self._setup is not None
         spec = self._spec.model_copy(update={"name": f"{self._spec.name}-copy", "image": image})
         try:
             sandbox = await self._start_sandbox(spec)
-            place = WorldPlace(sandbox, self._outfit.keeper(sandbox))
+            place = WorldPlace(sandbox, self._setup.make_helper(sandbox))
             yield self._world_in(place), place
         finally:
             await run_to_completion(self._setting.provider.remove(spec.name))
@@ -398,7 +398,7 @@ class _Trial:
         assert self._place is not None and self._world is not None
         await self._world.teardown()
         ports = {*self._manifest.ports, *(service.port for service in self._manifest.services)}
-        left = await self._place.keeper.ports_in_use(sorted(ports))
+        left = await self._place.helper.ports_in_use(sorted(ports))
         if left:
             who = ", ".join(f"{port} ({by or 'unknown'})" for port, by in left.items())
             raise WorldError(

@@ -12,7 +12,7 @@ from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox.image_facts import read_image_fact
 
-_LOOK = (
+_CHECK_PYTHON = (
     "python3 -I -S -c 'import sys, sqlite3, hashlib, json, socket, ssl, threading\n"
     'sys.exit(not (sys.version_info >= (3, 7) and hasattr(sqlite3.connect(":memory:"), "backup")))\''
     " >/dev/null 2>&1 && echo yes || echo no"
@@ -40,15 +40,18 @@ async def has_python(
         SandboxError: The image does not start.
     """
     file = (paths or StatePaths.default()).toolboxes / "python.json"
-    beside = _hosts_own() if provider.capabilities().isolation == "process" else ""
+    beside = _identify_host_python() if provider.capabilities().isolation == "process" else ""
 
     def read(said: SandboxExecResult) -> str:
         return said.stdout.strip()
 
-    return await read_image_fact(provider, image, _LOOK, file=file, read=read, labels=labels, beside=beside) == "yes"
+    return (
+        await read_image_fact(provider, image, _CHECK_PYTHON, file=file, read=read, labels=labels, beside=beside)
+        == "yes"
+    )
 
 
-def _hosts_own() -> str:
+def _identify_host_python() -> str:
     """Return the path and mtime of this host's Python, which change when it is replaced; `-` without one."""
     program = shutil.which("python3", path=_PATH)
     if program is None:

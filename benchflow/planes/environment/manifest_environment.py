@@ -37,11 +37,11 @@ from benchflow.errors import (
     StatelessError,
     UnsupportedFeatureError,
 )
-from benchflow.planes.environment import incarnation
-from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment import service_epoch
 from benchflow.planes.environment.observing import observe
 from benchflow.planes.environment.services import Services
-from benchflow.planes.environment.world_readiness import targets_of, wait_until_healthy
+from benchflow.planes.environment.world_helper import WorldHelper
+from benchflow.planes.environment.world_readiness import list_targets, wait_until_healthy
 from benchflow.planes.environment.world_state import SqliteStore, diff_snapshots, read_state, remove_directories
 from benchflow.planes.sandbox.timeouts import awake_clock
 
@@ -55,8 +55,8 @@ MAX_ROWS = 10_000
 """Maximum number of rows of a table up to which a verifier gets their values; of a larger one it gets the digest."""
 
 _TAIL = 4000
-_GLANCE_SEC = 3.0
-_LATE_SEC, _LOOK_EVERY = 60.0, 0.05
+_PROBE_SEC = 3.0
+_LOSS_TIMEOUT_SEC, _POLL_INTERVAL_SEC = 60.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class WorldPlace:
     """A sandbox, and the client of the helper inside it."""
 
     sandbox: Sandbox
-    keeper: Keeper
+    helper: WorldHelper
 
 
 Recycle = Callable[[], Awaitable[WorldPlace]]
@@ -79,7 +79,7 @@ class ManifestEnvironment(StatefulEnvironment):
         context: EnvironmentContext,
         provider: SandboxProvider,
         *,
-        keeper: Keeper,
+        helper: WorldHelper,
         source: str = "",
         probed: Mapping[str, bool] | None = None,
         foreign: tuple[str, ...] = (),
@@ -91,7 +91,7 @@ class ManifestEnvironment(StatefulEnvironment):
             manifest: Declaration of the world.
             context: Context of the environment: sandbox, task, variables, records.
             provider: Provider of the sandbox.
-            keeper: Client of the helper in the sandbox.
+            helper: Client of the helper in the sandbox.
             source: Path of the manifest's file, for errors.
             probed: Known results of `--help` probes in this image, by the services' names: whether each succeeded.
             foreign: Directories of the sandbox whose files are not the world's (mounts).
@@ -107,7 +107,7 @@ class ManifestEnvironment(StatefulEnvironment):
         self._probed = dict(probed or {})
         self._foreign = foreign
         self._recycle = recycle
-        self._place = WorldPlace(context.sandbox, keeper)
+        self._place = WorldPlace(context.sandbox, helper)
         self._held: Services | None = None
 
     @property
@@ -147,8 +147,8 @@ class ManifestEnvironment(StatefulEnvironment):
         async with self._explaining_loss(), awake_clock() as clock:
             statuses = await self._statuses()
             probes = await wait_until_healthy(
-                self._place.keeper,
-                targets_of(self._manifest, self._started(statuses)),
+                self._place.helper,
+                list_targets(self._manifest, self._started(statuses)),
                 self._manifest.readiness.timeout_sec,
                 exits=() if self._manifest.owns_lifecycle else await (await self._services()).exit_files(),
                 look=self._look_while_starting,
@@ -300,12 +300,12 @@ class ManifestEnvironment(StatefulEnvironment):
         return state.paths
 
     def _store(self) -> SqliteStore:
-        return SqliteStore(self._place.keeper, foreign=self._foreign)
+        return SqliteStore(self._place.helper, foreign=self._foreign)
 
     async def observe(self) -> tuple[Observation, ...]:
         """Send a GET to each URL of `state.observe` and return the responses, without bodies."""
         state = self._manifest.state
-        return await observe(self._place.keeper, state.observe if state is not None else ())
+        return await observe(self._place.helper, state.observe if state is not None else ())
 
     # --- services and entrypoint ---------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class ManifestEnvironment(StatefulEnvironment):
             self._held = Services(
                 self._manifest.services,
                 sandbox,
-                ports=self._place.keeper,
+                ports=self._place.helper,
                 env=self._env,
                 source=self._source,
                 probed=self._probed,
@@ -345,10 +345,10 @@ class ManifestEnvironment(StatefulEnvironment):
         if state.running:
             return
         if state.exit_code == 0:
-            targets = targets_of(self._manifest, ())
+            targets = list_targets(self._manifest, ())
             if starting or not targets.names:
                 return
-            probed = await self._place.keeper.probe(http=targets.http, tcp=targets.tcp, deadline=_GLANCE_SEC)
+            probed = await self._place.helper.probe(http=targets.http, tcp=targets.tcp, deadline=_PROBE_SEC)
             if probed.healthy:
                 return
         raise self._death(state)
@@ -360,12 +360,12 @@ class ManifestEnvironment(StatefulEnvironment):
     async def _explaining_loss(self) -> AsyncIterator[None]:
         """Turn the loss of the sandbox in a block into `ServiceDiedError`, if the entrypoint's end caused it.
 
-        The provider may report that end some time after the loss: poll for `_LATE_SEC`.
+        The provider may report that end some time after the loss: poll for `_LOSS_TIMEOUT_SEC`.
         """
         try:
             yield
         except SandboxLostError:
-            deadline = time.monotonic() + _LATE_SEC
+            deadline = time.monotonic() + _LOSS_TIMEOUT_SEC
             while self._manifest.owns_lifecycle and time.monotonic() < deadline:
                 try:
                     state = await self._entrypoint()
@@ -375,7 +375,7 @@ class ManifestEnvironment(StatefulEnvironment):
                     break
                 if not state.running:
                     raise self._death(state) from None
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_INTERVAL_SEC)
             raise
 
     def _death(self, state: EntrypointState) -> ServiceDiedError:
@@ -398,7 +398,7 @@ class ManifestEnvironment(StatefulEnvironment):
     async def _age(self) -> float:
         """Return the seconds since the services were started, or the sandbox with its entrypoint."""
         if self._manifest.owns_lifecycle:
-            return await incarnation.seconds_up(self._place.sandbox)
+            return await service_epoch.read_uptime(self._place.sandbox)
         return await (await self._services()).age()
 
     async def _reachable(self, statuses: tuple[ServiceStatus, ...]) -> dict[int, str]:

@@ -68,7 +68,7 @@ def record_proofs(paths: StatePaths, digest: str, proofs: Sequence[UrlProof]) ->
     """
     if not proofs:
         return
-    file = _file(paths, digest)
+    file = _locate_file(paths, digest)
     with storage_errors(file):
         make_private_directory(file.parent)
     known = _Proofs(urls=read_proofs(paths, digest) | {proof.url: proof for proof in proofs})
@@ -78,12 +78,12 @@ def record_proofs(paths: StatePaths, digest: str, proofs: Sequence[UrlProof]) ->
 def read_proofs(paths: StatePaths, digest: str) -> dict[str, UrlProof]:
     """Return the stored findings about a world's URLs, by URL; none if the file is missing or invalid."""
     try:
-        return dict(_Proofs.model_validate_json(read_regular(_file(paths, digest), _MAX_BYTES)).urls)
+        return dict(_Proofs.model_validate_json(read_regular(_locate_file(paths, digest), _MAX_BYTES)).urls)
     except (OSError, UnsafePathError, ValidationError):
         return {}
 
 
-def reason_unproven(
+def explain_unproven(
     urls: Sequence[str], proofs: Mapping[str, UrlProof], *, are_declared: bool, task: str = "", task_image: str = ""
 ) -> str | None:
     """Return why copies of a world are not proven to answer as the world itself; None if they are.
@@ -115,5 +115,5 @@ def reason_unproven(
     return None
 
 
-def _file(paths: StatePaths, digest: str) -> Path:
+def _locate_file(paths: StatePaths, digest: str) -> Path:
     return paths.proofs / f"{digest}.json"

@@ -97,17 +97,17 @@ def read_state(directory: Path, *, rows: int | None) -> WorldState:
         StateError: The snapshot or a database cannot be read.
     """
     databases = []
-    for file in snapshot_at(directory).files:
+    for file in read_record(directory).files:
         tables: tuple[TableState, ...] = ()
         if file.present:
-            with opened(directory, file.path, file.file) as database:
-                tables = tuple(_state_of(database, table, rows) for table in tables_of(database))
+            with open_database(directory, file.path, file.file) as database:
+                tables = tuple(_read_table_state(database, table, rows) for table in list_tables(database))
         databases.append(DatabaseState(path=file.path, present=file.present, tables=tables))
     told = [[each.path, each.present, [[t.name, t.rows, t.digest] for t in each.tables]] for each in databases]
-    return WorldState(databases=tuple(databases), digest=_sha256(told))
+    return WorldState(databases=tuple(databases), digest=_compute_sha256(told))
 
 
-def snapshot_at(directory: Path) -> StateSnapshot:
+def read_record(directory: Path) -> StateSnapshot:
     """Return the record of the fetched snapshot in `directory`. Raise `StateError` if there is none."""
     file = directory / RECORD
     try:
@@ -117,7 +117,9 @@ def snapshot_at(directory: Path) -> StateSnapshot:
 
 
 @contextlib.contextmanager
-def opened(directory: Path, path: str, file: str | None, *, timeout: float = TIMEOUT) -> Iterator[sqlite3.Connection]:
+def open_database(
+    directory: Path, path: str, file: str | None, *, timeout: float = TIMEOUT
+) -> Iterator[sqlite3.Connection]:
     """Open a database of a fetched snapshot for reading in a block. Nothing is written, not even a lock.
 
     The file is untrusted: its schema may be made to run for ever, to fill the memory, or to call functions of this
@@ -162,7 +164,7 @@ def _restrict(database: sqlite3.Connection, deadline: float) -> None:
         database.execute(f"PRAGMA {pragma}")
     for limit, most in _LIMITS.items():
         database.setlimit(limit, most)
-    database.text_factory = _text
+    database.text_factory = _decode_text
     database.set_authorizer(_authorize)
     database.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
 
@@ -175,7 +177,7 @@ def _authorize(action: int, one: str | None, other: str | None, schema: str | No
     return sqlite3.SQLITE_DENY if is_denied else sqlite3.SQLITE_OK
 
 
-def tables_of(database: sqlite3.Connection) -> list[Table]:
+def list_tables(database: sqlite3.Connection) -> list[Table]:
     """Return the tables with the world's own rows, sorted by name; without SQLite's, the fence and shadow tables."""
     listed = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
     listed = [(name, sql or "") for name, sql in listed if not name.startswith("sqlite_") and name != FENCE_TABLE]
@@ -184,7 +186,7 @@ def tables_of(database: sqlite3.Connection) -> list[Table]:
     for name, sql in listed:
         virtual = sql.lstrip()[:40].upper().startswith("CREATE VIRTUAL")
         module = _MODULE.search(sql) if virtual else None
-        table = _table(database, name, virtual)
+        table = _read_table(database, name, virtual)
         if table is None or (virtual and _CONTENTLESS.search(sql)):
             # Its module is missing on this host, or it is contentless: only its shadow tables can be read.
             continue
@@ -193,28 +195,28 @@ def tables_of(database: sqlite3.Connection) -> list[Table]:
     return [table for table in found if table.name.lower() not in behind]
 
 
-def _table(database: sqlite3.Connection, name: str, virtual: bool) -> Table | None:
+def _read_table(database: sqlite3.Connection, name: str, virtual: bool) -> Table | None:
     """Return the schema of a table; None for a virtual one that this host cannot read."""
     try:
-        told = database.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
+        told = database.execute(f"PRAGMA table_xinfo({quote_identifier(name)})").fetchall()
         if virtual:
-            database.execute(f"SELECT * FROM {quoted(name)} LIMIT 1").fetchone()
+            database.execute(f"SELECT * FROM {quote_identifier(name)} LIMIT 1").fetchone()
     except sqlite3.OperationalError:
         if virtual:
             return None
         raise
     # Columns of the pragma: number, name, type, NOT NULL, default, position in the key, hidden (1: of a virtual table).
-    shown = [row for row in told if row[6] != 1]
-    key = tuple(row[1] for row in sorted(shown, key=lambda row: row[5]) if row[5])
-    return Table(name, tuple(row[1] for row in shown), tuple(row[2] for row in shown), key)
+    visible = [row for row in told if row[6] != 1]
+    key = tuple(row[1] for row in sorted(visible, key=lambda row: row[5]) if row[5])
+    return Table(name, tuple(row[1] for row in visible), tuple(row[2] for row in visible), key)
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Return a name quoted as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def shown(value: Value) -> Any:
+def convert_value(value: Value) -> Any:
     """Return a value in its JSON form (see `read_state`)."""
     if isinstance(value, bytes):
         return {"blob": value.hex()}
@@ -224,45 +226,45 @@ def shown(value: Value) -> Any:
         try:
             value.encode()
         except UnicodeEncodeError:
-            return {"text": _raw(value).hex()}
+            return {"text": _encode_text(value).hex()}
     return value
 
 
-def order_of(row: Row) -> tuple[Any, ...]:
+def make_sort_key(row: Row) -> tuple[Any, ...]:
     """Return a sort key that orders rows as SQLite does with the binary collation."""
-    return tuple(_order(value) for value in row)
+    return tuple(_make_value_key(value) for value in row)
 
 
-def written(row: Row) -> bytes:
+def encode_row(row: Row) -> bytes:
     """Return the row as bytes that are equal for equal rows only."""
-    return b"".join(len(part).to_bytes(8, "big") + part for part in map(_written, row))
+    return b"".join(len(part).to_bytes(8, "big") + part for part in map(_encode_value, row))
 
 
-def _state_of(database: sqlite3.Connection, table: Table, most: int | None) -> TableState:
+def _read_table_state(database: sqlite3.Connection, table: Table, most: int | None) -> TableState:
     """Return a table's row count and digest, and its values if it has at most `most` rows."""
-    columns = ", ".join(map(quoted, table.columns))
+    columns = ", ".join(map(quote_identifier, table.columns))
     count, digests = 0, 0
     kept: list[Row] | None = None if most is None else []
-    for row in database.execute(f"SELECT {columns} FROM {quoted(table.name)}"):
+    for row in database.execute(f"SELECT {columns} FROM {quote_identifier(table.name)}"):
         count += 1
-        digests += int.from_bytes(hashlib.sha256(written(row)).digest(), "big")
+        digests += int.from_bytes(hashlib.sha256(encode_row(row)).digest(), "big")
         if kept is not None:
             kept.append(row)
             kept = None if most is not None and count > most else kept
     if kept is not None:
         key = [table.columns.index(name) for name in table.key]
-        kept.sort(key=lambda row: (order_of(tuple(row[at] for at in key)), order_of(row), written(row)))
+        kept.sort(key=lambda row: (make_sort_key(tuple(row[at] for at in key)), make_sort_key(row), encode_row(row)))
     return TableState(
         name=table.name,
         columns=table.columns,
         rows=count,
         # A sum of hashes does not depend on the order of the rows.
-        digest=_sha256([table.columns, count, f"{digests % 2**256:x}"]),
-        values=None if kept is None else [[shown(value) for value in row] for row in kept],
+        digest=_compute_sha256([table.columns, count, f"{digests % 2**256:x}"]),
+        values=None if kept is None else [[convert_value(value) for value in row] for row in kept],
     )
 
 
-def _written(value: Value) -> bytes:
+def _encode_value(value: Value) -> bytes:
     match value:
         case None:
             return b"n"
@@ -272,30 +274,30 @@ def _written(value: Value) -> bytes:
             # Adding 0.0 turns -0.0, which SQLite takes for equal, into 0.0.
             return b"r" + struct.pack(">d", value + 0.0)
         case str():
-            return b"t" + _raw(value)
+            return b"t" + _encode_text(value)
         case bytes():
             return b"b" + value
 
 
-def _order(value: Value) -> tuple[int, Any]:
+def _make_value_key(value: Value) -> tuple[int, Any]:
     match value:
         case None:
             return 0, 0
         case int() | float():
             return 1, value
         case str():
-            return 2, _raw(value)
+            return 2, _encode_text(value)
         case bytes():
             return 3, value
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def _raw(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _sha256(told: Any) -> str:
+def _compute_sha256(told: Any) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()

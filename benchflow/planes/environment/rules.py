@@ -24,25 +24,25 @@ _KERNEL = ("/proc", "/sys", "/dev")
 _ENGINE = ("/run/benchflow", "/var/run/benchflow", "/var/lib/benchflow", "/opt/benchflow", "/logs")
 
 
-def problems_of(manifest: Manifest, written: dict[str, Any]) -> Iterator[Problem]:
+def find_problems(manifest: Manifest, written: dict[str, Any]) -> Iterator[Problem]:
     """Yield all problems of a manifest whose types are right.
 
     Args:
         manifest: The parsed manifest.
         written: Its table `environment` as written in the file, which tells defaults from given values.
     """
-    yield from _names(manifest)
-    yield from _owner(manifest)
-    yield from _task_selection(manifest, written.get("task_selection", {}))
-    yield from _services(manifest)
-    yield from _readiness(manifest)
-    yield from _forward_env(manifest)
+    yield from _check_names(manifest)
+    yield from _check_lifecycle(manifest)
+    yield from _check_task_selection(manifest, written.get("task_selection", {}))
+    yield from _check_services(manifest)
+    yield from _check_readiness(manifest)
+    yield from _check_forward_env(manifest)
     if manifest.state is not None:
-        yield from _state(manifest.state.paths)
-        yield from _urls(manifest.state.observe, ("state", "observe"))
+        yield from _check_state(manifest.state.paths)
+        yield from _check_urls(manifest.state.observe, ("state", "observe"))
 
 
-def _names(manifest: Manifest) -> Iterator[Problem]:
+def _check_names(manifest: Manifest) -> Iterator[Problem]:
     """Yield problems of `name`, `image` and `base_image`."""
     if not manifest.name.strip() or _UNPRINTABLE.search(manifest.name):
         yield ("name",), f"must be a name on one line, not {manifest.name!r}", "name the benchmark"
@@ -63,7 +63,7 @@ def _names(manifest: Manifest) -> Iterator[Problem]:
             yield (key,), f"{image!r} cannot be an image's name", "write it like name:tag"
 
 
-def _owner(manifest: Manifest) -> Iterator[Problem]:
+def _check_lifecycle(manifest: Manifest) -> Iterator[Problem]:
     """Yield contradictions between `owns_lifecycle` and `services`, and between `isolation` and `task_selection`."""
     if manifest.owns_lifecycle and manifest.services:
         yield (
@@ -85,17 +85,17 @@ def _owner(manifest: Manifest) -> Iterator[Problem]:
         )
 
 
-def _task_selection(manifest: Manifest, written: dict[str, Any]) -> Iterator[Problem]:
+def _check_task_selection(manifest: Manifest, written: dict[str, Any]) -> Iterator[Problem]:
     chosen = manifest.task_selection
     if chosen.mechanism == "image":
         for key in ("key", "inject_into"):
             if key in written:
                 yield ("task_selection", key), 'has no effect with mechanism "image"', "remove one of the two"
     if _VARIABLE.fullmatch(chosen.key) is None:
-        yield ("task_selection", "key"), *_no_variable(chosen.key)
+        yield ("task_selection", "key"), *_format_variable_problem(chosen.key)
 
 
-def _services(manifest: Manifest) -> Iterator[Problem]:
+def _check_services(manifest: Manifest) -> Iterator[Problem]:
     for index, service in enumerate(manifest.services):
         at: KeyPath = ("services", index)
         if _SERVICE.fullmatch(service.name) is None:
@@ -106,14 +106,14 @@ def _services(manifest: Manifest) -> Iterator[Problem]:
             )
         if not service.command.strip() or "\0" in service.command:
             yield (*at, "command"), "is no command", "give the full command that starts the service"
-        yield from _port(service.port, (*at, "port"))
+        yield from _check_port(service.port, (*at, "port"))
         if not service.health_path.startswith("/") or _UNPRINTABLE.search(service.health_path.replace(" ", "\0")):
             yield (*at, "health_path"), f"must be a path like /health, not {service.health_path!r}", "begin it with /"
     names = [service.name for service in manifest.services]
-    for index, first in _twins(names):
+    for index, first in _find_duplicates(names):
         yield ("services", index, "name"), f"{names[index]!r} is the name of services[{first}], too", "rename one"
     ports = [service.port for service in manifest.services]
-    for index, first in _twins(ports):
+    for index, first in _find_duplicates(ports):
         yield (
             ("services", index, "port"),
             f"{ports[index]} is the port of {names[first]!r}, too",
@@ -121,26 +121,26 @@ def _services(manifest: Manifest) -> Iterator[Problem]:
         )
 
 
-def _readiness(manifest: Manifest) -> Iterator[Problem]:
+def _check_readiness(manifest: Manifest) -> Iterator[Problem]:
     """Yield problems of `ports` and `readiness`."""
     for index, port in enumerate(manifest.ports):
-        yield from _port(port, ("ports", index))
-    yield from _given_twice(manifest.ports, ("ports",))
-    yield from _urls(manifest.readiness.http, ("readiness", "http"))
+        yield from _check_port(port, ("ports", index))
+    yield from _check_duplicates(manifest.ports, ("ports",))
+    yield from _check_urls(manifest.readiness.http, ("readiness", "http"))
     for index, port in enumerate(manifest.readiness.tcp):
-        yield from _port(port, ("readiness", "tcp", index))
-    yield from _given_twice(manifest.readiness.tcp, ("readiness", "tcp"))
+        yield from _check_port(port, ("readiness", "tcp", index))
+    yield from _check_duplicates(manifest.readiness.tcp, ("readiness", "tcp"))
 
 
-def _urls(urls: Sequence[str], at: KeyPath) -> Iterator[Problem]:
+def _check_urls(urls: Sequence[str], at: KeyPath) -> Iterator[Problem]:
     for index, url in enumerate(urls):
-        problem = _url_problem(url)
+        problem = _find_url_problem(url)
         if problem:
             yield (*at, index), f"{url!r} {problem}", "write it like http://localhost:8000/health"
-    yield from _given_twice(urls, at)
+    yield from _check_duplicates(urls, at)
 
 
-def _url_problem(url: str) -> str | None:
+def _find_url_problem(url: str) -> str | None:
     """Return why a text cannot be the URL of a service, as a predicate; None if it can."""
     if _UNPRINTABLE.search(url) or " " in url:
         return "is no URL"
@@ -156,26 +156,26 @@ def _url_problem(url: str) -> str | None:
     return "has the port 0" if port == 0 else None
 
 
-def _forward_env(manifest: Manifest) -> Iterator[Problem]:
+def _check_forward_env(manifest: Manifest) -> Iterator[Problem]:
     chosen = manifest.task_selection
     for index, key in enumerate(manifest.forward_env.keys):
         at: KeyPath = ("forward_env", "keys", index)
         if _VARIABLE.fullmatch(key) is None:
-            yield at, *_no_variable(key)
+            yield at, *_format_variable_problem(key)
         elif chosen.mechanism == "env_var" and key == chosen.key:
             yield at, f"{key} tells the world its task, and cannot be forwarded", "remove it here, or rename that key"
-    yield from _given_twice(manifest.forward_env.keys, ("forward_env", "keys"))
+    yield from _check_duplicates(manifest.forward_env.keys, ("forward_env", "keys"))
 
 
-def _state(paths: Sequence[str]) -> Iterator[Problem]:
+def _check_state(paths: Sequence[str]) -> Iterator[Problem]:
     for index, path in enumerate(paths):
-        problem = _path_problem(path)
+        problem = _find_path_problem(path)
         if problem:
             yield ("state", "paths", index), f"{path!r} {problem[0]}", problem[1]
-    yield from _given_twice(paths, ("state", "paths"))
+    yield from _check_duplicates(paths, ("state", "paths"))
 
 
-def _path_problem(path: str) -> tuple[str, str] | None:
+def _find_path_problem(path: str) -> tuple[str, str] | None:
     """Return why a text cannot be the path of a database in the sandbox, and the remedy; None if it can."""
     if not path.startswith("/"):
         home = "; `~` is not expanded" if path.startswith("~") else ""
@@ -193,32 +193,32 @@ def _path_problem(path: str) -> tuple[str, str] | None:
         return "is a directory", "name the file"
     if path.endswith(_SIDE_FILES):
         return "belongs to a database, and is captured with it", f"write {path.rpartition('-')[0]}"
-    if path == "/dev/shm" or (_below(path, _KERNEL) and not _below(path, ("/dev/shm",))):
+    if path == "/dev/shm" or (_is_below(path, _KERNEL) and not _is_below(path, ("/dev/shm",))):
         return "is the kernel's, and no file that can be put back", "name a file of the world's own"
-    if _below(path, _ENGINE):
+    if _is_below(path, _ENGINE):
         return "is a place of the engine's own, and no part of the world", "keep the database elsewhere, as in /data"
     return None
 
 
-def _below(path: str, places: Iterable[str]) -> bool:
+def _is_below(path: str, places: Iterable[str]) -> bool:
     return any(PurePosixPath(path).is_relative_to(place) for place in places)
 
 
-def _port(port: int, at: KeyPath) -> Iterator[Problem]:
+def _check_port(port: int, at: KeyPath) -> Iterator[Problem]:
     if not 1 <= port <= 65535:
         yield at, f"{port} is not a port", "give a number from 1 to 65535"
 
 
-def _no_variable(key: str) -> tuple[str, str]:
+def _format_variable_problem(key: str) -> tuple[str, str]:
     return f"{key!r} cannot be a variable's name", "use letters, digits and _, not beginning with a digit"
 
 
-def _given_twice(values: Sequence[str | int], at: KeyPath) -> Iterator[Problem]:
-    for index, _ in _twins(values):
+def _check_duplicates(values: Sequence[str | int], at: KeyPath) -> Iterator[Problem]:
+    for index, _ in _find_duplicates(values):
         yield (*at, index), f"{values[index]!r} is given twice", "give it once"
 
 
-def _twins(values: Sequence[str | int]) -> Iterator[tuple[int, int]]:
+def _find_duplicates(values: Sequence[str | int]) -> Iterator[tuple[int, int]]:
     """Yield the index of each duplicate, with the index of its first occurrence."""
     for index, value in enumerate(values):
         first = values.index(value)

@@ -1,7 +1,7 @@
 """The services that the framework starts: the ones that this image has, all at once, with health checks and logs.
 
 One supervisor, a shell script, starts them; it needs nothing of the image but a shell. It runs as an `exec_once` of the
-sandbox, so that it is started once and is killed with all its descendants. `incarnation` reads which run of it is the
+sandbox, so that it is started once and is killed with all its descendants. `service_epoch` reads which run of it is the
 latest, and the status of each service in it.
 """
 
@@ -16,8 +16,8 @@ from typing import Protocol
 from benchflow.contracts.environment import Service, ServiceStatus
 from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.errors import ServiceDiedError, WorldError
-from benchflow.planes.environment import incarnation
-from benchflow.planes.environment.incarnation import Fate, Incarnation
+from benchflow.planes.environment import service_epoch
+from benchflow.planes.environment.service_epoch import ServiceEpoch, ServiceRecord
 from benchflow.planes.sandbox.background import start_once
 from benchflow.planes.sandbox.timeouts import AwakeDeadline
 
@@ -39,8 +39,8 @@ into the background.
 
 _TAIL = 4000
 _LAST_WORDS = 400
-_FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.25
-_REAPED_SEC = 60.0
+_MIN_POLL_SEC, _MAX_POLL_SEC = 0.02, 0.25
+_REAP_TIMEOUT_SEC = 60.0
 """Seconds in which a living supervisor must have recorded the exit status of a service that is gone."""
 
 
@@ -110,7 +110,7 @@ class Services:
         if seen.stage == "stopping":
             await self._end(seen)
         known = self._known_from(seen)
-        number = await incarnation.claim(self._sandbox)
+        number = await service_epoch.claim_epoch(self._sandbox)
         key = seen.key(number)
         said = await self._launch(seen, number, key, self._probed | known)
         seen = await self._decided(said)
@@ -118,17 +118,17 @@ class Services:
         await self._require_startable(seen)
         return await self._statuses(seen)
 
-    def _known_from(self, seen: Incarnation) -> dict[str, bool]:
-        """Return the results of the probes in the last incarnation, by name; nothing if no service came up in it."""
+    def _known_from(self, seen: ServiceEpoch) -> dict[str, bool]:
+        """Return the results of the probes in the last epoch, by name; nothing if no service came up in it."""
         decided = {
-            name: fate.state != "left_out"
-            for name, fate in zip(self._names, seen.fates, strict=True)
-            if fate.state in ("running", "ended", "lost", "left_out")
+            name: record.state != "left_out"
+            for name, record in zip(self._names, seen.records, strict=True)
+            if record.state in ("running", "ended", "lost", "left_out")
         }
         return decided if any(decided.values()) else {}
 
     async def _launch(
-        self, seen: Incarnation, number: int, key: str, known: Mapping[str, bool]
+        self, seen: ServiceEpoch, number: int, key: str, known: Mapping[str, bool]
     ) -> SandboxExecResult | None:
         """Start the supervisor, unless it was started; return its result if it has ended already."""
         taken: Mapping[int, str] = {}
@@ -139,22 +139,22 @@ class Services:
             verdict = {None: "ask", True: "yes", False: "no"}[known.get(service.name)]
             if service.port in taken and verdict != "no":
                 verdict = "taken"
-            rows += [service.name, verdict, _first_word(service.command), service.command]
+            rows += [service.name, verdict, _get_program(service.command), service.command]
         place = self._sandbox.ref.workdir or "/"
         command = ["/bin/sh", "-c", _SUPERVISOR, "benchflow-world", seen.boot, str(number), place]
         command += [str(self._probe_sec), str(self._log_cap), *rows]
         return await start_once(self._sandbox, key, command, self._env)
 
-    async def _decided(self, said: SandboxExecResult | None) -> Incarnation:
-        """Poll until each service was started or left out, and return the incarnation. Raise `WorldError` if not.
+    async def _decided(self, said: SandboxExecResult | None) -> ServiceEpoch:
+        """Poll until each service was started or left out, and return the service_epoch. Raise `WorldError` if not.
 
         Args:
             said: Result of the supervisor, if it has ended.
         """
-        giving_up, pause = AwakeDeadline(self._probe_sec + PROBE_SEC), _FIRST_LOOK
+        giving_up, pause = AwakeDeadline(self._probe_sec + PROBE_SEC), _MIN_POLL_SEC
         while True:
             seen = await self._look()
-            if seen.supervised is not None and not any(fate.state == "waiting" for fate in seen.fates):
+            if seen.supervised is not None and not any(record.state == "waiting" for record in seen.records):
                 return seen
             if said is not None or seen.supervised is False or giving_up.is_over():
                 raise WorldError(
@@ -163,13 +163,13 @@ class Services:
                     log_tail=(said.stderr or said.stdout)[-_TAIL:] or None if said else None,
                 )
             await asyncio.sleep(pause)
-            pause = min(pause * 1.3, _LONGEST_LOOK)
+            pause = min(pause * 1.3, _MAX_POLL_SEC)
 
-    async def _require_startable(self, seen: Incarnation) -> None:
+    async def _require_startable(self, seen: ServiceEpoch) -> None:
         """Stop all services and raise `WorldError` if a port is taken or all are left out."""
-        both = list(zip(self._services, seen.fates, strict=True))
-        for service, fate in both:
-            if fate.state == "taken":
+        both = list(zip(self._services, seen.records, strict=True))
+        for service, record in both:
+            if record.state == "taken":
                 who = (await self._ports.ports_in_use([service.port])).get(service.port) or "another process"
                 await self._end(seen)
                 raise WorldError(
@@ -178,10 +178,10 @@ class Services:
                     key=f"services.{service.name}.port",
                     remedy="choose another port, or see what the image starts by itself",
                 )
-        if all(fate.state == "left_out" for _, fate in both):
-            words = await incarnation.read_logs(self._sandbox, [f"{name}.probe" for name in self._names], _LAST_WORDS)
+        if all(record.state == "left_out" for _, record in both):
+            words = await service_epoch.read_logs(self._sandbox, [f"{name}.probe" for name in self._names], _LAST_WORDS)
             await self._end(seen)
-            answers = (_answer(one, fate, said) for (one, fate), said in zip(both, words, strict=True))
+            answers = (_format_answer(one, record, said) for (one, record), said in zip(both, words, strict=True))
             raise WorldError(
                 "this image has none of the services: `--help` succeeded for none of them",
                 file=self._source or None,
@@ -203,7 +203,9 @@ class Services:
 
     async def age(self) -> float:
         """Return the seconds since the first of the services was started; 0 if none was."""
-        return max(((fate.ran or 0.0) + (fate.ended_ago or 0.0) for fate in (await self._look()).fates), default=0.0)
+        return max(
+            ((record.ran or 0.0) + (record.ended_ago or 0.0) for record in (await self._look()).records), default=0.0
+        )
 
     async def require_running(self, *, starting: bool = False) -> None:
         """Raise `ServiceDiedError` if a service that was started has ended.
@@ -215,25 +217,25 @@ class Services:
         """
         seen = await self._settled()
         ended = [
-            (service, fate)
-            for service, fate in zip(self._services, seen.fates, strict=True)
-            if fate.state in ("ended", "lost") or (fate.state == "waiting" and not starting)
+            (service, record)
+            for service, record in zip(self._services, seen.records, strict=True)
+            if record.state in ("ended", "lost") or (record.state == "waiting" and not starting)
         ]
         behind = await self._in_background(seen)
-        for service, fate in ended:
+        for service, record in ended:
             if service.name in behind:
                 continue
-            if fate.code == 0 and starting and (fate.ended_ago or 0.0) < self._late_sec:
+            if record.code == 0 and starting and (record.ended_ago or 0.0) < self._late_sec:
                 continue
-            raise await self._death(service, fate)
+            raise await self._death(service, record)
 
-    async def _death(self, service: Service, fate: Fate) -> ServiceDiedError:
+    async def _death(self, service: Service, record: ServiceRecord) -> ServiceDiedError:
         """Return the error for a service that has ended, with the end of its log."""
-        after = f" after {fate.ran:.1f} s" if fate.ran is not None else ""
-        if fate.code is not None:
-            how = f"ended with exit status {fate.code}{after}"
+        after = f" after {record.ran:.1f} s" if record.ran is not None else ""
+        if record.code is not None:
+            how = f"ended with exit status {record.code}{after}"
         else:
-            how = f"was killed{after}" if fate.state == "lost" else "is not there any more"
+            how = f"was killed{after}" if record.state == "lost" else "is not there any more"
         tail = (await self.logs(tail=_TAIL))[service.name]
         return ServiceDiedError(
             f"the service {service.name!r} {how}",
@@ -249,7 +251,7 @@ class Services:
         Args:
             tail: Number of those bytes; None for all.
         """
-        texts = await incarnation.read_logs(self._sandbox, [f"{name}.log" for name in self._names], tail)
+        texts = await service_epoch.read_logs(self._sandbox, [f"{name}.log" for name in self._names], tail)
         return dict(zip(self._names, texts, strict=True))
 
     # --- stop ----------------------------------------------------------------------------------------
@@ -260,61 +262,61 @@ class Services:
         if seen.stage in ("open", "stopping"):
             await self._end(seen)
 
-    async def _end(self, seen: Incarnation) -> None:
-        """Stop an incarnation: SIGTERM, then SIGKILL after `grace_sec`.
+    async def _end(self, seen: ServiceEpoch) -> None:
+        """Stop an epoch: SIGTERM, then SIGKILL after `grace_sec`.
 
         Its directory records the begin and the end of that, so that after a crash the next call completes it.
         """
-        told = await incarnation.tell_to_end(self._sandbox, seen.number)
-        grace, pause = AwakeDeadline(self._grace_sec), _FIRST_LOOK
-        while await incarnation.any_left(self._sandbox, told) and not grace.is_over():
+        told = await service_epoch.terminate_processes(self._sandbox, seen.number)
+        grace, pause = AwakeDeadline(self._grace_sec), _MIN_POLL_SEC
+        while await service_epoch.is_any_running(self._sandbox, told) and not grace.is_over():
             await asyncio.sleep(pause)
-            pause = min(pause * 1.3, _LONGEST_LOOK)
+            pause = min(pause * 1.3, _MAX_POLL_SEC)
         await self._sandbox.kill_once(seen.key(seen.number))
-        await incarnation.mark_stopped(self._sandbox, seen.number)
+        await service_epoch.mark_stopped(self._sandbox, seen.number)
 
     # --- records -------------------------------------------------------------------------------------
 
-    async def _look(self) -> Incarnation:
-        return await incarnation.look(self._sandbox, self._names)
+    async def _look(self) -> ServiceEpoch:
+        return await service_epoch.read_epoch(self._sandbox, self._names)
 
-    async def _settled(self) -> Incarnation:
-        """Return the incarnation once no service is `lost`: the supervisor may not have recorded an exit status yet.
+    async def _settled(self) -> ServiceEpoch:
+        """Return the epoch once no service is `lost`: the supervisor may not have recorded an exit status yet.
 
-        Give that up when the supervisor is dead, or after `_REAPED_SEC`.
+        Give that up when the supervisor is dead, or after `_REAP_TIMEOUT_SEC`.
         """
-        reaping = AwakeDeadline(_REAPED_SEC)
+        reaping = AwakeDeadline(_REAP_TIMEOUT_SEC)
         while True:
             seen = await self._look()
-            lost = any(fate.state == "lost" for fate in seen.fates)
+            lost = any(record.state == "lost" for record in seen.records)
             if not lost or not seen.supervised or reaping.is_over():
                 return seen
-            await asyncio.sleep(_FIRST_LOOK)
+            await asyncio.sleep(_MIN_POLL_SEC)
 
-    async def _in_background(self, seen: Incarnation) -> set[str]:
+    async def _in_background(self, seen: ServiceEpoch) -> set[str]:
         """Return the services that ended with status 0 while their port is served, by a process that they left."""
         quiet = {
             service.port: service.name
-            for service, fate in zip(self._services, seen.fates, strict=True)
-            if fate.state == "ended" and fate.code == 0
+            for service, record in zip(self._services, seen.records, strict=True)
+            if record.state == "ended" and record.code == 0
         }
         return {quiet[port] for port in await self._ports.ports_in_use(list(quiet))} if quiet else set()
 
-    async def _statuses(self, seen: Incarnation) -> tuple[ServiceStatus, ...]:
+    async def _statuses(self, seen: ServiceEpoch) -> tuple[ServiceStatus, ...]:
         behind = await self._in_background(seen)
         return tuple(
-            _status(service, Fate("running") if service.name in behind else fate)
-            for service, fate in zip(self._services, seen.fates, strict=True)
+            _make_status(service, ServiceRecord("running") if service.name in behind else record)
+            for service, record in zip(self._services, seen.records, strict=True)
         )
 
 
-def _status(service: Service, fate: Fate) -> ServiceStatus:
-    state = fate.state if fate.state in ("left_out", "running") else "ended"
-    code = fate.code if fate.state == "ended" else None
+def _make_status(service: Service, record: ServiceRecord) -> ServiceStatus:
+    state = record.state if record.state in ("left_out", "running") else "ended"
+    code = record.code if record.state == "ended" else None
     return ServiceStatus(name=service.name, port=service.port, state=state, exit_code=code)
 
 
-def _first_word(command: str) -> str:
+def _get_program(command: str) -> str:
     """Return the word of a command that a shell takes for the program."""
     try:
         words = shlex.split(command)
@@ -323,8 +325,8 @@ def _first_word(command: str) -> str:
     return words[0] if words else ""
 
 
-def _answer(service: Service, fate: Fate, said: str) -> str:
+def _format_answer(service: Service, record: ServiceRecord, said: str) -> str:
     """Return the result of a service's `--help` probe as one line; `said` is its output."""
     words = " ".join(said.split()) or "it said nothing"
-    how = f"exit status {fate.code}" if fate.code is not None else "known from before"
-    return f"{service.name}: `{_first_word(service.command)} --help`: {how}: {words}"
+    how = f"exit status {record.code}" if record.code is not None else "known from before"
+    return f"{service.name}: `{_get_program(service.command)} --help`: {how}: {words}"

@@ -16,13 +16,13 @@ from benchflow.contracts.environment import DatabaseDiff, RowChange, StateDiff, 
 from benchflow.planes.environment.rows import (
     Row,
     Table,
-    opened,
-    order_of,
-    quoted,
-    shown,
-    snapshot_at,
-    tables_of,
-    written,
+    convert_value,
+    encode_row,
+    list_tables,
+    make_sort_key,
+    open_database,
+    quote_identifier,
+    read_record,
 )
 
 _Placed: TypeAlias = tuple[tuple[Any, ...], Row]
@@ -44,12 +44,12 @@ def diff_snapshots(before: Path, after: Path, *, limit: int = 1000) -> StateDiff
     Raises:
         StateError: A snapshot or a database cannot be read.
     """
-    old = {file.path: file for file in snapshot_at(before).files}
-    new = {file.path: file for file in snapshot_at(after).files}
+    old = {file.path: file for file in read_record(before).files}
+    new = {file.path: file for file in read_record(after).files}
     found = []
     for path in sorted(old | new):
-        with _reading(before, old.get(path)) as one, _reading(after, new.get(path)) as other:
-            found.append(_compare(path, one, other, limit))
+        with _open_side(before, old.get(path)) as one, _open_side(after, new.get(path)) as other:
+            found.append(_compare_database(path, one, other, limit))
     return StateDiff(databases=tuple(each for each in found if each.change or each.tables))
 
 
@@ -73,17 +73,19 @@ class _Side:
         """
         assert self.database is not None
         places = [columns.index(name) for name in key]
-        sql = f"SELECT {_listed(columns)} FROM {quoted(table.name)} {where}"
+        sql = f"SELECT {_join_columns(columns)} FROM {quote_identifier(table.name)} {where}"
         if key:
-            order = ", ".join(f"{quoted(name)} COLLATE BINARY" for name in key)
+            order = ", ".join(f"{quote_identifier(name)} COLLATE BINARY" for name in key)
         else:
-            order = ", ".join(f"{quoted(name)} COLLATE BINARY, typeof({quoted(name)})" for name in columns)
+            order = ", ".join(
+                f"{quote_identifier(name)} COLLATE BINARY, typeof({quote_identifier(name)})" for name in columns
+            )
 
         def placed(row: Row) -> _Placed:
             if key:
-                return order_of(tuple(row[at] for at in places)), row
+                return make_sort_key(tuple(row[at] for at in places)), row
             kinds = tuple(type(value) is float for value in row)
-            return tuple(zip(order_of(row), kinds, strict=True)), row
+            return tuple(zip(make_sort_key(row), kinds, strict=True)), row
 
         if self.database.execute("PRAGMA encoding").fetchone()[0] == "UTF-8":
             yield from map(placed, self.database.execute(f"{sql} ORDER BY {order}"))
@@ -93,15 +95,15 @@ class _Side:
 
 
 @contextlib.contextmanager
-def _reading(directory: Path, file: StateFile | None) -> Iterator[_Side]:
+def _open_side(directory: Path, file: StateFile | None) -> Iterator[_Side]:
     if file is None or not file.present:
         yield _Side(None, {})
         return
-    with opened(directory, file.path, file.file) as database:
-        yield _Side(database, {table.name: table for table in tables_of(database)})
+    with open_database(directory, file.path, file.file) as database:
+        yield _Side(database, {table.name: table for table in list_tables(database)})
 
 
-def _compare(path: str, old: _Side, new: _Side, limit: int) -> DatabaseDiff:
+def _compare_database(path: str, old: _Side, new: _Side, limit: int) -> DatabaseDiff:
     """Return the difference of one database, table by table; empty if there is none."""
     change: Literal["appeared", "disappeared"] | None = None
     if (old.database is None) != (new.database is None):
@@ -132,7 +134,7 @@ class _TableComparison:
             rows = [side.rows(table, table.columns, table.key) if table else iter(()) for side, table in sides]
             self._merge(columns, *rows)
         else:
-            change = None if _shape(one) == _shape(other) else "columns"
+            change = None if _make_shape(one) == _make_shape(other) else "columns"
             self._both(old, one, new, other)
         total = sum(self._counts.values())
         if not change and not total:
@@ -154,7 +156,7 @@ class _TableComparison:
         same = set(one.columns) == set(other.columns)
         columns = one.columns, one.columns if same else other.columns
         key = one.key if one.key == other.key else ()
-        null = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
+        null = " OR ".join(f"{quote_identifier(name)} IS NULL" for name in key)
         # SQLite allows NULL in a key, in any number of rows: such rows are compared as a whole.
         parts = [(f"WHERE NOT ({null})", key), (f"WHERE {null}", ())] if key else [("", ())]
         for where, by in parts:
@@ -171,14 +173,14 @@ class _TableComparison:
         while one is not None or other is not None:
             if other is None or (one is not None and one[0] < other[0]):
                 assert one is not None
-                self._note("removed", _named(columns[0], one[1]), None)
+                self._note("removed", _name_columns(columns[0], one[1]), None)
                 one = next(old, None)
             elif one is None or other[0] < one[0]:
-                self._note("added", None, _named(columns[1], other[1]))
+                self._note("added", None, _name_columns(columns[1], other[1]))
                 other = next(new, None)
             else:
-                if columns[0] != columns[1] or written(one[1]) != written(other[1]):
-                    self._note("changed", _named(columns[0], one[1]), _named(columns[1], other[1]))
+                if columns[0] != columns[1] or encode_row(one[1]) != encode_row(other[1]):
+                    self._note("changed", _name_columns(columns[0], one[1]), _name_columns(columns[1], other[1]))
                 one, other = next(old, None), next(new, None)
 
     def _note(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
@@ -196,14 +198,14 @@ class _TableComparison:
             self._changed.append(RowChange(before=before, after=after))
 
 
-def _named(columns: tuple[str, ...], row: Row) -> dict[str, Any]:
-    return dict(zip(columns, map(shown, row), strict=True))
+def _name_columns(columns: tuple[str, ...], row: Row) -> dict[str, Any]:
+    return dict(zip(columns, map(convert_value, row), strict=True))
 
 
-def _shape(table: Table) -> tuple[Any, ...]:
+def _make_shape(table: Table) -> tuple[Any, ...]:
     """Return the schema to compare: the columns with their types, whatever their order, and the key."""
     return sorted(zip(table.columns, table.types, strict=True)), table.key
 
 
-def _listed(columns: tuple[str, ...]) -> str:
-    return ", ".join(map(quoted, columns))
+def _join_columns(columns: tuple[str, ...]) -> str:
+    return ", ".join(map(quote_identifier, columns))

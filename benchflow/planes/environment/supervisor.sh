@@ -1,12 +1,12 @@
 # Starts a world's services, keeps their logs, and writes down how they end. Runs in the sandbox as root, in whatever
-# shell its image has (dash, busybox, bash), until it is killed. One of these is one incarnation of the world.
+# shell its image has (dash, busybox, bash), until it is killed. One of these is one epoch of the world.
 #
-# $1: the directory of this boot; $2: the incarnation's number; $3: where services run; $4: seconds that a probe may
+# $1: the directory of this boot; $2: the epoch's number; $3: where services run; $4: seconds that a probe may
 # take; $5: bytes that a log may have. Then four for each service: its name, what is to be done (ask: start it if its
 # probe says that this image has it; yes: start it; no: leave it out; taken: as `ask`, but its port is taken), the first
 # word of its command, its command.
 #
-# Files of a service, in the incarnation's directory: NAME.probing, while its probe runs; then NAME.left_out (exit
+# Files of a service, in the epoch's directory: NAME.probing, while its probe runs; then NAME.left_out (exit
 # status of the probe), or NAME.taken, or NAME.pid (pid, start time of that pid, uptime at the start) and later
 # NAME.exit (exit status, uptime at the end).
 boot=$1 mine=$1/$2 logs=$1/logs place=$3 patience=$4 cap=$5

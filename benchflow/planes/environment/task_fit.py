@@ -52,7 +52,7 @@ def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: 
         )
     dockerfile = directory / task.dockerfile
     try:
-        base = base_of(read_regular(dockerfile, MAX_TEXT).decode("utf-8-sig", errors="replace"))
+        base = find_base_image(read_regular(dockerfile, MAX_TEXT).decode("utf-8-sig", errors="replace"))
     except (SyntaxMistakeError, UnsupportedSyntaxError, UnsafePathError, OSError) as error:
         raise ManifestError(
             f"what {dockerfile} builds FROM cannot be told: {error}",
@@ -70,7 +70,7 @@ def check_task_fits(manifest: Manifest, task: Task, *, source: Path, directory: 
     return base
 
 
-def base_of(dockerfile: str) -> str:
+def find_base_image(dockerfile: str) -> str:
     """Return the base image of a Dockerfile's last stage, as written there, followed through named stages.
 
     Raises:
@@ -89,7 +89,7 @@ def base_of(dockerfile: str) -> str:
                     defaults[name] = expand(value, defaults, lambda _: None)
         elif instruction.word == "FROM":
             image, *more = split_words(parse_flags(instruction.rest)[1]) or [""]
-            name = expand(image, defaults, _unset)
+            name = expand(image, defaults, _refuse_variable)
             if not name:
                 raise SyntaxMistakeError(f"line {instruction.line}: the image's name is empty")
             base = stages.get(name.lower(), name)
@@ -100,6 +100,6 @@ def base_of(dockerfile: str) -> str:
     return base
 
 
-def _unset(name: str) -> None:
+def _refuse_variable(name: str) -> None:
     """Raise `SyntaxMistakeError` for a variable of FROM that has no default, as `expand` calls it for an unset one."""
     raise SyntaxMistakeError(f"${name} has no default")

@@ -31,7 +31,7 @@ _SET = re.compile(r"(\w+)\s*(?::\s*\w+\s*)?=\s*[rf]?[\"']?$")
 _OPENS = re.compile(r"[\"'`]?(?:[{$]|\s*\+)")
 
 
-def urls_of_verifier(manifest: Manifest, task: Task, directory: Path) -> tuple[str, ...]:
+def find_verifier_urls(manifest: Manifest, task: Task, directory: Path) -> tuple[str, ...]:
     """Return the URLs at the manifest's ports in the files of a task's verifiers, sorted.
 
     Args:
@@ -40,17 +40,17 @@ def urls_of_verifier(manifest: Manifest, task: Task, directory: Path) -> tuple[s
         directory: Directory of the task.
     """
     found: set[str] = set()
-    ports = _ports(manifest)
+    ports = _list_ports(manifest)
     own = [task.verifier_dir, *(files.verifier_dir for files in task.step_files.values())]
     for name in dict.fromkeys(name for name in own if name is not None):
         # A directory that is reached through a link, or of too many files, is not searched.
         with suppress(UnsafePathError):
-            for text in _texts(directory, name):
-                found |= set(_urls_in(text, ports))
+            for text in _iterate_texts(directory, name):
+                found |= set(_find_urls(text, ports))
     return tuple(sorted(found))
 
 
-def _texts(directory: Path, below: str) -> Iterator[str]:
+def _iterate_texts(directory: Path, below: str) -> Iterator[str]:
     """Yield the contents of the text files below a directory of a task. Links are not followed."""
     with ConfinedDirectory(directory) as root:
         for entry in root.entries(below):
@@ -60,7 +60,7 @@ def _texts(directory: Path, below: str) -> Iterator[str]:
                     yield root.read(entry.name, MAX_FILE_BYTES).decode()
 
 
-def _ports(manifest: Manifest) -> frozenset[int]:
+def _list_ports(manifest: Manifest) -> frozenset[int]:
     """Return all ports that the manifest names: of services, readiness probes and `ports`."""
     probed = (urlsplit(url).port for url in manifest.readiness.http)
     services = (service.port for service in manifest.services)
@@ -68,7 +68,7 @@ def _ports(manifest: Manifest) -> frozenset[int]:
     return frozenset(port for port in named if port is not None)
 
 
-def _urls_in(text: str, ports: frozenset[int]) -> Iterator[str]:
+def _find_urls(text: str, ports: frozenset[int]) -> Iterator[str]:
     """Yield the URLs at these ports of localhost in a text."""
     for match in _URL.finditer(text):
         if int(match.group(1)) not in ports:
@@ -77,12 +77,12 @@ def _urls_in(text: str, ports: frozenset[int]) -> Iterator[str]:
         place = match.group(2).rstrip(".,:")
         name = _SET.search(text[max(0, match.start() - 100) : match.start()])
         if name is not None and place in ("", "/"):
-            yield from _behind(name.group(1), address, text)
+            yield from _find_joined_urls(name.group(1), address, text)
         else:
             yield f"{address}{place or '/'}{OPEN_END if _OPENS.match(text, match.end()) else ''}"
 
 
-def _behind(name: str, address: str, text: str) -> Iterator[str]:
+def _find_joined_urls(name: str, address: str, text: str) -> Iterator[str]:
     """Yield the URLs that are put together from the variable `name`, which holds the address of a service."""
     # {NAME}/path, ${NAME}/path, $NAME/path, NAME + "/path", "${NAME}"/path
     use = re.compile(rf"\b{re.escape(name)}\b(?!\s*(?::\s*\w+\s*)?=[^=])\}}?[\"'`]?(?:\s*\+\s*[rf]?[\"'`])?({_PLACE})")

@@ -25,7 +25,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _MAKE = 'umask 077; rm -rf -- "$1" && mkdir -p -- "$1"'
 
 
-async def _is_healthy() -> None:
+async def _skip_wait() -> None:
     """Return at once: there is no healthcheck to wait for."""
 
 
@@ -46,7 +46,7 @@ class WorldContext:
     namespace: str = ""
     """Prefix of this rollout's names in a sandbox that rollouts share; else empty."""
 
-    wait_healthy: Callable[[], Awaitable[None]] = _is_healthy
+    wait_healthy: Callable[[], Awaitable[None]] = _skip_wait
     """Waits for the task's healthcheck, which must succeed before its agent begins."""
 
     async def start_service(self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
@@ -75,7 +75,7 @@ class WorldContext:
         It has no rollout's namespace: services belong to the sandbox. Raise `StateError` for an unusable name.
         """
         number = 1
-        while (self.records / f"stopped-service-{_checked(name)}-{number}").exists():
+        while (self.records / f"stopped-service-{_check_name(name)}-{number}").exists():
             number += 1
         return f"service-{name}-{number}"
 
@@ -101,7 +101,7 @@ class WorldContext:
         if made.return_code != 0:
             raise StateError(f"the snapshot {name!r} could not be made", log_tail=made.stderr[-2000:] or None)
         for file, content in files.items():
-            await self.sandbox.write_file(f"{directory}/{_checked(file)}", content, mode=0o600)
+            await self.sandbox.write_file(f"{directory}/{_check_name(file)}", content, mode=0o600)
         kept = tuple(
             StateFile(
                 path=file,
@@ -125,7 +125,7 @@ class WorldContext:
 
     async def find_snapshot(self, name: str) -> StateSnapshot | None:
         """Return the snapshot that was saved under a name in this sandbox; None if there is none."""
-        return self._read(f"snapshot-{_checked(name)}")
+        return self._read(f"snapshot-{_check_name(name)}")
 
     async def load_snapshot(self, snapshot: StateSnapshot) -> dict[str, bytes]:
         """Return the contents of a snapshot's files. Raise `StateError` if one is missing or has changed."""
@@ -194,7 +194,7 @@ class WorldContext:
             raise StateError("is no record of a snapshot", file=str(self.records / f"{name}.json")) from error
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     """Return the name unchanged. Raise `StateError` if it cannot be a file's name."""
     if not _FILE_NAME.fullmatch(name):
         raise StateError(

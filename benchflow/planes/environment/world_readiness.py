@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from benchflow.contracts.environment import Manifest, ProbeAnswer, Service
 from benchflow.errors import ReadinessError
 from benchflow.planes.environment.helper.probe import SILENT, TRY, UNTRIED
-from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.world_helper import WorldHelper
 
-LOOK_EVERY = 2.0
+POLL_INTERVAL_SEC = 2.0
 """Seconds between two checks of the processes that serve the probes. Their exit files are watched all the time."""
 
-PATIENT = 12.0
+SLOW_POLL_INTERVAL_SEC = 12.0
 """The same interval after a probe has timed out, so that a slow answer is not cut short by each check."""
 
 _FIRST_LINES, _LAST_LINES = 5, 10
@@ -45,7 +45,7 @@ class Targets:
         )
 
 
-def targets_of(manifest: Manifest, started: Sequence[Service]) -> Targets:
+def list_targets(manifest: Manifest, started: Sequence[Service]) -> Targets:
     """Return the manifest's readiness targets; without URLs there, the health URLs of the services `started`."""
     derived = tuple(f"http://localhost:{service.port}{service.health_path}" for service in started)
     return Targets(
@@ -54,7 +54,7 @@ def targets_of(manifest: Manifest, started: Sequence[Service]) -> Targets:
 
 
 async def wait_until_healthy(
-    keeper: Keeper,
+    helper: WorldHelper,
     targets: Targets,
     timeout_sec: float,
     *,
@@ -66,7 +66,7 @@ async def wait_until_healthy(
     """Poll all targets until each was healthy once, and return their answers.
 
     Args:
-        keeper: Client of the helper in the sandbox.
+        helper: Client of the helper in the sandbox.
         targets: The targets.
         timeout_sec: Seconds until the deadline, by `clock`.
         exits: Files of the sandbox that appear when a process ends that should run; each calls for a `look`.
@@ -85,10 +85,10 @@ async def wait_until_healthy(
     while True:
         spent = clock() - began
         left = targets.without(done)
-        turn = max(0.05, min(PATIENT if slow else LOOK_EVERY, timeout_sec - spent))
-        probed = await keeper.probe(http=left.http, tcp=left.tcp, deadline=turn, exits=watched)
+        turn = max(0.05, min(SLOW_POLL_INTERVAL_SEC if slow else POLL_INTERVAL_SEC, timeout_sec - spent))
+        probed = await helper.probe(http=left.http, tcp=left.tcp, deadline=turn, exits=watched)
         for answer in probed.answers:
-            last[answer.target] = _telling(last.get(answer.target), answer, turn)
+            last[answer.target] = _choose_answer(last.get(answer.target), answer, turn)
             if answer.healthy:
                 done[answer.target] = answer.model_copy(update={"seconds": spent + (answer.seconds or 0.0)})
         slow = any(SILENT in answer.answer for answer in probed.answers)
@@ -96,12 +96,12 @@ async def wait_until_healthy(
         if not targets.without(done).names:
             return tuple(done[name] for name in targets.names)
         if clock() - began >= timeout_sec:
-            raise await _gave_up(targets, timeout_sec, last, logs)
+            raise await _make_timeout_error(targets, timeout_sec, last, logs)
         # `look` did not raise for these exits, so they are no reason to give up: stop watching for them.
         watched = tuple(path for path in watched if path not in probed.ended)
 
 
-def _telling(before: ProbeAnswer | None, answer: ProbeAnswer, turn: float) -> ProbeAnswer:
+def _choose_answer(before: ProbeAnswer | None, answer: ProbeAnswer, turn: float) -> ProbeAnswer:
     """Return the more telling one of a target's last two answers.
 
     A timeout in a turn that is shorter than a whole attempt says less than the answer before it.
@@ -111,7 +111,7 @@ def _telling(before: ProbeAnswer | None, answer: ProbeAnswer, turn: float) -> Pr
     return before if answer.answer == UNTRIED or (answer.answer == SILENT and turn < TRY) else answer
 
 
-async def _gave_up(
+async def _make_timeout_error(
     targets: Targets,
     timeout_sec: float,
     last: Mapping[str, ProbeAnswer],
@@ -121,7 +121,7 @@ async def _gave_up(
     ill = [name for name in targets.names if name not in last or not last[name].healthy]
     lines = [f"{name}: {last[name].answer if name in last else 'not asked'}" for name in targets.names]
     for service, text in (await logs()).items():
-        lines += ["", f"{service}:", *excerpt(text)]
+        lines += ["", f"{service}:", *excerpt_log(text)]
     return ReadinessError(
         f"the world was not healthy in {timeout_sec:g} s: {len(ill)} of {len(targets.names)} probes failed",
         key="readiness",
@@ -130,7 +130,7 @@ async def _gave_up(
     )
 
 
-def excerpt(text: str) -> list[str]:
+def excerpt_log(text: str) -> list[str]:
     """Return the first and the last lines of a log. The first may tell the cause, before the probes' own log lines."""
     lines = text.splitlines()
     if len(lines) <= _FIRST_LINES + _LAST_LINES:

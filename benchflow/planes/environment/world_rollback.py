@@ -16,10 +16,10 @@ from benchflow.planes.environment.writing import Post, Writer
 
 T = TypeVar("T")
 
-SEEN_SEC = 5.0
+WRITE_TIMEOUT_SEC = 5.0
 """Seconds in which a write to a service must show in its database."""
 
-_MOST_BYTES = 8 * 2**30
+_MAX_BYTES = 8 * 2**30
 _TAIL = 2000
 
 
@@ -75,18 +75,18 @@ class WorldRollback:
 
     async def take_baseline(self) -> Timed:
         """Capture the baseline, and copy it to this host."""
-        _, seconds = await _timed(self._world.capture_baseline())
+        _, seconds = await _measure_time(self._world.capture_baseline())
         self._baseline = self._world.context.baseline()
         await self._read(self._baseline)
         absent = [file.path for file in self._baseline.files if not file.present]
         count = len(self._baseline.files) - len(absent)
-        held = f"{count} database{'' if count == 1 else 's'}, {_size(self._baseline.size)}"
+        held = f"{count} database{'' if count == 1 else 's'}, {_format_size(self._baseline.size)}"
         return Timed(held + (f"; not in this image: {', '.join(absent)}" if absent else ""), seconds)
 
     async def write(self) -> Timed:
         """Write to the world, and poll until its state differs from the baseline. Raise `StateError` if it does not."""
-        done, seconds = await _timed(self._write())
-        until = time.monotonic() + SEEN_SEC
+        done, seconds = await _measure_time(self._write())
+        until = time.monotonic() + WRITE_TIMEOUT_SEC
         while (await self._world.query()).digest == self._digests[BASELINE]:
             if time.monotonic() > until:
                 raise StateError(
@@ -100,7 +100,7 @@ class WorldRollback:
 
     async def restore(self) -> Timed:
         """Restore the baseline. Raise `StateError` unless the state is then the baseline's."""
-        _, seconds = await _timed(self._world.restore(self._baseline))
+        _, seconds = await _measure_time(self._world.restore(self._baseline))
         return Timed(await self._require_baseline("restored"), seconds)
 
     async def reset(self) -> Timed:
@@ -109,10 +109,10 @@ class WorldRollback:
         Where the entrypoint starts the services, reset is a no-op: the sandbox is recycled, without a comparison.
         """
         await self._write()
-        _, seconds = await _timed(self._world.reset())
+        _, seconds = await _measure_time(self._world.reset())
         if not self._world.manifest.owns_lifecycle:
             return Timed(await self._require_baseline("reset"), seconds)
-        _, seconds = await _timed(self._world.recycle())
+        _, seconds = await _measure_time(self._world.recycle())
         return Timed(
             "a no-op: the entrypoint owns the services; hard: the sandbox was begun anew, and is ready", seconds
         )
@@ -143,27 +143,27 @@ class WorldRollback:
         if self._digests[name] != self._digests[BASELINE]:
             diff = await asyncio.to_thread(diff_snapshots, self._directory / BASELINE, self._directory / name)
             raise StateError(
-                f"the state is not that of the snapshot: {_differs(diff)}",
+                f"the state is not that of the snapshot: {_format_diff(diff)}",
                 remedy="what a service writes by itself, as soon as it is started, is no state to roll back",
             )
-        return f"the state is the snapshot's; {answers_of(await self._world.readiness())}"
+        return f"the state is the snapshot's; {format_answers(await self._world.readiness())}"
 
     async def _read(self, snapshot: StateSnapshot) -> None:
         """Copy a snapshot to this host, and store the digest of its rows under the snapshot's name."""
         target = self._directory / snapshot.name
-        if not await SqliteStore(self._place.keeper).fetch(snapshot, target, _MOST_BYTES):
-            raise StateError(f"the state is too large to be compared: {_size(snapshot.size)}")
+        if not await SqliteStore(self._place.helper).fetch(snapshot, target, _MAX_BYTES):
+            raise StateError(f"the state is too large to be compared: {_format_size(snapshot.size)}")
         self._digests[snapshot.name] = (await asyncio.to_thread(read_state, target, rows=None)).digest
 
 
-def answers_of(ready: ReadyWorld) -> str:
+def format_answers(ready: ReadyWorld) -> str:
     """Return the answers of a world's readiness probes as a phrase."""
     if not ready.probes:
         return "no probe is declared"
     return ", ".join(f"{probe.target} {probe.answer}" for probe in ready.probes)
 
 
-def _differs(diff: StateDiff) -> str:
+def _format_diff(diff: StateDiff) -> str:
     """Return a difference as a phrase: counts of rows by table."""
     parts = []
     for database in diff.databases:
@@ -176,11 +176,11 @@ def _differs(diff: StateDiff) -> str:
     return "; ".join(parts) or "in what is no row of a table"
 
 
-def _size(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 1024:.0f} KiB"
 
 
-async def _timed(work: Awaitable[T]) -> tuple[T, float]:
+async def _measure_time(work: Awaitable[T]) -> tuple[T, float]:
     started = time.monotonic()
     done = await work
     return done, time.monotonic() - started

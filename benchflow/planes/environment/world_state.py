@@ -15,9 +15,9 @@ from benchflow.confined import ConfinedPath
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import StateError, UnsafePathError
 from benchflow.host_files import storage_errors, write_atomic
-from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.rows import FENCE_TABLE, RECORD, read_state
 from benchflow.planes.environment.state_difference import diff_snapshots
+from benchflow.planes.environment.world_helper import WorldHelper
 
 __all__ = ["FENCE_TABLE", "SNAPSHOTS", "SqliteStore", "diff_snapshots", "read_state", "remove_directories"]
 
@@ -33,7 +33,7 @@ class SqliteStore:
 
     def __init__(
         self,
-        keeper: Keeper,
+        helper: WorldHelper,
         *,
         foreign: Sequence[str] = (),
         directory: str = SNAPSHOTS,
@@ -43,13 +43,13 @@ class SqliteStore:
         """Make it.
 
         Args:
-            keeper: Client of the helper in the sandbox.
+            helper: Client of the helper in the sandbox.
             foreign: Absolute paths, such as mounts of this host, whose files are not the world's, and are refused.
             directory: Directory of the snapshots in the sandbox.
             patience: Seconds to wait for a database that a process holds.
             timeout: Seconds for one snapshot or restore.
         """
-        self._keeper = keeper
+        self._helper = helper
         self._foreign = tuple(foreign)
         self._directory = directory
         self._patience = patience
@@ -127,8 +127,8 @@ class SqliteStore:
         part = target.with_name(f".{target.name}.part")
         with storage_errors(target):
             await asyncio.to_thread(remove_directories, part, target)
-            there = await self._keeper.sandbox.download(snapshot.directory, part)
-            await asyncio.to_thread(_prove, snapshot, part, there)
+            there = await self._helper.sandbox.download(snapshot.directory, part)
+            await asyncio.to_thread(_check_files, snapshot, part, there)
             # The record is the engine's own, from when the snapshot was taken; the sandbox's may have been changed.
             write_atomic(part / RECORD, told)
             part.rename(target)
@@ -139,7 +139,7 @@ class SqliteStore:
         common = {"foreign": list(self._foreign), "fence_table": FENCE_TABLE, "patience": self._patience}
         # The helper of a worker that died keeps running and holds the lock, perhaps for this very request: wait for it.
         common["wait"] = self._timeout / 2
-        return await self._keeper.ask(operation, request | common, self._timeout)
+        return await self._helper.ask(operation, request | common, self._timeout)
 
 
 def remove_directories(*directories: Path) -> None:
@@ -149,10 +149,10 @@ def remove_directories(*directories: Path) -> None:
             shutil.rmtree(directory)
 
 
-def _prove(snapshot: StateSnapshot, directory: Path, there: bool) -> None:
+def _check_files(snapshot: StateSnapshot, directory: Path, there: bool) -> None:
     """Raise `StateError` unless each file has its hash; `there`: whether the sandbox had the directory at all."""
     for file in snapshot.files:
-        if file.present and not (there and _digest(ConfinedPath(directory, str(file.file))) == file.sha256):
+        if file.present and not (there and _compute_digest(ConfinedPath(directory, str(file.file))) == file.sha256):
             raise StateError(
                 f"its copy in the snapshot {snapshot.name!r} is not the one that was taken",
                 key=file.path,
@@ -160,7 +160,7 @@ def _prove(snapshot: StateSnapshot, directory: Path, there: bool) -> None:
             )
 
 
-def _digest(place: ConfinedPath) -> str | None:
+def _compute_digest(place: ConfinedPath) -> str | None:
     """Return the SHA-256 of a regular file, in hex; None if there is none."""
     try:
         with place.open() as file:

@@ -37,7 +37,7 @@ except urllib.error.HTTPError as error:
 except (OSError, http.client.HTTPException) as error:
     print("-", getattr(error, "reason", error))
 """
-_GIVEN = re.compile(r"(https?://(?:\[[^\]\s]*\]|[^/?#:\s]+)(?::\d+)?(?:[/?][^:\s]*)?)(?::(.*))?", re.S)
+_POST_ARGUMENT = re.compile(r"(https?://(?:\[[^\]\s]*\]|[^/?#:\s]+)(?::\d+)?(?:[/?][^:\s]*)?)(?::(.*))?", re.S)
 
 
 class Post(NamedTuple):
@@ -51,7 +51,7 @@ class Post(NamedTuple):
 
 def parse_post(text: str) -> Post:
     """Parse `URL` or `URL:BODY`; a colon in the URL's path is written `%3A`. Raise `ConfigError` for other text."""
-    match = _GIVEN.fullmatch(text)
+    match = _POST_ARGUMENT.fullmatch(text)
     if match is None:
         raise ConfigError(
             f"{text!r} is not URL or URL:BODY",
@@ -78,7 +78,7 @@ class Writer:
 
     async def send(self, sandbox: Sandbox, post: Post) -> str:
         """Send a request to a service; return a phrase about it. Raise `WorldError` unless its status is 2xx."""
-        words = (*self._start, _POST, post.url, _kind_of(post.body), post.body)
+        words = (*self._start, _POST, post.url, _guess_content_type(post.body), post.body)
         result = await sandbox.control('exec "$@"', *words)
         status, _, said = result.stdout.strip().partition(" ")
         if result.return_code != 0 or not status.startswith("2"):
@@ -92,7 +92,7 @@ class Writer:
         return f"POST {post.url}: HTTP {status}"
 
 
-def _kind_of(body: str) -> str:
+def _guess_content_type(body: str) -> str:
     """Return the content type of a body: JSON if it parses as that, else plain text."""
     try:
         json.loads(body)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from support import board_environment
-from support.small_worlds import DATABASE, OnDocker, OnLocal, ask, equip, keeper_of, notes
+from support.small_worlds import DATABASE, OnDocker, OnLocal, ask, equip, make_helper, notes
 
 from benchflow.contracts.environment import Manifest, StateTable
 from benchflow.contracts.sandbox import Sandbox
@@ -32,7 +32,7 @@ class Notes(ManifestEnvironment):
 
     def __init__(self, context: EnvironmentContext) -> None:
         super().__init__(
-            MANIFEST, context, get_provider(context.sandbox.ref.provider), keeper=keeper_of(context.sandbox)
+            MANIFEST, context, get_provider(context.sandbox.ref.provider), helper=make_helper(context.sandbox)
         )
 
 

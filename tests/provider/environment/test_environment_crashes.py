@@ -32,7 +32,7 @@ class Crashes(Worlds):
         # There are ten at least. How often one looks until a service is there is not always the same.
         steps = self.steps(calls, [6])
         for step in steps:
-            # Each incarnation is given the time to say that it began.
+            # Each epoch is given the time to say that it began.
             await mine.readiness()
             await mine.teardown()
             deaths += await call(self.provider_path, place.ref, mine.manifest, "provision", fatal=step).died()

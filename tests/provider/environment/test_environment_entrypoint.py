@@ -19,7 +19,7 @@ from support.small_worlds import (
     Worlds,
     ask,
     death_of,
-    keeper_of,
+    make_helper,
     running,
 )
 
@@ -92,7 +92,7 @@ class BegunByAnEntrypoint(Worlds):
                 sandbox = await provider.start(
                     wanted.model_copy(update={"env": env}), host_id="host", queue="queue", secrets={"KEY": "value"}
                 )
-                return WorldPlace(sandbox, keeper_of(sandbox))
+                return WorldPlace(sandbox, make_helper(sandbox))
 
             async def again() -> WorldPlace:
                 await provider.remove(wanted.name)
@@ -103,7 +103,7 @@ class BegunByAnEntrypoint(Worlds):
                 declared,
                 WorldContext(place.sandbox, "task-1", tmp_path / "records"),
                 provider,
-                keeper=place.keeper,
+                helper=place.helper,
                 source="world.toml",
                 recycle=again if fields.get("state") else None,
             )
@@ -202,7 +202,7 @@ class WorldOfAnEntrypoint(BegunByAnEntrypoint):
         mine = await owned(state=STATE)
         await mine.provision()
         bare = ManifestEnvironment(
-            mine.manifest, mine.context, provider, keeper=keeper_of(mine.sandbox), source="world.toml"
+            mine.manifest, mine.context, provider, helper=make_helper(mine.sandbox), source="world.toml"
         )
         with pytest.raises(UnsupportedFeatureError, match="second time"):
             await bare.recycle()

@@ -15,7 +15,7 @@ from benchflow.contracts.sandbox_provider import Capabilities
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import PYTHON
 from benchflow.planes.environment.observing import observe
-from benchflow.planes.environment.outfit import fit_out_world
+from benchflow.planes.environment.world_setup import prepare_world
 from benchflow.planes.environment.world_state import SqliteStore
 from benchflow.planes.environment.writing import TABLE, Writer
 from benchflow.planes.sandbox.docker import DockerDriver
@@ -52,20 +52,20 @@ async def test_the_helper_works_in_an_image_with_musl_or_without_any_libc(
         )
         try:
             manifest = Manifest(name="desk", image="desk:1", owns_lifecycle=False)
-            spec, outfit = await fit_out_world(manifest, spec, provider, task="t", paths=kept)
-            assert outfit.python == PYTHON
+            spec, setup = await prepare_world(manifest, spec, provider, task="t", paths=kept)
+            assert setup.python == PYTHON
             assert (spec.image == image) == provider.capabilities().mounts == bool(spec.mounts)
             sandbox = await provider.start(spec, host_id="host", queue="queue")
-            keeper, writer, path = outfit.keeper(sandbox), Writer(outfit.python), "/data/a.db"
+            helper, writer, path = setup.make_helper(sandbox), Writer(setup.python), "/data/a.db"
             await sandbox.control("mkdir /data")
             await writer.insert(sandbox, path)
-            taken = await SqliteStore(keeper).snapshot("one", [path])
+            taken = await SqliteStore(helper).snapshot("one", [path])
             await writer.insert(sandbox, path)
-            await SqliteStore(keeper).restore(taken, live=False)
-            counted = await sandbox.exec([outfit.python, "-I", "-c", COUNT, path])
+            await SqliteStore(helper).restore(taken, live=False)
+            counted = await sandbox.exec([setup.python, "-I", "-c", COUNT, path])
             assert counted.stdout == "1\n", counted.stderr
-            assert await keeper.ports_in_use([9001]) == {}
-            (seen,) = await observe(keeper, ["https://localhost:9001"])
+            assert await helper.ports_in_use([9001]) == {}
+            (seen,) = await observe(helper, ["https://localhost:9001"])
             assert seen.error == "connection refused"
         finally:
             await provider.remove(spec.name)

@@ -16,7 +16,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.errors import ServiceDiedError, WorldError
 from benchflow.planes.environment import services as product
-from benchflow.planes.environment.incarnation import WORLD
+from benchflow.planes.environment.service_epoch import WORLD
 from benchflow.testing.waiting import until
 
 MISSING = Service(name="absent", command="no-such-program --port 1", port=9199)

@@ -13,7 +13,7 @@ from support.reading import Reader, reading
 from support.told_rollouts import Line, end, one_rollout, say
 
 from benchflow.contracts.rollout_records import Failure
-from benchflow.results.write import put_aside
+from benchflow.results.write import archive_run
 from benchflow.trajectories.journal import append_node
 
 
@@ -71,7 +71,7 @@ def test_an_attempt_that_will_be_repeated_is_not_the_end(jobs: Path, monkeypatch
         reader.until("── n1 · agent")
         end(paths, status="errored", rewards=None, error=failure, attempt=1)
         paths.config.write_text("{}")
-        put_aside(paths)
+        archive_run(paths)
         reader.until("The rollout is run again; what was shown so far lies in attempts/.")
         append_node(paths.trajectory, "n1", "agent", [say("second attempt")])
         end(paths, attempt=2)

@@ -20,8 +20,8 @@ from benchflow.planes.sandbox import close_providers
 from benchflow.planes.sandbox.owners import OF_A_PROCESS
 from benchflow.rescoring import Rescoring, RescoringRequest, rescore
 from benchflow.results.summary import write_summary
-from benchflow.trajectories.nodes import last_of, load_rollout
-from benchflow.trajectories.stored import events_before, path_before
+from benchflow.trajectories.nodes import find_last_node, load_rollout
+from benchflow.trajectories.stored import list_nodes_before, read_events_before
 
 SOLVE = "cat /proc/sys/kernel/random/uuid >> /app/who\n"
 # What nobody can have but the rollout that has drawn it: between 1/16 and 1.
@@ -114,11 +114,11 @@ def test_a_childs_directory_leads_to_the_whole_tree(job: Path) -> None:
 def test_what_led_to_a_child_is_known_without_any_tree(job: Path) -> None:
     """A child's scorers ask for it while all of them still run."""
     directory = rollout_of(job)
-    events = events_before(RolloutPaths(directory / "children" / "n1.0"))
+    events = read_events_before(RolloutPaths(directory / "children" / "n1.0"))
     assert [(event["seq"], event["node"]) for event in events] == [(0, "n1"), (1, "n1")]
-    assert events_before(RolloutPaths(directory)) == []
-    assert path_before("n1.0/n3.2") == ["n0", "n1", "n1.0/n2", "n1.0/n3"]
-    assert path_before("n0.1/n2.0/n3.4") == ["n0", "n0.1/n1", "n0.1/n2", "n0.1/n2.0/n3"]
+    assert read_events_before(RolloutPaths(directory)) == []
+    assert list_nodes_before("n1.0/n3.2") == ["n0", "n1", "n1.0/n2", "n1.0/n3"]
+    assert list_nodes_before("n0.1/n2.0/n3.4") == ["n0", "n0.1/n1", "n0.1/n2", "n0.1/n2.0/n3"]
 
 
 def test_where_events_lie_is_told_by_each_chains_own_files(job: Path) -> None:
@@ -133,7 +133,7 @@ def test_scorers_see_the_path_from_the_root_whichever_directory_they_are_given(j
     assert list(whole) == ["n0", "n1", "n1.0/n2", "n1.1/n2"]
     own = load_rollout(directory / "children" / "n1.1", whole=True)
     assert list(own) == ["n0", "n1", "n1.1/n2"]
-    for leaf in (whole["n1.1/n2"], last_of(own)):
+    for leaf in (whole["n1.1/n2"], find_last_node(own)):
         assert [node.rollout.instruction for node in leaf.path[1:]] == ["Do first.", "Do second."]
         assert [event["seq"] for event in leaf.trajectory] == [0, 1, 2, 3]
         assert leaf.rollout.evidence == directory / "children" / "n1.1" / "steps" / "second" / "evidence"

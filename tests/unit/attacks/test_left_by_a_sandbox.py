@@ -184,7 +184,7 @@ def test_a_database_that_takes_for_ever_is_given_up(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(rows, "_STEPS", 10)
     with (
         pytest.raises(StateError, match="interrupted"),
-        rows.opened(directory, "/data/a.db", "files/data/a.db", timeout=0.0) as database,
+        rows.open_database(directory, "/data/a.db", "files/data/a.db", timeout=0.0) as database,
     ):
         database.execute("SELECT a FROM t").fetchall()
 

@@ -18,11 +18,11 @@ from benchflow.contracts.job_modes import GrpoMode, ValueMode
 from benchflow.contracts.rollout_records import Failure, Node, RolloutResult, RolloutTree
 from benchflow.errors import ConfigError
 from benchflow.paths import JobPaths, RolloutPaths
-from benchflow.results.mode_rows import rows_of
+from benchflow.results.mode_rows import make_rows
 from benchflow.results.summary import read_results, read_spec, write_summary
 from benchflow.results.write import write_rollout
 from benchflow.tasks import init_task
-from benchflow.trajectories.growth import grow, merge
+from benchflow.trajectories.growth import grow_tree, merge_nodes
 
 # --- asking for it -------------------------------------------------------------------------------------------
 
@@ -131,7 +131,9 @@ def child(start: str, number: int, step: int, reward: float | None) -> ChildOutc
     if reward is None:
         return ChildOutcome(chain=f"{start}.{number}", number=number, failure=LOST)
     nodes = [Node(id=name, parent=start, step=step - 1, rewards={"reward": reward})]
-    return ChildOutcome(chain=f"{start}.{number}", number=number, reward=reward, leaf=name, nodes=merge(nodes, []))
+    return ChildOutcome(
+        chain=f"{start}.{number}", number=number, reward=reward, leaf=name, nodes=merge_nodes(nodes, [])
+    )
 
 
 def store(job: JobPaths, task: str, tree: RolloutTree, *, error: Failure | None = None) -> None:
@@ -175,8 +177,8 @@ def groups(tmp_path: Path) -> JobPaths:
     mode = GrpoMode(n=4)
     job = job_of(tmp_path / "jobs" / "groups", mode, ["all", "early", "some"])
     own = [Node(id="n0")]
-    some = grow("some", own, [child("n0", n, 1, reward) for n, reward in enumerate([0.0, None, 0.25, 1.0])])
-    none = grow("all", own, [child("n0", n, 1, None) for n in range(4)])
+    some = grow_tree("some", own, [child("n0", n, 1, reward) for n, reward in enumerate([0.0, None, 0.25, 1.0])])
+    none = grow_tree("all", own, [child("n0", n, 1, None) for n in range(4)])
     store(job, "some", some)
     store(job, "all", none, error=LOST)
     store(job, "early", RolloutTree(rollout="early", root="n0", nodes=own), error=LOST)
@@ -223,8 +225,8 @@ def test_values_are_shown_by_task_and_depth(bench: Bench, tmp_path: Path) -> Non
     own = [Node(id="n0"), *(Node(id=f"n{k}", parent=f"n{k - 1}", step=k - 1) for k in (1, 2, 3))]
     at_0 = [child("n0", number, 1, reward) for number, reward in enumerate([0.0, 1.0])]
     at_2 = [child("n2", number, 3, reward) for number, reward in enumerate([None, 0.75])]
-    store(job, "whole", grow("whole", own, [*at_0, *at_2], returns=0.5))
-    store(job, "short", grow("short", own[:2], at_0, returns=0.25))
+    store(job, "whole", grow_tree("whole", own, [*at_0, *at_2], returns=0.5))
+    store(job, "short", grow_tree("short", own[:2], at_0, returns=0.25))
     write_summary(job, "values", 2, read_spec(job))
     rows = lines(job.values)
     assert [(row["task"], row["depth"], row["value"], row["n"], row["stderr"]) for row in rows] == [
@@ -246,5 +248,5 @@ def test_a_rollout_that_was_cancelled_or_has_lost_its_tree_does_not_stop_the_oth
     paths = RolloutPaths(groups.root / "all__0")
     result = RolloutResult.model_validate_json(paths.result.read_bytes())
     paths.result.write_text(result.model_copy(update={"status": "cancelled"}).model_dump_json())
-    rows = rows_of(GrpoMode(n=4), read_results(groups))
+    rows = make_rows(GrpoMode(n=4), read_results(groups))
     assert [(row.task, row.n) for row in rows] == [("early", 0), ("some", 0)]

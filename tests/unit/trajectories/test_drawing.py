@@ -9,16 +9,16 @@ from rich.console import Console
 
 from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.rollout_records import Failure, Node, RolloutTree
-from benchflow.trajectories.drawing import draw
-from benchflow.trajectories.growth import child_chain, grow, merge, node_in, state_values
-from benchflow.trajectories.state_values import state_value
+from benchflow.trajectories.drawing import draw_tree
+from benchflow.trajectories.growth import compute_state_values, grow_tree, make_branch_path, make_node_id, merge_nodes
+from benchflow.trajectories.state_values import compute_state_value
 
 GONE = "the sandbox that was running is gone: \x1b[31mno such container\n  at line 7"
 
 
 def drawn(tree: RolloutTree, width: int = 80, **folded: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(draw(tree, width=width, **folded))
+    console.print(draw_tree(tree, width=width, **folded))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -35,8 +35,8 @@ def children_of(start: str, step: int, counts: tuple[int, ...]) -> list[ChildOut
     """Full trees, whose children run two steps each; the odd ones are rewarded."""
     made = []
     for number in range(counts[0]):
-        chain = child_chain(start, number)
-        names = [node_in(chain, step + 1), node_in(chain, step + 2)]
+        chain = make_branch_path(start, number)
+        names = [make_node_id(chain, step + 1), make_node_id(chain, step + 2)]
         nodes = [Node(id=names[0], parent=start), Node(id=names[1], parent=names[0], checkpoint="c" * len(counts[1:]))]
         below = children_of(names[1], step + 2, counts[1:]) if counts[1:] else []
         made.append(
@@ -44,9 +44,9 @@ def children_of(start: str, step: int, counts: tuple[int, ...]) -> list[ChildOut
                 chain=chain,
                 number=number,
                 reward=None if below else float(number % 2),
-                value=state_value(names[1], "mean", below) if below else None,
+                value=compute_state_value(names[1], "mean", below) if below else None,
                 leaf=names[1],
-                nodes=merge(nodes, below),
+                nodes=merge_nodes(nodes, below),
             )
         )
     return made
@@ -54,7 +54,7 @@ def children_of(start: str, step: int, counts: tuple[int, ...]) -> list[ChildOut
 
 def tree_of(*counts: int) -> RolloutTree:
     own = [Node(id="n0"), Node(id="n1", parent="n0", checkpoint="c")]
-    return grow("office/1", own, children_of("n1", 1, counts))
+    return grow_tree("office/1", own, children_of("n1", 1, counts))
 
 
 def with_failures() -> RolloutTree:
@@ -65,7 +65,7 @@ def with_failures() -> RolloutTree:
         ChildOutcome(chain="n1.2", number=2, reward=0.5, leaf="n1.2/n2", nodes=[Node(id="n1.2/n2", parent="n1")]),
         ChildOutcome(chain="n1.3", number=3, failure=lost),
     ]
-    return grow("office/1", own, ended, state_values(ended, pending=["n1.1"]))
+    return grow_tree("office/1", own, ended, compute_state_values(ended, pending=["n1.1"]))
 
 
 def test_a_tree_is_drawn_with_what_its_nodes_are_worth() -> None:
@@ -147,7 +147,7 @@ def test_a_rollout_that_went_on_from_a_child_goes_on_below_it() -> None:
         Node(id="n4", parent="n1.1/n3", role="critic"),
         Node(id="n5", parent="n4", role="agent"),
     ]
-    assert drawn(grow("office/1", own, children_of("n1", 1, (2,)), returns=0.125))[1:-1] == [
+    assert drawn(grow_tree("office/1", own, children_of("n1", 1, (2,)), returns=0.125))[1:-1] == [
         "n0 – n1  agent  V=0.5±0.5 n=2  A=0.0",
         "├─ n1.0/n2 – n3  return=0.0  A=-0.707",
         "└─ n1.1/n2 – n3  return=1.0",
@@ -158,7 +158,7 @@ def test_a_rollout_that_went_on_from_a_child_goes_on_below_it() -> None:
 
 def test_the_advantages_of_trees_of_tree_grpo_are_those() -> None:
     children = [child.model_copy(update={"tree": "ab"[child.number]}) for child in children_of("n0", 0, (2,))]
-    lines = drawn(grow("office/1", [Node(id="n0")], children))
+    lines = drawn(grow_tree("office/1", [Node(id="n0")], children))
     assert lines[-1].endswith("A: advantage, tree_grpo")
 
 
@@ -189,7 +189,7 @@ def test_children_that_are_too_many_are_folded_and_those_that_failed_are_named()
     gone = [ChildOutcome(chain=f"n1.{number}", number=number, failure=lost) for number in (9, 11, 12)]
     begun = ended[5].model_copy(update={"failure": lost, "reward": None})
     values = [*ended[:5], begun, *ended[6:], *gone]
-    tree = grow("office/1", own, values, [state_value("n1", "mean", values, ["n1.10"])])
+    tree = grow_tree("office/1", own, values, [compute_state_value("n1", "mean", values, ["n1.10"])])
     assert drawn(tree, 120, limit=2)[4] == (
         "└─ … 11 more children  return=0.0 … 1.0, mean 0.333  1 still running  4 failed: n1.5, n1.9, n1.11, …"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from benchflow.errors import ResultFileError
 from benchflow.paths import RolloutPaths
-from benchflow.results.write import put_aside
+from benchflow.results.write import archive_run
 from benchflow.testing.waiting import until
 from benchflow.trajectories.follow import PIECE, follow
 from benchflow.trajectories.journal import append_node
@@ -102,7 +102,7 @@ async def test_a_run_that_is_put_aside_is_read_to_its_end_and_the_next_from_its_
     listener = Listener(paths.trajectory)
     await listener.hears("old")
     with paths.trajectory.open("ab") as earlier:
-        put_aside(paths)
+        archive_run(paths)
         # Nothing was missed of what an attempt wrote while it was being moved.
         earlier.write(json.dumps(told("last words")[0]).encode() + b"\n")
     await listener.hears("old", "last words", "put_aside")

@@ -14,9 +14,17 @@ from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.reward import Evidence
 from benchflow.contracts.rollout_records import Failure, Node, RolloutTree
 from benchflow.errors import ResultFileError
-from benchflow.trajectories.growth import chain_of, child_chain, grow, merge, node_in, start_of, state_values
-from benchflow.trajectories.nodes import last_of, nodes_of
-from benchflow.trajectories.state_values import EPSILON, state_value
+from benchflow.trajectories.growth import (
+    compute_state_values,
+    get_branch_path,
+    get_start_node,
+    grow_tree,
+    make_branch_path,
+    make_node_id,
+    merge_nodes,
+)
+from benchflow.trajectories.nodes import build_nodes, find_last_node
+from benchflow.trajectories.state_values import EPSILON, compute_state_value
 
 LOST = Failure(type="SandboxLostError", category="sandbox_lost", message="the sandbox is gone")
 SEEDS = range(200)
@@ -92,7 +100,7 @@ def own_nodes(chain: Chain) -> list[Node]:
 def outcome_of(chain: Chain, rng: random.Random) -> ChildOutcome:
     below = [outcome_of(child, rng) for child in chain.children]
     rng.shuffle(below)
-    value = state_value(chain.nodes[-1], "mean", below) if below else None
+    value = compute_state_value(chain.nodes[-1], "mean", below) if below else None
     return ChildOutcome(
         chain=chain.name,
         number=int(chain.name.rpartition(".")[2]),
@@ -100,7 +108,7 @@ def outcome_of(chain: Chain, rng: random.Random) -> ChildOutcome:
         value=value,
         failure=LOST if chain.has_failed else None,
         leaf=chain.nodes[-1] if chain.nodes else None,
-        nodes=merge(own_nodes(chain), below),
+        nodes=merge_nodes(own_nodes(chain), below),
     )
 
 
@@ -108,7 +116,7 @@ def grown(chain: Chain, seed: int) -> RolloutTree:
     rng = random.Random(seed)
     outcomes = [outcome_of(child, rng) for child in chain.children]
     rng.shuffle(outcomes)
-    return grow("r", own_nodes(chain), outcomes, returns=chain.reward)
+    return grow_tree("r", own_nodes(chain), outcomes, returns=chain.reward)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +137,7 @@ def test_every_node_is_there_once_after_its_parent(trees: list[tuple[Chain, Roll
         expected = {name: parent for each in chain.all() for name, parent in each.path()}
         assert {node.id: node.parent for node in tree.nodes} == expected
         assert len(tree.nodes) == len(expected)
-        nodes_of(tree, [], Evidence())  # refuses any other order
+        build_nodes(tree, [], Evidence())  # refuses any other order
 
 
 def test_every_path_leads_from_the_root_to_a_leaf(trees: list[tuple[Chain, RolloutTree]]) -> None:
@@ -179,12 +187,12 @@ def test_advantages_are_of_the_leaves_that_count_and_nothing_of_a_failed_child_d
 def test_names_lead_back_to_where_they_came_from(trees: list[tuple[Chain, RolloutTree]]) -> None:
     for chain, tree in trees:
         for each in chain.all():
-            assert start_of(each.name) == each.start
+            assert get_start_node(each.name) == each.start
             for name in each.nodes:
                 step = int(name.rpartition("n")[2])
-                assert (chain_of(name), node_in(each.name, step)) == (each.name, name)
+                assert (get_branch_path(name), make_node_id(each.name, step)) == (each.name, name)
             for number, child in enumerate(each.children):
-                assert child_chain(each.nodes[-1], number) == child.name
+                assert make_branch_path(each.nodes[-1], number) == child.name
         assert {node.id: node.chain for node in tree.nodes} == {
             name: each.name or None for each in chain.all() for name in each.nodes
         }
@@ -208,7 +216,7 @@ def ended(chain: str, reward: float | None, *names: str, tree: str | None = None
         number=int(chain.rpartition(".")[2]),
         reward=reward,
         leaf=names[-1] if names else None,
-        nodes=line(*names, parent=start_of(chain)),
+        nodes=line(*names, parent=get_start_node(chain)),
         tree=tree,
     )
 
@@ -223,26 +231,26 @@ def test_a_tree_from_before_there_were_children_can_be_read() -> None:
 def test_a_tree_can_be_seen_while_it_grows() -> None:
     own = line("n0", "n1")
     outcomes, pending = [ended("n1.1", 1.0, "n1.1/n2")], ["n1.0", "n1.1"]
-    tree = grow("r", own, outcomes, state_values(outcomes, pending=pending))
+    tree = grow_tree("r", own, outcomes, compute_state_values(outcomes, pending=pending))
     assert [node.id for node in tree.nodes] == ["n0", "n1", "n1.1/n2"]
     assert (tree.nodes[1].value, tree.nodes[1].n, tree.nodes[1].pending) == (1.0, 1, ("n1.0",))
-    before = grow("r", own, [], state_values([], pending=pending)).nodes[1]
+    before = grow_tree("r", own, [], compute_state_values([], pending=pending)).nodes[1]
     assert (before.value, before.n, before.pending) == (None, 0, ("n1.0", "n1.1"))
 
 
 def test_a_rollout_that_never_branched_is_a_tree_of_one_leaf_with_its_reward() -> None:
-    tree = grow("r", line("n0", "n1", "n2"), [], returns=0.5)
+    tree = grow_tree("r", line("n0", "n1", "n2"), [], returns=0.5)
     assert [node.id for node in tree.leaves] == ["n2"]
     assert (tree.nodes[2].returns, tree.nodes[2].advantages["grpo"]) == (0.5, 0.0)
 
 
 def test_the_value_of_a_rollout_that_stopped_where_it_branched_is_no_return_of_a_leaf() -> None:
     inner = [ended("n1.0/n2.0", 1.0, "n1.0/n2.0/n3"), ended("n1.0/n2.1", 0.5, "n1.0/n2.1/n3")]
-    value = state_value("n1.0/n2", "mean", inner)
+    value = compute_state_value("n1.0/n2", "mean", inner)
     child = ended("n1.0", 0.75, "n1.0/n2").model_copy(
-        update={"value": value, "nodes": merge(line("n1.0/n2", parent="n1"), inner)}
+        update={"value": value, "nodes": merge_nodes(line("n1.0/n2", parent="n1"), inner)}
     )
-    tree = grow("r", line("n0", "n1"), [child, ended("n1.1", 0.0, "n1.1/n2")], returns=0.375)
+    tree = grow_tree("r", line("n0", "n1"), [child, ended("n1.1", 0.0, "n1.1/n2")], returns=0.375)
     assert {node.id: node.returns for node in tree.nodes if node.returns is not None} == {
         "n1.0/n2.0/n3": 1.0, "n1.0/n2.1/n3": 0.5, "n1.1/n2": 0.0
     }  # fmt: skip
@@ -254,8 +262,8 @@ def test_where_a_rollout_went_on_from_a_child_the_first_path_leads_to_its_end() 
         ended(f"n1.{number}", float(number == 10), f"n1.{number}/n2", f"n1.{number}/n3") for number in range(11)
     ]
     own = [*line("n0", "n1"), *line("n4", "n5", parent="n1.10/n3")]
-    tree = grow("r", own, children, returns=0.25)
-    assert last_of(nodes_of(tree, [], Evidence())).id == "n5"
+    tree = grow_tree("r", own, children, returns=0.25)
+    assert find_last_node(build_nodes(tree, [], Evidence())).id == "n5"
     assert [node.id for node in tree.path("n5")] == ["n0", "n1", "n1.10/n2", "n1.10/n3", "n4", "n5"]
     assert [node.id for node in tree.leaves][:4] == ["n5", "n1.0/n3", "n1.1/n3", "n1.2/n3"]
     # The child's own end is no leaf any more: its trajectory is part of the one that went on.
@@ -266,8 +274,8 @@ def test_where_a_rollout_went_on_from_a_child_the_first_path_leads_to_its_end() 
 def test_where_a_child_went_on_from_one_of_its_own_the_first_path_does_too() -> None:
     inner = [ended(f"n1.0/n2.{number}", 0.0, f"n1.0/n2.{number}/n3") for number in range(2)]
     own = [*line("n1.0/n2", parent="n1"), *line("n1.0/n4", parent="n1.0/n2.1/n3")]
-    child = ChildOutcome(chain="n1.0", number=0, reward=1.0, leaf="n1.0/n4", nodes=merge(own, inner))
-    tree = grow("r", line("n0", "n1"), [child])
+    child = ChildOutcome(chain="n1.0", number=0, reward=1.0, leaf="n1.0/n4", nodes=merge_nodes(own, inner))
+    tree = grow_tree("r", line("n0", "n1"), [child])
     assert [node.id for node in tree.nodes] == ["n0", "n1", "n1.0/n2", "n1.0/n2.1/n3", "n1.0/n4", "n1.0/n2.0/n3"]
     assert tree.path("n1.0/n4")[-1].returns == 1.0
 
@@ -279,7 +287,7 @@ def test_chains_of_tree_grpo_are_compared_within_their_tree_and_with_all() -> No
         ended("n0.0/n1.0", 1.0, "n0.0/n1.0/n2"),  # grown from a node of a
         ended("n0.2", 1.0, "n0.2/n1", "n0.2/n2", tree="b"),  # grown from b's root, which both share
     ]
-    tree = grow("r", line("n0"), outcomes)
+    tree = grow_tree("r", line("n0"), outcomes)
     nodes = {node.id: node for node in tree.nodes}
     assert {name: node.tree for name, node in nodes.items() if name in {leaf.id for leaf in tree.leaves}} == {
         "n0.0/n2": "a", "n0.0/n1.0/n2": "a", "n0.1/n2": "b", "n0.2/n2": "b"
@@ -293,7 +301,7 @@ def test_chains_of_tree_grpo_are_compared_within_their_tree_and_with_all() -> No
 
 def test_children_that_end_twice_count_once() -> None:
     child = ended("n1.0", 1.0, "n1.0/n2")
-    assert grow("r", line("n0", "n1"), [child, child]) == grow("r", line("n0", "n1"), [child])
+    assert grow_tree("r", line("n0", "n1"), [child, child]) == grow_tree("r", line("n0", "n1"), [child])
 
 
 @pytest.mark.parametrize(
@@ -309,5 +317,5 @@ def test_children_that_end_twice_count_once() -> None:
 )
 def test_nodes_that_make_no_tree_are_refused(own: list[Node], outcomes: list[ChildOutcome], message: str) -> None:
     with pytest.raises(ResultFileError, match=message) as caught:
-        grow("r", own, outcomes)
+        grow_tree("r", own, outcomes)
     assert caught.value.remedy

@@ -12,7 +12,7 @@ from benchflow.contracts.environment import DatabaseState, StateDiff, WorldState
 from benchflow.contracts.reward import Evidence
 from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ResultFileError, VerifierError
-from benchflow.trajectories.nodes import last_of, load_rollout, nodes_of
+from benchflow.trajectories.nodes import build_nodes, find_last_node, load_rollout
 
 TREE = RolloutTree(
     rollout="r",
@@ -38,14 +38,14 @@ EVENTS = [line("n1", "a"), line("left", "b"), line("right", "c"), line("n1", "d"
 
 
 def test_a_node_has_its_own_events_and_its_path_has_those_before() -> None:
-    nodes = nodes_of(TREE, EVENTS, Evidence())
+    nodes = build_nodes(TREE, EVENTS, Evidence())
     assert [event["text"] for event in nodes["n1"].events] == ["a", "d"]
     assert [event["text"] for event in nodes["leaf"].trajectory] == ["a", "d", "c", "e"]
     assert nodes["leaf"].answer == "adce"
 
 
 def test_a_branch_has_its_children_in_order_and_siblings_share_no_events() -> None:
-    nodes = nodes_of(TREE, EVENTS, Evidence())
+    nodes = build_nodes(TREE, EVENTS, Evidence())
     assert [node.id for node in nodes["n0"].subtree] == ["n0", "n1", "left", "right", "leaf"]
     assert [node.id for node in nodes["leaf"].path] == ["n0", "n1", "right", "leaf"]
     assert [child.id for child in nodes["n1"].children] == ["left", "right"]
@@ -53,25 +53,25 @@ def test_a_branch_has_its_children_in_order_and_siblings_share_no_events() -> No
 
 
 def test_rewards_values_steps_and_roles_are_the_trees() -> None:
-    nodes = nodes_of(TREE, EVENTS, Evidence(task="t"))
+    nodes = build_nodes(TREE, EVENTS, Evidence(task="t"))
     assert nodes["left"].rewards == {"reward": 1.0}
     assert (nodes["leaf"].value, nodes["leaf"].step, nodes["leaf"].role) == (0.5, 2, "critic")
     assert {node.rollout.task for node in nodes.values()} == {"t"}
 
 
 def test_a_rollout_ends_where_the_first_children_lead() -> None:
-    assert last_of(nodes_of(TREE, EVENTS, Evidence())).id == "left"
+    assert find_last_node(build_nodes(TREE, EVENTS, Evidence())).id == "left"
 
 
 def test_lines_of_a_step_that_was_not_finished_belong_to_no_node() -> None:
-    nodes = nodes_of(TREE, [*EVENTS, line("n9", "x")], Evidence())
+    nodes = build_nodes(TREE, [*EVENTS, line("n9", "x")], Evidence())
     assert [event["text"] for node in nodes.values() for event in node.events] == ["a", "d", "b", "c", "e"]
 
 
 @pytest.mark.parametrize("event", [{}, {"node": "n1"}, {"type": "agent_message"}, {"node": 1, "type": "x"}])
 def test_a_line_without_a_node_and_a_type_is_no_event(event: dict[str, object]) -> None:
     with pytest.raises(ResultFileError, match="no event"):
-        nodes_of(TREE, [event], Evidence())
+        build_nodes(TREE, [event], Evidence())
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_line_without_a_node_and_a_type_is_no_event(event: dict[str, object]) 
 )
 def test_a_tree_that_is_none_is_refused(nodes: list[Node]) -> None:
     with pytest.raises(ResultFileError):
-        nodes_of(RolloutTree(rollout="r", root="n0", nodes=nodes), [], Evidence())
+        build_nodes(RolloutTree(rollout="r", root="n0", nodes=nodes), [], Evidence())
 
 
 # --- stored rollouts ------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_a_stored_rollout_is_read_with_all_that_scorers_ask_for(tmp_path: Path) 
     directory = store_rollout(tmp_path / "small__1", [[called("ls"), said("done")]])
     nodes = load_rollout(directory)
     assert list(nodes) == ["n0", "n1"]
-    last = last_of(nodes)
+    last = find_last_node(nodes)
     assert (last.answer, last.rewards, last.step) == ("done", {"reward": 1.0}, 0)
     rollout = last.rollout
     assert (rollout.task, rollout.instruction, rollout.workspace) == ("small-task", "Do None.", "/work")
@@ -157,7 +157,7 @@ def test_a_spoilt_state_is_an_error_when_it_is_asked_for(tmp_path: Path) -> None
     directory = store_rollout(tmp_path / "small__1", [[said("done")]])
     write_state(directory, "final", "f")
     (directory / "environment" / "state" / "final" / "state.json").write_text(json.dumps({"digest": 3}))
-    node = last_of(load_rollout(directory))
+    node = find_last_node(load_rollout(directory))
     with pytest.raises(ResultFileError, match="not what BenchFlow wrote"):
         assert node.state
 
@@ -165,12 +165,12 @@ def test_a_spoilt_state_is_an_error_when_it_is_asked_for(tmp_path: Path) -> None
 def test_a_rollout_of_which_no_step_was_finished_has_no_end(tmp_path: Path) -> None:
     directory = store_rollout(tmp_path / "small__1", [], names=[])
     with pytest.raises(VerifierError, match="no step of this rollout was finished"):
-        last_of(load_rollout(directory))
+        find_last_node(load_rollout(directory))
 
 
 def test_a_rollout_that_ended_within_a_step_is_not_scored_as_if_it_had_not(tmp_path: Path) -> None:
     directory = store_rollout(tmp_path / "small__1", [[said("a")], [said("b")]], names=["draft"])
-    assert last_of(load_rollout(directory)).id == "n1"
+    assert find_last_node(load_rollout(directory)).id == "n1"
     with pytest.raises(VerifierError, match="ended within a step: the last 1 lines"):
         load_rollout(directory, whole=True)
 

@@ -15,13 +15,13 @@ from benchflow.planes.environment.helper.shared import run
 MAX_BODY = 16 << 20
 
 
-def observation(url: str, show: int, patience: float) -> dict[str, Any]:
+def observe_url(url: str, show: int, patience: float) -> dict[str, Any]:
     """Return the response of a GET as an `Observation`: status, size and digest, or the error.
 
     A body of at most `show` bytes is included. `patience`: timeout in seconds.
     """
     try:
-        status, body = answer_of(url, patience)
+        status, body = send_get(url, patience)
     except http.client.IncompleteRead:
         return {"url": url, "error": "the answer was cut short"}
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -29,20 +29,20 @@ def observation(url: str, show: int, patience: float) -> dict[str, Any]:
         return {"url": url, "error": said.lower() or type(error).__name__}
     if len(body) > MAX_BODY:
         return {"url": url, "error": f"the body is larger than {MAX_BODY >> 20} MiB"}
-    seen = {"url": url, "status": status, "digest": hashlib.sha256(canonical(body)).hexdigest(), "size": len(body)}
+    seen = {"url": url, "status": status, "digest": hashlib.sha256(canonicalize(body)).hexdigest(), "size": len(body)}
     if len(body) <= show:
         seen["body"] = body.decode("utf-8", "replace")
     return seen
 
 
-def answer_of(url: str, patience: float) -> tuple[int, bytes]:
+def send_get(url: str, patience: float) -> tuple[int, bytes]:
     """Send a GET and return the status and the body. Raise the first error if no address of the host connects."""
     parts = urlsplit(url)
     # `localhost` is two addresses, and a service may listen on one of them only.
     hosts = ["127.0.0.1", "::1"] if parts.hostname == "localhost" else [parts.hostname or ""]
     refused: OSError | None = None
     for host in hosts:
-        link = opened(parts.scheme, host, parts.port, patience)
+        link = make_connection(parts.scheme, host, parts.port, patience)
         try:
             link.connect()
         except OSError as error:
@@ -52,14 +52,14 @@ def answer_of(url: str, patience: float) -> tuple[int, bytes]:
             place = (parts.path or "/") + ("?" + parts.query if parts.query else "")
             link.request("GET", place, headers={"Host": parts.netloc, "Accept": "*/*", "Connection": "close"})
             response = link.getresponse()
-            return response.status, body_of(response, time.monotonic() + patience)
+            return response.status, read_body(response, time.monotonic() + patience)
         finally:
             link.close()
     assert refused
     raise refused
 
 
-def body_of(response: http.client.HTTPResponse, deadline: float) -> bytes:
+def read_body(response: http.client.HTTPResponse, deadline: float) -> bytes:
     """Return the body, cut off beyond `MAX_BODY` bytes. Raise `TimeoutError` for a stream beyond the deadline."""
     body = b""
     while len(body) <= MAX_BODY:
@@ -75,7 +75,7 @@ def body_of(response: http.client.HTTPResponse, deadline: float) -> bytes:
     return body
 
 
-def opened(scheme: str, host: str, port: int | None, patience: float) -> http.client.HTTPConnection:
+def make_connection(scheme: str, host: str, port: int | None, patience: float) -> http.client.HTTPConnection:
     """Return a connection to a host, not connected yet."""
     if scheme == "https":
         # A world's certificate may be self-signed; only its response counts.
@@ -84,7 +84,7 @@ def opened(scheme: str, host: str, port: int | None, patience: float) -> http.cl
     return http.client.HTTPConnection(host, port, timeout=patience)
 
 
-def canonical(body: bytes) -> bytes:
+def canonicalize(body: bytes) -> bytes:
     """Return a JSON body with sorted keys and without spaces; any other body unchanged."""
     try:
         return json.dumps(json.loads(body), sort_keys=True, separators=(",", ":")).encode()
@@ -94,7 +94,7 @@ def canonical(body: bytes) -> bytes:
 
 def observe(request: dict[str, Any]) -> dict[str, Any]:
     """Return the observation of each URL of the request, in order."""
-    return {"observed": [observation(url, request["show"], request["patience"]) for url in request["urls"]]}
+    return {"observed": [observe_url(url, request["show"], request["patience"]) for url in request["urls"]]}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from benchflow.planes.environment.helper.shared import run
 LISTENS = "0A"
 
 
-def ports(request: dict[str, Any]) -> dict[str, Any]:
+def find_ports(request: dict[str, Any]) -> dict[str, Any]:
     """Return those of the request's ports that are listened on, with the listener's command and pid, if known."""
     sockets: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -35,4 +35,4 @@ def ports(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(ports)
+    run(find_ports)

@@ -41,7 +41,7 @@ class Probe(threading.Thread):
             try:
                 self.healthy, self.answer = self.ask(patience)
             except Exception as error:
-                answer = told(error)
+                answer = describe_error(error)
                 if patience == TRY or answer != SILENT or self.answer == UNTRIED:
                     self.answer = answer
             if self.healthy:
@@ -53,18 +53,18 @@ class Probe(threading.Thread):
         """Make one attempt with a timeout; return whether the target is healthy, and its answer."""
         url = urlsplit(self.target)
         port = url.port or {"http": 80, "https": 443}[url.scheme]
-        with connected(url.hostname or "", port, patience) as link:
+        with open_socket(url.hostname or "", port, patience) as link:
             if url.scheme == "tcp":
                 return True, "connected"
             if url.scheme == "https":
                 # A world's certificate may be self-signed; only its response counts.
                 context = ssl._create_unverified_context()
                 with context.wrap_socket(link, server_hostname=url.hostname) as secure:
-                    return answer_of(secure, url.netloc, url.path or "/", url.query)
-            return answer_of(link, url.netloc, url.path or "/", url.query)
+                    return send_get(secure, url.netloc, url.path or "/", url.query)
+            return send_get(link, url.netloc, url.path or "/", url.query)
 
 
-def connected(host: str, port: int, timeout: float) -> socket.socket:
+def open_socket(host: str, port: int, timeout: float) -> socket.socket:
     """Connect to a host, of which `localhost` has two addresses: a service may listen on one of them only."""
     hosts = ["127.0.0.1", "::1"] if host == "localhost" else [host]
     refused: Exception | None = None
@@ -78,7 +78,7 @@ def connected(host: str, port: int, timeout: float) -> socket.socket:
     raise refused
 
 
-def answer_of(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
+def send_get(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
     """Send a GET over a connected socket; return whether the status is healthy, and a phrase with it.
 
     The phrase of an unhealthy status quotes the beginning of the body.
@@ -86,25 +86,25 @@ def answer_of(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
     place = path + ("?" + query if query else "")
     link.sendall(f"GET {place} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nConnection: close\r\n\r\n".encode())
     said = b""
-    while len(said) < READ and not healthy(status_of(said)):
+    while len(said) < READ and not is_healthy(parse_status(said)):
         try:
             piece = link.recv(READ)
         except socket.timeout:  # noqa: UP041
-            if not status_of(said):
+            if not parse_status(said):
                 raise
             break
         if not piece:
             break
         said += piece
-        if status_of(said):
+        if parse_status(said):
             # Wait a moment longer for the body, which may tell the reason; not every server closes the connection.
             link.settimeout(LAST_WORDS)
-    status = status_of(said)
+    status = parse_status(said)
     if not status:
         return False, "no HTTP answer: " + said[:SHOWN].decode(
             "utf-8", "replace"
         ) if said else "closed without an answer"
-    if healthy(status):
+    if is_healthy(status):
         return True, f"HTTP {status}"
     head, _, body = said.partition(b"\r\n\r\n")
     if b"transfer-encoding: chunked" in head.lower():
@@ -113,19 +113,19 @@ def answer_of(link: Any, host: str, path: str, query: str) -> tuple[bool, str]:
     return False, f"HTTP {status}" + (f": {shown}" if shown else "")
 
 
-def status_of(said: bytes) -> int:
+def parse_status(said: bytes) -> int:
     """Return the HTTP status in a partial response; 0 if there is none yet, or if it is no HTTP."""
     words = said.partition(b"\r\n")
     line = words[0].split() if words[1] else []
     return int(line[1]) if len(line) > 1 and line[0].startswith(b"HTTP/") and line[1].isdigit() else 0
 
 
-def healthy(status: int) -> bool:
+def is_healthy(status: int) -> bool:
     """Return whether a status counts as healthy: 200 to 399."""
     return 200 <= status < 400
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an error of an attempt as an answer."""
     if isinstance(error, (socket.timeout, TimeoutError)):
         return SILENT

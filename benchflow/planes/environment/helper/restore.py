@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 from benchflow.planes.environment.helper.shared import (
     PIECE,
     HelperError,
-    about,
-    alone,
+    classify_error,
+    compute_digest,
     connect,
-    digest,
-    kind_of,
-    real,
+    lock_directory,
+    report_errors,
+    resolve_path,
     run,
     sync,
 )
@@ -37,39 +37,39 @@ def restore(request: dict[str, Any]) -> dict[str, Any]:
     directory = os.path.dirname(taken["directory"])
     if not os.path.isdir(taken["directory"]):
         raise HelperError("changed", f"the snapshot {taken['name']!r} is not in the sandbox", taken["directory"])
-    with alone(directory, request["wait"]):
-        plan = [(file, real(file["path"], request["foreign"])) for file in taken["files"]]
+    with lock_directory(directory, request["wait"]):
+        plan = [(file, resolve_path(file["path"], request["foreign"])) for file in taken["files"]]
         if request["live"]:
-            put_live(plan, taken["directory"], patience)
+            restore_live(plan, taken["directory"], patience)
         else:
-            put(plan, taken["directory"])
+            replace_files(plan, taken["directory"])
         for file, place in plan:
-            with about(file["path"]):
-                prove(file, place, request["fence_table"], taken["fence"], patience)
+            with report_errors(file["path"]):
+                check_fence(file, place, request["fence_table"], taken["fence"], patience)
         for file, place in plan:
-            with about(file["path"]):
+            with report_errors(file["path"]):
                 remove_fence(file, place, request["fence_table"], patience)
     return {}
 
 
-def changed(file: dict[str, Any]) -> NoReturn:
+def raise_changed(file: dict[str, Any]) -> NoReturn:
     """Raise `HelperError` for a copy that is missing or differs from the snapshot's record."""
     raise HelperError("changed", "its copy in the snapshot is not the one that was taken", file["path"])
 
 
-def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
+def replace_files(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
     """Replace closed files by copies. The world is not touched until all copies are made and checked."""
     refuse_open(plan, "busy")
     made: dict[str, str] = {}
     try:
         for file, place in plan:
             if file["present"]:
-                with about(file["path"]):
+                with report_errors(file["path"]):
                     os.makedirs(os.path.dirname(place), exist_ok=True)
                     made[place] = os.path.join(os.path.dirname(place), f".{os.path.basename(place)}.benchflow")
-                    duplicate(file, os.path.join(base, file["file"]), made[place])
+                    copy_file(file, os.path.join(base, file["file"]), made[place])
         for file, place in plan:
-            with about(file["path"]):
+            with report_errors(file["path"]):
                 # SQLite would replay the log of the old database into the new one.
                 for name in SIDECARS:
                     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -88,12 +88,12 @@ def put(plan: list[tuple[dict[str, Any], str]], base: str) -> None:
         raise
 
 
-def duplicate(file: dict[str, Any], source: str, target: str) -> None:
+def copy_file(file: dict[str, Any], source: str, target: str) -> None:
     """Copy a file, by reflink if possible, with the recorded owner and mode. Raise `HelperError` for another hash."""
     try:
         given = open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
-        changed(file)
+        raise_changed(file)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(target)
     with given, open(target, "xb") as made:
@@ -106,21 +106,21 @@ def duplicate(file: dict[str, Any], source: str, target: str) -> None:
         os.fsync(made.fileno())
         os.fchown(made.fileno(), file["uid"], file["gid"])
         os.fchmod(made.fileno(), file["mode"])
-    if digest(target) != file["sha256"]:
-        changed(file)
+    if compute_digest(target) != file["sha256"]:
+        raise_changed(file)
 
 
-def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float) -> None:
+def restore_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float) -> None:
     """Restore by SQLite's backup into files that processes have open, so that their next read sees it.
 
-    Files that are absent in the snapshot or now must be closed, and are replaced as in `put`.
+    Files that are absent in the snapshot or now must be closed, and are replaced as in `replace_files`.
     """
     away = [(file, place) for file, place in plan if not (file["present"] and os.path.exists(place))]
     there = [(file, place) for file, place in plan if file["present"] and os.path.exists(place)]
     for file, _ in there:
         source = os.path.join(base, file["file"])
-        if not os.path.exists(source) or digest(source) != file["sha256"]:
-            changed(file)
+        if not os.path.exists(source) or compute_digest(source) != file["sha256"]:
+            raise_changed(file)
     refuse_open(away, "live")
     for file, place in there:
         deadline = time.monotonic() + patience
@@ -129,7 +129,7 @@ def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float)
             if status in BUSY and time.monotonic() > deadline:
                 raise sqlite3.OperationalError("database is locked")
 
-        with about(file["path"]):
+        with report_errors(file["path"]):
             given = connect(os.path.join(base, file["file"]), 0, "immutable=1")
             taken = connect(place, min(patience, ATTEMPT))
             try:
@@ -139,10 +139,10 @@ def put_live(plan: list[tuple[dict[str, Any], str]], base: str, patience: float)
                 given.close()
             os.chown(place, file["uid"], file["gid"])
             os.chmod(place, file["mode"])
-    put(away, base)
+    replace_files(away, base)
 
 
-def prove(file: dict[str, Any], place: str, table: str, fence: str, patience: float) -> None:
+def check_fence(file: dict[str, Any], place: str, table: str, fence: str, patience: float) -> None:
     """Raise `HelperError` unless the database has the fence, or is absent as in the snapshot."""
     if not file["present"]:
         if os.path.lexists(place):
@@ -187,7 +187,7 @@ def refuse_open(plan: list[tuple[dict[str, Any], str]], kind: str) -> None:
             probe.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             # Other errors mean that it is no database now. No process uses it, and the restore replaces it.
-            if kind_of(error) == "busy":
+            if classify_error(error) == "busy":
                 raise HelperError(kind, "a process has it open", file["path"]) from error
         finally:
             probe.close()

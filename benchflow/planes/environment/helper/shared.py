@@ -29,7 +29,7 @@ class HelperError(Exception):
         self.kind, self.message, self.path = kind, message, path
 
 
-def kind_of(error: BaseException) -> str:
+def classify_error(error: BaseException) -> str:
     """Return the kind of an error of the file system or SQLite; of SQLite by its text: old Pythons have no codes."""
     if isinstance(error, OSError):
         full, fixed = error.errno in (errno.ENOSPC, errno.EDQUOT), error.errno == errno.EROFS
@@ -40,12 +40,12 @@ def kind_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def about(path: str) -> Iterator[None]:
+def report_errors(path: str) -> Iterator[None]:
     """Turn errors of the file system and SQLite in a block into a `HelperError` about the path."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        kind = kind_of(error)
+        kind = classify_error(error)
         words = {"full": "the sandbox's disk is full", "busy": "a process holds the database"}
         raise HelperError(kind, words.get(kind, str(error)), path) from error
 
@@ -56,7 +56,7 @@ def connect(path: str, patience: float, mode: str = "mode=rw") -> sqlite3.Connec
     return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None)
 
 
-def real(path: str, foreign: list[str]) -> str:
+def resolve_path(path: str, foreign: list[str]) -> str:
     """Return a declared path with its links resolved. Raise `HelperError` if it leads out of the world's own files."""
     place = os.path.realpath(path)
     never = () if place.startswith("/dev/shm/") else NEVER
@@ -88,7 +88,7 @@ def remove_tree(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def alone(directory: str, patience: float) -> Iterator[None]:
+def lock_directory(directory: str, patience: float) -> Iterator[None]:
     """Lock a directory of snapshots for a block, against a helper whose caller died. Raise `HelperError` on timeout.
 
     The kernel drops the lock of a process that ends.
@@ -98,13 +98,13 @@ def alone(directory: str, patience: float) -> Iterator[None]:
         try:
             lock.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
-            raise HelperError(kind_of(error), f"the snapshots are locked: {error}", directory) from error
+            raise HelperError(classify_error(error), f"the snapshots are locked: {error}", directory) from error
         yield
     finally:
         lock.close()
 
 
-def digest(path: str) -> str:
+def compute_digest(path: str) -> str:
     """Return the SHA-256 of a file, in hex."""
     seen = hashlib.sha256()
     with open(path, "rb") as file:
@@ -124,5 +124,5 @@ def run(operation: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     except HelperError as failure:
         answer = {"error": {"kind": failure.kind, "message": failure.message, "path": failure.path}}
     except (OSError, sqlite3.Error) as error:
-        answer = {"error": {"kind": kind_of(error), "message": str(error), "path": None}}
+        answer = {"error": {"kind": classify_error(error), "message": str(error), "path": None}}
     print("benchflow " + json.dumps(answer), flush=True)

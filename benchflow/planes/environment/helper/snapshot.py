@@ -15,12 +15,12 @@ from typing import Any
 
 from benchflow.planes.environment.helper.shared import (
     HelperError,
-    about,
-    alone,
+    compute_digest,
     connect,
-    digest,
-    real,
+    lock_directory,
     remove_tree,
+    report_errors,
+    resolve_path,
     run,
     sync,
 )
@@ -49,13 +49,13 @@ class Live:
 
     def hold(self, patience: float) -> None:
         """Block writers (BEGIN IMMEDIATE)."""
-        with about(self.path):
+        with report_errors(self.path):
             self.open.append(connect(self.place, patience))
             self.open[0].execute("BEGIN IMMEDIATE")
 
     def view(self, patience: float) -> None:
         """Begin a read transaction, which sees the database as it is now."""
-        with about(self.path):
+        with report_errors(self.path):
             reader = connect(self.place, patience)
             self.open.append(reader)
             reader.execute("BEGIN")
@@ -98,10 +98,10 @@ def hold_all(databases: list[Live], patience: float) -> None:
 def snapshot(request: dict[str, Any]) -> dict[str, Any]:
     """Take a snapshot, or return the record of the one that exists under this name."""
     directory, name = request["directory"], request["name"]
-    with about(directory):
+    with report_errors(directory):
         os.makedirs(directory, exist_ok=True)
         os.chmod(directory, 0o700)
-    with alone(directory, request["wait"]):
+    with lock_directory(directory, request["wait"]):
         final, part = os.path.join(directory, name), os.path.join(directory, f".{name}.part")
         with contextlib.suppress(FileNotFoundError), open(os.path.join(final, "snapshot.json")) as file:
             known: dict[str, Any] = json.load(file)
@@ -110,19 +110,19 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
             if left.startswith(".") and left.endswith(".part"):
                 remove_tree(os.path.join(directory, left))
         try:
-            with about(directory):
+            with report_errors(directory):
                 os.mkdir(part, 0o700)
-            return take(request, part, final)
+            return take_snapshot(request, part, final)
         except BaseException:
             remove_tree(part)
             raise
 
 
-def take(request: dict[str, Any], part: str, final: str) -> dict[str, Any]:
+def take_snapshot(request: dict[str, Any], part: str, final: str) -> dict[str, Any]:
     """Copy all databases to the directory `part`, rename it to `final`, and return the snapshot's record."""
     began = time.monotonic()
     known: dict[tuple[int, int], str] = {}
-    declared = [Live(path, real(path, request["foreign"])) for path in sorted(set(request["paths"]))]
+    declared = [Live(path, resolve_path(path, request["foreign"])) for path in sorted(set(request["paths"]))]
     present = [database for database in declared if database.look()]
     for database in present:
         assert database.status
@@ -134,18 +134,18 @@ def take(request: dict[str, Any], part: str, final: str) -> dict[str, Any]:
         hold_all(present, request["patience"])
         taken_at = time.time()
         for database in present:
-            with about(database.path):
-                copy(database, part + "/files" + database.path)
+            with report_errors(database.path):
+                copy_database(database, part + "/files" + database.path)
     finally:
         for database in declared:
             database.close()
     files = []
     for database in declared:
-        with about(database.path):
-            files.append(recorded(database, part, request["fence_table"], fence))
+        with report_errors(database.path):
+            files.append(finish_copy(database, part, request["fence_table"], fence))
     answer = {"name": request["name"], "directory": final, "fence": fence, "files": files, "taken_at": taken_at}
     answer["seconds"] = time.monotonic() - began
-    with about(request["directory"]):
+    with report_errors(request["directory"]):
         with open(os.path.join(part, "snapshot.json"), "w") as file:
             json.dump(answer, file)
         for at, _, names in os.walk(part):
@@ -157,12 +157,12 @@ def take(request: dict[str, Any], part: str, final: str) -> dict[str, Any]:
     return answer
 
 
-def copy(database: Live, target: str) -> None:
+def copy_database(database: Live, target: str) -> None:
     """Copy a held database to a file by SQLite's backup, in one step, and release it."""
     os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
     taken = sqlite3.connect(target, isolation_level=None)
     try:
-        # A power failure loses only a copy that was not reported yet; `take` syncs it before that.
+        # A power failure loses only a copy that was not reported yet; `take_snapshot` syncs it before that.
         taken.execute("PRAGMA synchronous=OFF")
         taken.execute("PRAGMA journal_mode=MEMORY")
         database.open[1].backup(taken, pages=-1)
@@ -171,7 +171,7 @@ def copy(database: Live, target: str) -> None:
         database.close()
 
 
-def recorded(database: Live, part: str, table: str, fence: str) -> dict[str, Any]:
+def finish_copy(database: Live, part: str, table: str, fence: str) -> dict[str, Any]:
     """Write the fence into a copy and return its record.
 
     The connection must be a new one: only that uses the text encoding of the copied database.
@@ -190,7 +190,7 @@ def recorded(database: Live, part: str, table: str, fence: str) -> dict[str, Any
     finally:
         taken.close()
     status = database.status
-    known = {"path": database.path, "present": True, "file": name, "sha256": digest(target)}
+    known = {"path": database.path, "present": True, "file": name, "sha256": compute_digest(target)}
     owner = {"mode": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
     return {**known, "size": os.path.getsize(target), **owner}
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from benchflow.contracts.environment import Observation
-from benchflow.planes.environment.copying import judge
+from benchflow.planes.environment.copying import judge_url
 from benchflow.planes.environment.proofs import UrlProof
 
 URL = "http://localhost:9101/log"
@@ -22,7 +22,7 @@ def judged(first: Any, before: Any, again: Any, after: Any) -> UrlProof:
         text = json.dumps(body)
         return Observation(url=URL, status=200, digest=hashlib.sha256(text.encode()).hexdigest(), body=text)
 
-    return judge(seen(first), seen(before), seen(again), seen(after), "POST /act")
+    return judge_url(seen(first), seen(before), seen(again), seen(after), "POST /act")
 
 
 def test_an_answer_that_has_changed_and_is_the_same_in_the_copy_is_proven() -> None:

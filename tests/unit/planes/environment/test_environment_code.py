@@ -17,7 +17,7 @@ from benchflow.errors import BenchFlowError, ConfigError, StateError
 from benchflow.jobs import plan_job
 from benchflow.jobs.job_plan import freeze
 from benchflow.planes.environment import environment_code
-from benchflow.planes.environment.environment_code import describe_environment, environment_digest, load_environment
+from benchflow.planes.environment.environment_code import describe_environment, digest_environment, load_environment
 from benchflow.planes.environment.exports import check_environment
 from benchflow.store import Store
 
@@ -92,7 +92,7 @@ def test_what_a_class_declares_is_what_a_manifest_would() -> None:
     assert (found.name, found.image, found.ports, found.isolation) == ("other", "other:1", (9000,), "persistent")
     assert (found.is_stateful, found.keep_alive, found.owns_lifecycle) == (False, False, False)
     assert found.forward_env.keys == ("KEY",)
-    assert environment_digest(Other, found) != environment_digest(Board, describe_environment(Board, "here:Board"))
+    assert digest_environment(Other, found) != digest_environment(Board, describe_environment(Board, "here:Board"))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path, installed: None) -> None:

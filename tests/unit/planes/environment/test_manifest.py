@@ -15,7 +15,7 @@ from benchflow.contracts.environment import (
     TaskSelection,
 )
 from benchflow.errors import ManifestError
-from benchflow.planes.environment.environment_manifest import manifest_digest, read_manifest
+from benchflow.planes.environment.environment_manifest import digest_manifest, read_manifest
 
 FULL_TOML = """
 # Every key there is.
@@ -346,20 +346,20 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_the_content_and_not_of_its_writing(tmp_path: Path) -> None:
-    one = manifest_digest(read(tmp_path, FULL_TOML), None)
-    assert one == manifest_digest(read(tmp_path, "# changed\n" + FULL_TOML), None)
-    assert one == manifest_digest(read(tmp_path, FULL_YAML, "e.yaml"), None)
-    plain = manifest_digest(read(tmp_path, HEAD), None)
-    assert plain == manifest_digest(read(tmp_path, HEAD + "keep_alive = true"), None)
+    one = digest_manifest(read(tmp_path, FULL_TOML), None)
+    assert one == digest_manifest(read(tmp_path, "# changed\n" + FULL_TOML), None)
+    assert one == digest_manifest(read(tmp_path, FULL_YAML, "e.yaml"), None)
+    plain = digest_manifest(read(tmp_path, HEAD), None)
+    assert plain == digest_manifest(read(tmp_path, HEAD + "keep_alive = true"), None)
 
 
 def test_the_digest_changes_with_the_content_and_the_images_files(tmp_path: Path) -> None:
     digests = {
-        manifest_digest(read(tmp_path, HEAD), None),
-        manifest_digest(read(tmp_path, HEAD), "00"),
-        manifest_digest(read(tmp_path, HEAD + "keep_alive = false"), None),
-        manifest_digest(read(tmp_path, HEAD + "[environment.state]"), None),
-        manifest_digest(read(tmp_path, HEAD.replace('"i"', '"j"')), None),
+        digest_manifest(read(tmp_path, HEAD), None),
+        digest_manifest(read(tmp_path, HEAD), "00"),
+        digest_manifest(read(tmp_path, HEAD + "keep_alive = false"), None),
+        digest_manifest(read(tmp_path, HEAD + "[environment.state]"), None),
+        digest_manifest(read(tmp_path, HEAD.replace('"i"', '"j"')), None),
     }
     assert len(digests) == 5
     assert all(len(digest) == 64 for digest in digests)

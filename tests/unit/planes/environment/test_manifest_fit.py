@@ -10,7 +10,7 @@ from benchflow.contracts.environment import Manifest
 from benchflow.contracts.sandbox_config import SandboxConfig
 from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError
-from benchflow.planes.environment.task_fit import base_of, check_task_fits
+from benchflow.planes.environment.task_fit import check_task_fits, find_base_image
 from benchflow.planes.sandbox.bases import add_tag
 
 BASED = Manifest(name="world", base_image="org/base")
@@ -80,7 +80,7 @@ def test_a_task_from_elsewhere_is_refused_and_both_files_are_named(
     ],
 )
 def test_the_base_is_what_the_last_stage_comes_from(dockerfile: str, base: str) -> None:
-    assert base_of(dockerfile) == base
+    assert find_base_image(dockerfile) == base
 
 
 def test_a_name_without_a_tag_means_latest() -> None:

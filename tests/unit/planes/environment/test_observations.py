@@ -12,10 +12,10 @@ from support.task_writer import write_task
 
 from benchflow.contracts.environment import Manifest, Observation, Service
 from benchflow.paths import StatePaths
-from benchflow.planes.environment.helper.observe import canonical
-from benchflow.planes.environment.observing import difference, differences
-from benchflow.planes.environment.proofs import UrlProof, read_proofs, reason_unproven, record_proofs
-from benchflow.planes.environment.verifier_urls import urls_of_verifier
+from benchflow.planes.environment.helper.observe import canonicalize
+from benchflow.planes.environment.observing import describe_difference, describe_differences
+from benchflow.planes.environment.proofs import UrlProof, explain_unproven, read_proofs, record_proofs
+from benchflow.planes.environment.verifier_urls import find_verifier_urls
 from benchflow.tasks import load_task
 
 URL = "http://localhost:9101/log"
@@ -29,7 +29,7 @@ MANIFEST = Manifest(
 
 def seen(body: Any, status: int | None = 200, *, is_shown: bool = True, error: str = "") -> Observation:
     text = body if isinstance(body, str) else json.dumps(body)
-    digest = hashlib.sha256(canonical(text.encode())).hexdigest()
+    digest = hashlib.sha256(canonicalize(text.encode())).hexdigest()
     return Observation(
         url=URL, status=status, digest=digest, size=len(text), body=text if is_shown else None, error=error
     )
@@ -39,8 +39,8 @@ def seen(body: Any, status: int | None = 200, *, is_shown: bool = True, error: s
 
 
 def test_json_is_compared_as_json() -> None:
-    assert difference(seen('{"a": 1, "b": [2]}'), seen('{"b":[2],"a":1}')) is None
-    assert difference(seen("[1, 2]"), seen("[2, 1]")) is not None
+    assert describe_difference(seen('{"a": 1, "b": [2]}'), seen('{"b":[2],"a":1}')) is None
+    assert describe_difference(seen("[1, 2]"), seen("[2, 1]")) is not None
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_json_is_compared_as_json() -> None:
     ],
 )
 def test_what_differs_is_told_with_its_place(before: Observation, after: Observation, said: str) -> None:
-    (told,) = differences([before], [after])
+    (told,) = describe_differences([before], [after])
     assert told.startswith(f"GET {URL} ") and said in told
 
 
 def test_many_places_are_counted() -> None:
-    told = difference(seen(dict.fromkeys("abcdef", 1)), seen(dict.fromkeys("abcdef", 2)))
+    told = describe_difference(seen(dict.fromkeys("abcdef", 1)), seen(dict.fromkeys("abcdef", 2)))
     assert told is not None and told.endswith("$.c is 2, not 1; and 3 more")
 
 
@@ -92,7 +92,7 @@ def test_the_urls_that_a_verifier_names_are_found(tmp_path: Path, text: str, fou
     task = write_task(tmp_path, test=text)
     (task / "tests" / "data.bin").write_bytes(b"\xff\x00http://localhost:9101/binary")
     wanted = [url if url.startswith("http") else f"http://localhost:{url}" for url in found]
-    assert list(urls_of_verifier(MANIFEST, load_task(task), task)) == wanted
+    assert list(find_verifier_urls(MANIFEST, load_task(task), task)) == wanted
 
 
 # --- proofs ---------------------------------------------------------------------------------------------
@@ -102,11 +102,11 @@ def test_of_a_url_the_last_trial_counts_and_a_broken_record_proves_nothing(tmp_p
     paths = StatePaths(tmp_path / "state")
     assert read_proofs(paths, "d") == {}
     record_proofs(paths, "d", [UrlProof(url=URL, is_proven=True), UrlProof(url="other", is_proven=True)])
-    assert reason_unproven([URL, "other"], read_proofs(paths, "d"), are_declared=True) is None
+    assert explain_unproven([URL, "other"], read_proofs(paths, "d"), are_declared=True) is None
     record_proofs(paths, "d", [UrlProof(url=URL, is_lost=True, detail="$ is 1, not a secret")])
     known = read_proofs(paths, "d")
-    assert reason_unproven([URL, "other"], known, are_declared=True) == f"GET {URL} answered otherwise in a copy"
-    assert reason_unproven(["other"], known, are_declared=True) is None
+    assert explain_unproven([URL, "other"], known, are_declared=True) == f"GET {URL} answered otherwise in a copy"
+    assert explain_unproven(["other"], known, are_declared=True) is None
     assert read_proofs(paths, "e") == {}
     (paths.proofs / "d.json").write_text("{")
     assert read_proofs(paths, "d") == {}
@@ -114,9 +114,9 @@ def test_of_a_url_the_last_trial_counts_and_a_broken_record_proves_nothing(tmp_p
 
 def test_a_proof_counts_for_other_tasks_of_its_world_and_not_for_another_image_of_its_own() -> None:
     known = {URL: UrlProof(url=URL, is_proven=True, task="one", task_image="a")}
-    assert reason_unproven([URL], known, are_declared=True, task="one", task_image="a") is None
-    assert reason_unproven([URL], known, are_declared=True, task="two", task_image="b") is None
-    changed = reason_unproven([URL], known, are_declared=True, task="one", task_image="b")
+    assert explain_unproven([URL], known, are_declared=True, task="one", task_image="a") is None
+    assert explain_unproven([URL], known, are_declared=True, task="two", task_image="b") is None
+    changed = explain_unproven([URL], known, are_declared=True, task="one", task_image="b")
     assert changed == f"the image of one was changed since {URL} was compared"
 
 
@@ -130,4 +130,4 @@ def test_a_proof_counts_for_other_tasks_of_its_world_and_not_for_another_image_o
     ],
 )
 def test_what_nobody_has_compared_is_not_proven(urls: list[str], are_declared: bool, reason: str) -> None:
-    assert reason in str(reason_unproven(urls, {}, are_declared=are_declared))
+    assert reason in str(explain_unproven(urls, {}, are_declared=are_declared))

@@ -9,8 +9,8 @@ import pytest
 from benchflow.contracts.environment import Manifest, ProbeAnswer, Service
 from benchflow.errors import ReadinessError
 from benchflow.planes.environment import world_readiness
-from benchflow.planes.environment.keeper import Probed
-from benchflow.planes.environment.world_readiness import targets_of
+from benchflow.planes.environment.world_helper import ProbeResult
+from benchflow.planes.environment.world_readiness import list_targets
 
 PORT = 9101
 
@@ -25,7 +25,7 @@ def manifest(**fields: object) -> Manifest:
 
 def test_without_urls_those_of_the_started_services_are_probed() -> None:
     started = [notes(), notes("more", 9102, health_path="/up?deep=1")]
-    found = targets_of(manifest(readiness={"tcp": [5, 6]}), started)
+    found = list_targets(manifest(readiness={"tcp": [5, 6]}), started)
     assert found.names == (
         f"http://localhost:{PORT}/health",
         "http://localhost:9102/up?deep=1",
@@ -35,23 +35,23 @@ def test_without_urls_those_of_the_started_services_are_probed() -> None:
 
 
 def test_urls_of_the_manifest_stand_for_those_of_the_services() -> None:
-    found = targets_of(manifest(readiness={"http": ["http://localhost:1/a"] * 2}), [notes()])
+    found = list_targets(manifest(readiness={"http": ["http://localhost:1/a"] * 2}), [notes()])
     assert found.names == ("http://localhost:1/a",)
 
 
 class Scripted:
-    """A keeper whose probes meet these, one a turn, and the last one for ever. now: its clock. turns: their length."""
+    """A helper whose probes meet these, one a turn, and the last one for ever. now: its clock. turns: their length."""
 
     def __init__(self, *met: str) -> None:
         self.met = [*met]
         self.now = 0.0
         self.turns: list[float] = []
 
-    async def probe(self, *, http: Sequence[str], deadline: float, **_: object) -> Probed:
+    async def probe(self, *, http: Sequence[str], deadline: float, **_: object) -> ProbeResult:
         self.now += deadline
         self.turns.append(deadline)
         met = self.met.pop(0) if len(self.met) > 1 else self.met[0]
-        return Probed((ProbeAnswer(target=http[0], healthy=False, answer=met),))
+        return ProbeResult((ProbeAnswer(target=http[0], healthy=False, answer=met),))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ class Scripted:
 async def test_what_is_told_of_a_target_is_the_last_that_was_heard(
     met: list[str], limit: float, told: str, turns: list[float]
 ) -> None:
-    keeper = Scripted(*met)
+    helper = Scripted(*met)
 
     async def nothing() -> None: ...
 
@@ -78,13 +78,13 @@ async def test_what_is_told_of_a_target_is_the_last_that_was_heard(
 
     with pytest.raises(ReadinessError) as caught:
         await world_readiness.wait_until_healthy(
-            keeper,  # type: ignore[arg-type]
+            helper,  # type: ignore[arg-type]
             world_readiness.Targets(("http://localhost:1/",), ()),
             limit,
             exits=(),
             look=nothing,
             logs=logs,
-            clock=lambda: keeper.now,
+            clock=lambda: helper.now,
         )
     assert caught.value.log_tail == f"http://localhost:1/: {told}"
-    assert keeper.turns == pytest.approx(turns)
+    assert helper.turns == pytest.approx(turns)

@@ -13,7 +13,7 @@ import pytest
 from support.fetched import fetched, told, writing
 
 from benchflow.contracts.environment import RowChange, StateDiff, StateFile, TableDiff
-from benchflow.planes.environment.rows import shown
+from benchflow.planes.environment.rows import convert_value
 from benchflow.planes.environment.world_state import diff_snapshots
 
 MAIL = "CREATE TABLE mail (id INTEGER PRIMARY KEY, subject TEXT);"
@@ -169,7 +169,7 @@ def written_rows(file: Path, tables: dict[str, list[Any]]) -> dict[str, Counter[
             database.execute(schema)
             database.executemany(f"INSERT OR IGNORE INTO {name} VALUES (?, ?, ?)", tables[name])
             rows = database.execute(f"SELECT * FROM {name}").fetchall()
-            there[name] = Counter(repr(dict(zip("ivw", map(shown, row), strict=True))) for row in rows)
+            there[name] = Counter(repr(dict(zip("ivw", map(convert_value, row), strict=True))) for row in rows)
         database.execute("COMMIT")
     return there
 
@@ -226,7 +226,7 @@ def test_a_table_much_larger_than_its_difference_is_compared(tmp_path: Path) -> 
 
 def test_sqlite_itself_agrees_on_the_order(tmp_path: Path) -> None:
     """What the merge stands on: values of all kinds, sorted here and there."""
-    from benchflow.planes.environment.rows import order_of
+    from benchflow.planes.environment.rows import make_sort_key
 
     generator = random.Random(6)
     values = [*VALUES, *(generator.uniform(-(2**63), 2**63) for _ in range(50)), *(2**53 + n for n in range(5))]
@@ -235,4 +235,4 @@ def test_sqlite_itself_agrees_on_the_order(tmp_path: Path) -> None:
         database.executemany("INSERT INTO t VALUES (?)", [(value,) for value in values])
         there = [row[0] for row in database.execute("SELECT v FROM t ORDER BY v COLLATE BINARY")]
     database.close()
-    assert [order_of((value,)) for value in there] == sorted(order_of((value,)) for value in values)
+    assert [make_sort_key((value,)) for value in there] == sorted(make_sort_key((value,)) for value in values)

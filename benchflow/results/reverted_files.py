@@ -26,7 +26,7 @@ _BODY = b', "request'
 """Start of the last part of a line of recorded calls: the request, in which nothing may be replaced."""
 
 
-def undone_place(paths: RolloutPaths, label: str) -> RolloutPaths:
+def get_reverted_paths(paths: RolloutPaths, label: str) -> RolloutPaths:
     """Return the paths for the results that one rollback reverts, laid out as a rollout is.
 
     Args:
@@ -36,7 +36,7 @@ def undone_place(paths: RolloutPaths, label: str) -> RolloutPaths:
     return RolloutPaths(paths.root / "rollbacks" / label)
 
 
-def put_ended_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> None:
+def move_end_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> None:
     """Move the files of a rollout's end aside, if it had ended.
 
     These are its result, new scores, artifacts, service logs and the agent's files without the sessions' journals. The
@@ -47,7 +47,7 @@ def put_ended_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> 
         label: Name of the rollback.
         config: New content of `config.json`: the existing one names another run of the workflow.
     """
-    target = undone_place(paths, label)
+    target = get_reverted_paths(paths, label)
     if paths.result.exists():
         with storage_errors(target.root):
             target.root.mkdir(parents=True, exist_ok=True)
@@ -55,13 +55,13 @@ def put_ended_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> 
     if not target.result.exists():
         return
     # The journals belong to all sessions, of which some are resumed.
-    collected = [each for each in _entries(paths.agent) if each != paths.sessions]
+    collected = [each for each in _list_entries(paths.agent) if each != paths.sessions]
     for source in (paths.root / RESCORED, *collected, paths.artifacts, paths.environment / "logs"):
         _move(source, paths.root, target.root)
     write_json(paths.config, config)
 
 
-def put_undone_aside(
+def move_reverted_aside(
     paths: RolloutPaths, label: str, *, undone: Collection[str], steps: Sequence[Step], chains: Collection[str]
 ) -> None:
     """Move the files of reverted nodes, steps and children aside: events, rewards, evidence, results of the children.
@@ -73,16 +73,16 @@ def put_undone_aside(
         steps: Reverted steps, which led to these nodes.
         chains: Branch paths of the children that started since the restored state.
     """
-    target = undone_place(paths, label)
+    target = get_reverted_paths(paths, label)
     _cut_trajectory(paths.trajectory, target.trajectory, undone)
     _cut_rewards(paths.rewards, target.rewards, {step.index for step in steps})
-    for source in _of_steps(paths, steps, whole=any(step.index == 0 for step in steps)):
+    for source in _iterate_step_files(paths, steps, whole=any(step.index == 0 for step in steps)):
         _move(source, paths.root, target.root)
     for chain in chains:
         _move(paths.child(chain).root, paths.root, target.root)
 
 
-def mark_undone_calls(record: Path, undone: Collection[str], label: str) -> None:
+def detach_reverted_calls(record: Path, undone: Collection[str], label: str) -> None:
     """Detach the recorded model calls of reverted nodes from the tree; they then count as usage only.
 
     A call is detached by a suffix to its node's id. Nothing else may write to the record meanwhile: it is replaced.
@@ -102,13 +102,13 @@ def mark_undone_calls(record: Path, undone: Collection[str], label: str) -> None
         head, mark, body = line.partition(_BODY)
         for old, new in names.items() if mark else ():
             if old in head:
-                lines[at] = _without_turn(head.replace(old, new)) + mark + body
+                lines[at] = _remove_turn(head.replace(old, new)) + mark + body
                 changed = True
     if changed:
         write_atomic(record, b"".join(lines))
 
 
-def used_by_children(paths: RolloutPaths, chains: Collection[str]) -> list[Usage]:
+def list_child_usage(paths: RolloutPaths, chains: Collection[str]) -> list[Usage]:
     """Return the model usage in the results of children; a child without a readable result is left out."""
     used = []
     for chain in chains:
@@ -124,13 +124,13 @@ def used_by_children(paths: RolloutPaths, chains: Collection[str]) -> list[Usage
     return used
 
 
-def _without_turn(head: bytes) -> bytes:
+def _remove_turn(head: bytes) -> bytes:
     """Return the start of a recorded call's line with its turn replaced by null."""
     before, mark, after = head.partition(b', "turn": ')
     return before + mark + b"null" + after[len(after) - len(after.lstrip(b"0123456789")) :] if mark else head
 
 
-def _of_steps(paths: RolloutPaths, steps: Sequence[Step], *, whole: bool) -> Iterator[Path]:
+def _iterate_step_files(paths: RolloutPaths, steps: Sequence[Step], *, whole: bool) -> Iterator[Path]:
     """Yield the files and directories of steps.
 
     Args:
@@ -147,10 +147,10 @@ def _of_steps(paths: RolloutPaths, steps: Sequence[Step], *, whole: bool) -> Ite
         yield from (paths.verifier, paths.judge())
         evidence = paths.evidence()
         # The baseline of the sandbox before the first step serves all steps of such a task.
-        yield from (each for each in _entries(evidence) if whole or each.name != "baseline.json")
+        yield from (each for each in _list_entries(evidence) if whole or each.name != "baseline.json")
 
 
-def _entries(directory: Path) -> list[Path]:
+def _list_entries(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
@@ -176,7 +176,7 @@ def _cut_trajectory(file: Path, target: Path, undone: Collection[str]) -> None:
         data = file.read_bytes()
         kept = 0
         for line in data.splitlines(keepends=True):
-            if line.endswith(b"\n") and _node_of(line, file) in undone:
+            if line.endswith(b"\n") and _read_node(line, file) in undone:
                 break
             kept += len(line)
         if kept == len(data):
@@ -186,7 +186,7 @@ def _cut_trajectory(file: Path, target: Path, undone: Collection[str]) -> None:
         os.ftruncate(fd, kept)
 
 
-def _node_of(line: bytes, file: Path) -> str:
+def _read_node(line: bytes, file: Path) -> str:
     """Return the node id of a line of the trajectory. Raise `ResultFileError` if it is no event."""
     try:
         return str(json.loads(line)["node"])

@@ -1,6 +1,6 @@
-"""Records of a world's services in its sandbox: the latest incarnation, and the status of each service in it.
+"""Records of a world's services in its sandbox: the latest epoch, and the status of each service in it.
 
-An incarnation is one run of the supervisor. They are numbered within one boot of the sandbox, so that a sandbox that
+An epoch is one run of the supervisor. They are numbered within one boot of the sandbox, so that a sandbox that
 was restored or forked, which has the files of its parent but not its processes, starts with none. The records are read
 and changed by small scripts in the sandbox and nothing is held in memory, so that another process can continue.
 """
@@ -22,8 +22,8 @@ _LEFT_OUT = LEFT_OUT.replace("\n", "\\n")
 
 State = Literal["waiting", "running", "ended", "left_out", "taken", "lost"]
 
-# Sets `d`, the directory of the last incarnation, and `n`, its number, 0 if there was none; `boot` of this boot.
-_FIND = f"""
+# Sets `d`, the directory of the last epoch, and `n`, its number, 0 if there was none; `boot` of this boot.
+_FIND_EPOCH = f"""
 birth() {{
   born=0; state=
   {{ IFS= read -r row <"/proc/$1/stat"; }} 2>/dev/null || return 1
@@ -38,8 +38,8 @@ done
 d=$boot/$n
 """
 
-# The rest: names of services. A line for the incarnation, then one for each service.
-_LOOK = f"""{_FIND}
+# The rest: names of services. A line for the epoch, then one for each service.
+_READ_EPOCH = f"""{_FIND_EPOCH}
 stage=open
 [ $n = 0 ] && stage=none
 [ -e "$d/stopping" ] && stage=stopping
@@ -60,14 +60,14 @@ for name; do
 done
 """
 
-_UP = f"""{_FIND}
+_READ_UPTIME = f"""{_FIND_EPOCH}
 read -r up _ </proc/uptime; echo "${{boot##*/}} $up"
 """
 
 # Clock ticks per second in /proc/PID/stat: USER_HZ, which is 100 whatever the kernel's own tick rate is.
 _TICKS = 100
 
-_CLAIM = f"""{_FIND}
+_CLAIM_EPOCH = f"""{_FIND_EPOCH}
 if [ $n = 0 ] || [ -e "$d/stopped" ]; then
   n=$((n + 1)); d=$boot/$n
   mkdir -p {WORLD} && chmod 0700 {WORLD} && mkdir -p "$d" || exit 1
@@ -76,7 +76,7 @@ echo $n
 """
 
 # $1: number. Prints `pid start-time` of each process to which it sent SIGTERM.
-_TELL = f"""{_FIND}
+_TERMINATE = f"""{_FIND_EPOCH}
 d=$boot/$1
 : >"$d/stopping" || exit 1
 family=
@@ -85,7 +85,7 @@ for f in "$d"/*.pid "$d"/*.probing "$d/supervisor"; do
   [ -z "$at" ] || lives "$pid" "$at" || continue
   family="$family $pid "
 done
-keeper=; {{ read -r keeper _ <"$d/supervisor"; }} 2>/dev/null
+supervisor=; {{ read -r supervisor _ <"$d/supervisor"; }} 2>/dev/null
 grown=yes
 while [ $grown = yes ]; do
   grown=no
@@ -98,7 +98,7 @@ while [ $grown = yes ]; do
   done
 done
 for p in $family; do
-  [ "$p" = "$keeper" ] && continue
+  [ "$p" = "$supervisor" ] && continue
   lives "$p" "$(birth "$p"; echo $born)" || continue
   echo "$p $born"
   kill -TERM "$p"
@@ -107,18 +107,18 @@ exit 0
 """
 
 # $1: `pid start-time` lines. Success if one of them still runs.
-_ANY = f"""{_FIND}
+_IS_ANY_RUNNING = f"""{_FIND_EPOCH}
 set -- $1
 while [ $# -gt 1 ]; do lives "$1" "$2" && exit 0; shift 2; done
 exit 1
 """
 
-_STOPPED = f"""{_FIND}
+_MARK_STOPPED = f"""{_FIND_EPOCH}
 [ -d "$boot/$1" ] && : >"$boot/$1/stopped"
 """
 
 # $1: bytes, or `all`; the rest: files of the log directory. Each after a NUL.
-_LOGS = f"""{_FIND}
+_READ_LOGS = f"""{_FIND_EPOCH}
 many=$1; shift
 show() {{
   if [ "$many" != all ]; then tail -c "$many" "$1"; return; fi
@@ -133,8 +133,8 @@ done
 
 
 @dataclass(frozen=True)
-class Fate:
-    """Status of a service in an incarnation."""
+class ServiceRecord:
+    """Status of a service in an epoch."""
 
     state: State
     """`waiting` for its start; `left_out`: not in this image; `taken`: its port was; `lost`: it is gone, and its exit
@@ -152,38 +152,38 @@ class Fate:
 
 
 @dataclass(frozen=True)
-class Incarnation:
-    """The latest incarnation of the services in a sandbox."""
+class ServiceEpoch:
+    """The latest epoch of the services in a sandbox."""
 
     boot: str
     """Directory of this boot of the sandbox."""
 
     number: int
-    """Number of the incarnation in this boot; 0 if there is none."""
+    """Number of the epoch in this boot; 0 if there is none."""
 
     stage: Literal["none", "open", "stopping", "stopped"]
     supervised: bool | None
     """Whether its supervisor runs; None if it has not started yet."""
 
-    fates: tuple[Fate, ...]
+    records: tuple[ServiceRecord, ...]
     """Statuses of the services, in the order in which they were asked for."""
 
     def key(self, number: int) -> str:
-        """Return the `exec_once` key of the incarnation `number` of this boot."""
+        """Return the `exec_once` key of the epoch `number` of this boot."""
         return f"world-{self.boot.rpartition('/')[2]}-{number}"
 
 
-async def look(sandbox: Sandbox, names: Sequence[str]) -> Incarnation:
-    """Return the latest incarnation, with the status of each of the services `names` in it."""
-    said = await _control(sandbox, _LOOK, *names)
+async def read_epoch(sandbox: Sandbox, names: Sequence[str]) -> ServiceEpoch:
+    """Return the latest epoch, with the status of each of the services `names` in it."""
+    said = await _run_script(sandbox, _READ_EPOCH, *names)
     first, *rows = said.stdout.splitlines()
     boot, number, stage, alive, up = first.split()
-    fates = []
+    records = []
     for row in rows:
         state, code, began, ended = row.split()
         finish = float(ended) if ended != "-" else float(up)
-        fates.append(
-            Fate(
+        records.append(
+            ServiceRecord(
                 state=state,  # type: ignore[arg-type]
                 code=int(code) if code.isdigit() else None,
                 ran=finish - float(began) if began != "-" else None,
@@ -191,44 +191,44 @@ async def look(sandbox: Sandbox, names: Sequence[str]) -> Incarnation:
             )
         )
     supervised = {"no": None, "yes": True, "gone": False}[alive]
-    return Incarnation(boot, int(number), stage, supervised, tuple(fates))  # type: ignore[arg-type]
+    return ServiceEpoch(boot, int(number), stage, supervised, tuple(records))  # type: ignore[arg-type]
 
 
-async def seconds_up(sandbox: Sandbox) -> float:
+async def read_uptime(sandbox: Sandbox) -> float:
     """Return how long the sandbox has been running, in seconds: the age of its first process."""
-    born, up = (await _control(sandbox, _UP)).stdout.split()
+    born, up = (await _run_script(sandbox, _READ_UPTIME)).stdout.split()
     return max(0.0, float(up) - int(born) / _TICKS)
 
 
-async def claim(sandbox: Sandbox) -> int:
-    """Return the number of the current incarnation; if there is none, or it was stopped, create the next one."""
-    return int((await _control(sandbox, _CLAIM)).stdout)
+async def claim_epoch(sandbox: Sandbox) -> int:
+    """Return the number of the current epoch; if there is none, or it was stopped, create the next one."""
+    return int((await _run_script(sandbox, _CLAIM_EPOCH)).stdout)
 
 
-async def tell_to_end(sandbox: Sandbox, number: int) -> str:
-    """Send SIGTERM to all descendants of an incarnation's supervisor and return them, in a form for `any_left`."""
-    return (await _control(sandbox, _TELL, str(number))).stdout
+async def terminate_processes(sandbox: Sandbox, number: int) -> str:
+    """Send SIGTERM to all descendants of an epoch's supervisor and return them, in a form for `is_any_running`."""
+    return (await _run_script(sandbox, _TERMINATE, str(number))).stdout
 
 
-async def any_left(sandbox: Sandbox, told: str) -> bool:
-    """Return whether one of the processes that `tell_to_end` has returned still runs."""
-    return bool(told.strip()) and (await sandbox.control(_ANY, told)).return_code == 0
+async def is_any_running(sandbox: Sandbox, told: str) -> bool:
+    """Return whether one of the processes that `terminate_processes` has returned still runs."""
+    return bool(told.strip()) and (await sandbox.control(_IS_ANY_RUNNING, told)).return_code == 0
 
 
 async def mark_stopped(sandbox: Sandbox, number: int) -> None:
-    """Record that an incarnation is stopped."""
-    await _control(sandbox, _STOPPED, str(number))
+    """Record that an epoch is stopped."""
+    await _run_script(sandbox, _MARK_STOPPED, str(number))
 
 
 async def read_logs(sandbox: Sandbox, files: Sequence[str], tail: int | None) -> list[str]:
     """Return the texts of files of the log directory, whole or their last `tail` bytes; empty for a missing one."""
     if not files:
         return []
-    said = await _control(sandbox, _LOGS, "all" if tail is None else str(tail), *files)
+    said = await _run_script(sandbox, _READ_LOGS, "all" if tail is None else str(tail), *files)
     return said.stdout.split("\0")[1:]
 
 
-async def _control(sandbox: Sandbox, script: str, *args: str) -> SandboxExecResult:
+async def _run_script(sandbox: Sandbox, script: str, *args: str) -> SandboxExecResult:
     """Run a script in the sandbox. Raise `WorldError` if it fails."""
     said = await sandbox.control(script, *args)
     if said.return_code != 0:

@@ -11,21 +11,21 @@ from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import PYTHON, build_toolbox_image, ensure_python
 from benchflow.planes.environment.helper_interpreter import has_python
-from benchflow.planes.environment.keeper import Keeper
+from benchflow.planes.environment.world_helper import WorldHelper
 
 
-class Outfit(Model):
+class WorldSetup(Model):
     """Setup of the engine's helper in a sandbox: the Python that runs it."""
 
     python: str
     """Its name or path in the sandbox."""
 
-    def keeper(self, sandbox: Sandbox) -> Keeper:
+    def make_helper(self, sandbox: Sandbox) -> WorldHelper:
         """Return a client of the helper in a sandbox that was prepared so."""
-        return Keeper(sandbox, self.python)
+        return WorldHelper(sandbox, self.python)
 
 
-async def fit_out_world(
+async def prepare_world(
     manifest: Manifest,
     wanted: SandboxSpec,
     provider: SandboxProvider,
@@ -33,7 +33,7 @@ async def fit_out_world(
     task: str,
     paths: StatePaths | None = None,
     log: Path | None = None,
-) -> tuple[SandboxSpec, Outfit]:
+) -> tuple[SandboxSpec, WorldSetup]:
     """Return the specification of the sandbox with the world's additions, and the setup of the helper.
 
     An image without a usable Python gets one: as a mount, or in an image that is built if the provider has no mounts.
@@ -58,13 +58,13 @@ async def fit_out_world(
         else:
             image = await build_toolbox_image(provider, wanted.image, [mount], log=log)
             wanted = wanted.model_copy(update={"image": image})
-    fitted_out = with_ports(manifest, wanted, task).model_copy(
+    fitted_out = add_ports(manifest, wanted, task).model_copy(
         update={"entrypoint": ("first" if manifest.keep_alive else "below") if manifest.owns_lifecycle else "none"}
     )
-    return fitted_out, Outfit(python=python)
+    return fitted_out, WorldSetup(python=python)
 
 
-def with_ports(manifest: Manifest, wanted: SandboxSpec, task: str) -> SandboxSpec:
+def add_ports(manifest: Manifest, wanted: SandboxSpec, task: str) -> SandboxSpec:
     """Return the specification with the task's id in the entrypoint's environment, and with the world's ports."""
     ports = {*manifest.ports, *(service.port for service in manifest.services)}
     return wanted.model_copy(

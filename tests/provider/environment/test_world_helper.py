@@ -1,4 +1,4 @@
-"""The keeper inside a sandbox: what runs it, what it tells of services and ports, and how it fails."""
+"""The helper inside a sandbox: what runs it, what it tells of services and ports, and how it fails."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from benchflow.contracts.images import ImageConfig, ImageRef
 from benchflow.errors import StateError, WorldError
 from benchflow.paths import StatePaths
 from benchflow.planes.environment.helper_interpreter import has_python
-from benchflow.planes.environment.keeper import Keeper
 from benchflow.planes.environment.observing import observe
+from benchflow.planes.environment.world_helper import WorldHelper
 from benchflow.planes.sandbox.docker import DockerDriver
 from benchflow.planes.sandbox.driven.driven_provider import DrivenProvider
 from benchflow.testing.sandbox_conformance.sandbox_fixtures import make_provider
@@ -87,7 +87,7 @@ async def test_all_targets_are_asked_until_they_are_healthy(room: Room) -> None:
     other = await second_address(room)
     words = ["127.0.0.1,9001,healthy", f"{other},9002,healthy", "127.0.0.1,9003,moved", f"{other},9004,silent"]
     async with serving(room, *words):
-        probed = await room.keeper.probe(
+        probed = await room.helper.probe(
             http=["http://localhost:9001/health?x=1", "http://localhost:9002", "http://127.0.0.1:9003/"],
             tcp=[9001, 9004],
             deadline=300,
@@ -110,7 +110,7 @@ async def test_the_last_answer_of_each_target_is_told(room: Room) -> None:
         urls = [f"http://localhost:{9001 + n}/health" for n in range(len(hows) + 1)]
         said: list[set[str]] = [set() for _ in urls]
         for _ in range(100):
-            probed = await room.keeper.probe(http=[*urls, "http://no.such.host.invalid/"], tcp=[9007], deadline=1.0)
+            probed = await room.helper.probe(http=[*urls, "http://no.such.host.invalid/"], tcp=[9007], deadline=1.0)
             assert not probed.healthy
             *known, unknown, port = (each.answer for each in probed.answers)
             for those, answer in zip(said, known, strict=True):
@@ -132,8 +132,8 @@ async def test_services_are_asked_for_what_they_show_of_their_state(room: Room) 
     hows = ["json", "spaced", "other", "moved", "cut", "chunked"]
     urls = [f"http://localhost:{9001 + n}/log?n=1" for n in range(len(hows) + 1)]
     async with serving(room, *(f"127.0.0.1,{9001 + n},{how}" for n, how in enumerate(hows))):
-        seen = await observe(room.keeper, urls, with_bodies=True)
-        digests = await observe(room.keeper, urls)
+        seen = await observe(room.helper, urls, with_bodies=True)
+        digests = await observe(room.helper, urls)
     assert [each.url for each in seen] == urls
     json_, spaced, other, moved, cut, chunked, nobody = seen
     assert json_.digest == spaced.digest != other.digest
@@ -152,13 +152,13 @@ async def test_services_are_asked_for_what_they_show_of_their_state(room: Room) 
 async def test_a_try_that_the_deadline_cuts_short_leaves_the_answer_before_it(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,fading"):
         # Less than a whole try, so that there is only the one that is cut short.
-        probed = await room.keeper.probe(http=["http://localhost:9001/"], deadline=4.0)
+        probed = await room.helper.probe(http=["http://localhost:9001/"], deadline=4.0)
     assert [each.answer for each in probed.answers] == ["HTTP 503: not yet up"]
 
 
 @by_the_images
 async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
-    probing = asyncio.create_task(room.keeper.probe(http=["http://localhost:9001/"], deadline=300))
+    probing = asyncio.create_task(room.helper.probe(http=["http://localhost:9001/"], deadline=300))
     async with serving(room, "127.0.0.1,9001,healthy"):
         probed = await probing
     assert probed.healthy
@@ -167,7 +167,7 @@ async def test_a_service_that_comes_late_is_met_at_once(room: Room) -> None:
 @by_the_images
 async def test_the_wait_is_over_when_a_service_has_ended(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/two.exit")
-    probed = await room.keeper.probe(tcp=[9001], deadline=600, exits=["/w/one.exit", "/w/two.exit"])
+    probed = await room.helper.probe(tcp=[9001], deadline=600, exits=["/w/one.exit", "/w/two.exit"])
     assert not probed.healthy
     assert probed.ended == ("/w/two.exit",)
 
@@ -175,22 +175,22 @@ async def test_the_wait_is_over_when_a_service_has_ended(room: Room) -> None:
 @by_both
 async def test_who_listens_on_a_port_is_told(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,healthy", f"{await second_address(room)},9002,healthy"):
-        taken = await room.keeper.ports_in_use([9001, 9002, 9003])
+        taken = await room.helper.ports_in_use([9001, 9002, 9003])
     assert set(taken) == {9001, 9002}
     assert all(who.startswith("python3 -I") and "pid" in who for who in taken.values())
-    assert await room.keeper.ports_in_use([9003]) == {}
+    assert await room.helper.ports_in_use([9003]) == {}
 
 
 @by_the_images
 async def test_a_request_may_be_larger_than_one_argument(room: Room) -> None:
     await room.sh("mkdir /w && touch /w/exit")
     exits = [f"/w/{'é' * 50}{number}" for number in range(1500)]
-    assert (await room.keeper.probe(tcp=[9], deadline=60, exits=[*exits, "/w/exit"])).ended == ("/w/exit",)
+    assert (await room.helper.probe(tcp=[9], deadline=60, exits=[*exits, "/w/exit"])).ended == ("/w/exit",)
 
 
 @by_the_images
 async def test_a_helper_that_cannot_run_is_an_error_that_says_so(room: Room) -> None:
-    broken = Keeper(room.sandbox, "/no/such/program")
+    broken = WorldHelper(room.sandbox, "/no/such/program")
     with pytest.raises(WorldError, match="ended with status 127") as failed:
         await broken.ports_in_use([1])
     assert "not found" in str(failed.value.log_tail)
@@ -203,7 +203,7 @@ async def test_a_helper_that_does_not_end_is_given_up(room: Room) -> None:
     async with serving(room, "127.0.0.1,9001,silent"):
         request = {"http": [], "tcp": [1], "deadline": 60, "exits": [], "every": 0.02}
         with pytest.raises(WorldError, match="did not end in 1 s"):
-            await room.keeper.ask("probe", request, 1)
+            await room.helper.ask("probe", request, 1)
 
 
 @pytest.mark.parametrize(

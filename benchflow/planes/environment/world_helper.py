@@ -20,7 +20,7 @@ from benchflow.contracts.environment import ProbeAnswer
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import StateBusyError, StateError, WorldError
 
-PROBE_EVERY = 0.03
+PROBE_INTERVAL_SEC = 0.03
 """Seconds between two attempts of one probe."""
 
 _OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
@@ -31,7 +31,7 @@ _PIECE = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """Result of a wait for readiness."""
 
     answers: tuple[ProbeAnswer, ...]
@@ -46,7 +46,7 @@ class Probed:
         return all(answer.healthy for answer in self.answers)
 
 
-class Keeper:
+class WorldHelper:
     """Client of the helper in one sandbox."""
 
     def __init__(self, sandbox: Sandbox, python: str) -> None:
@@ -69,7 +69,7 @@ class Keeper:
         """
         asked = json.dumps({**request, "operation": operation, "timeout": timeout})
         pieces = [asked[at : at + _PIECE] for at in range(0, len(asked), _PIECE)]
-        words = (self._python, *_OPTIONS, _text(operation), *pieces)
+        words = (self._python, *_OPTIONS, _read_program(operation), *pieces)
         # The helper's own alarm comes before this timeout, so that no helper keeps running beside the next one.
         result = await self.sandbox.control('exec "$@"', *words, timeout=timeout + 5)
         told = next((line for line in result.stdout.splitlines() if line.startswith(_ANSWER)), None)
@@ -84,7 +84,7 @@ class Keeper:
             )
         answer: dict[str, Any] = json.loads(told.removeprefix(_ANSWER))
         if "error" in answer:
-            raise _error(**answer["error"])
+            raise _make_error(**answer["error"])
         return answer
 
     async def probe(
@@ -94,8 +94,8 @@ class Keeper:
         tcp: Sequence[int] = (),
         deadline: float,
         exits: Sequence[str] = (),
-        every: float = PROBE_EVERY,
-    ) -> Probed:
+        every: float = PROBE_INTERVAL_SEC,
+    ) -> ProbeResult:
         """Poll all targets at once until all are healthy or `deadline` seconds have passed.
 
         An unhealthy target is no error: the result has its last answer, such as `connection refused`, `timed out` or
@@ -111,7 +111,7 @@ class Keeper:
         request = {"http": list(http), "tcp": list(tcp), "deadline": deadline, "exits": list(exits), "every": every}
         answer = await self.ask("probe", request, deadline + 15)
         answers = tuple(ProbeAnswer.model_validate(each) for each in answer["answers"])
-        return Probed(answers, tuple(answer["ended"]))
+        return ProbeResult(answers, tuple(answer["ended"]))
 
     async def ports_in_use(self, ports: Sequence[int]) -> dict[int, str]:
         """Return those of `ports` on which a process of the sandbox listens, with its command and pid.
@@ -136,13 +136,13 @@ _FAILURES: dict[str, tuple[type[StateError], str]] = {
 """Kinds of failures in the helper's responses, with the error to raise and its remedy."""
 
 
-def _error(kind: str, message: str, path: str | None) -> StateError:
+def _make_error(kind: str, message: str, path: str | None) -> StateError:
     failure, remedy = _FAILURES[kind]
     return failure(message, key=path, remedy=remedy)
 
 
 @functools.cache
-def _text(operation: str) -> str:
+def _read_program(operation: str) -> str:
     """Return the text of a helper program, in one piece with the module that all of them share."""
     directory = resources.files("benchflow.planes.environment.helper")
     shared, own = ((directory / f"{name}.py").read_text() for name in ("shared", operation))
