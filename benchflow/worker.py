@@ -51,7 +51,7 @@ from benchflow.planes.sandbox import close_providers
 from benchflow.rounds import Failures, repeat
 from benchflow.store import Store, check_reach
 from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id, stack_target
-from benchflow.workflows.activity_options import SHARED_QUEUE, host_queue
+from benchflow.workflows.activity_options import SHARED_QUEUE, format_host_queue
 from benchflow.workflows.job_workflow import JobWorkflow
 from benchflow.workflows.preflight_workflow import PreflightWorkflow
 from benchflow.workflows.rollout_workflow import RolloutWorkflow
@@ -72,7 +72,7 @@ async def make_context(client: Client, paths: StatePaths, store: Store, options:
         paths=paths,
         store=store,
         host_id=host,
-        queue=host_queue(host),
+        queue=format_host_queue(host),
         stack=await stack_id(client),
         slots=HostSlots(paths.slots, options.capacity, options.slot_wait_sec),
         options=options,

@@ -23,7 +23,7 @@ from temporalio.service import RPCError
 
 from benchflow.contracts.fixed_durations import DESCRIBE_SEC, NEXT_WORKER
 from benchflow.errors import StackError
-from benchflow.hosting.interruption import answer_with
+from benchflow.hosting.interruption import set_cancellation_check
 from benchflow.planes.sandbox.timeouts import awake_sleep
 from benchflow.workflow_executions import is_not_found
 
@@ -94,7 +94,7 @@ class OngoingWork:
             work.info, work.limit = info, limit
         work.attempts += 1
         try:
-            return await self._result(work)
+            return await self._await_result(work)
         finally:
             work.attempts -= 1
             if work.task.done():
@@ -103,7 +103,7 @@ class OngoingWork:
             elif not work.attempts and (work.watch is None or work.watch.done()):
                 work.watch = asyncio.create_task(self._watch(key, work))
 
-    async def _result(self, work: _Work) -> Any:
+    async def _await_result(self, work: _Work) -> Any:
         """Wait for the result of `work`. A cancellation ends the work, or only this attempt, depending on its cause."""
         while not work.task.done():
             try:
@@ -131,7 +131,7 @@ class OngoingWork:
     async def _watch(self, key: _Key, work: _Work) -> None:
         """Poll the server about work that no attempt waits for, until one joins it; end the work if none can."""
         while not work.attempts:
-            match await self._state(work):
+            match await self._ask_state(work):
                 case "closed":
                     work.is_cancelled = True
                     break
@@ -154,7 +154,7 @@ class OngoingWork:
         if not work.task.cancelled() and (error := work.task.exception()) is not None:
             log.info("work that nobody waits for failed", activity=work.info.activity_type, error=str(error))
 
-    async def _state(self, work: _Work) -> Literal["awaited", "closed", "elsewhere", "unknown"]:
+    async def _ask_state(self, work: _Work) -> Literal["awaited", "closed", "elsewhere", "unknown"]:
         """Ask the server whether an attempt in this process may still join `work`.
 
         Returns:
@@ -187,5 +187,5 @@ class OngoingWork:
 
 async def _run(work: _Work, run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Run the work, in which `interruption.is_cancelled` returns whether it is cancelled for good."""
-    answer_with(lambda: work.is_cancelled)
+    set_cancellation_check(lambda: work.is_cancelled)
     return await run()

@@ -27,7 +27,7 @@ from benchflow.errors import BenchFlowError, ServerUnavailableError, StackError
 log = structlog.get_logger("benchflow.activities")
 
 
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         RPCStatusCode.UNAVAILABLE,
         RPCStatusCode.DEADLINE_EXCEEDED,
@@ -77,7 +77,7 @@ class _Boundary(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """Execute the activity, and return its result. Any error becomes an `ApplicationError` with a `Failure`."""
-        failures = failures_before()
+        failures = count_failures()
         with self.records.record(activity.info().task_token):
             try:
                 async with _heartbeat(self._heartbeat_every(), failures):
@@ -87,9 +87,9 @@ class _Boundary(ActivityInboundInterceptor):
             except ApplicationError:
                 raise
             except Exception as error:
-                sent = self._as_application_error(error, failures)
+                sent = self._make_application_error(error, failures)
                 # The causes of a retried failure are in the log only: with their tracebacks, it exceeds the size
-                # that the server stores (see `_short`).
+                # that the server stores (see `_shorten`).
                 raise sent from (error if sent.non_retryable else None)
 
     def _heartbeat_every(self) -> float:
@@ -98,14 +98,14 @@ class _Boundary(ActivityInboundInterceptor):
         every_sec = self.options.heartbeat_every_sec
         return min(every_sec, timeout.total_seconds() / 3) if timeout else every_sec
 
-    def _as_application_error(self, error: Exception, failures: int) -> ApplicationError:
+    def _make_application_error(self, error: Exception, failures: int) -> ApplicationError:
         """Return the error for the server, which retries the activity unless the error is non-retryable.
 
         Args:
             error: The exception that the activity raised.
             failures: Number of earlier attempts that count towards `max_failures`. Outages do not count.
         """
-        if isinstance(error, RPCError) and error.status in _PASSING:
+        if isinstance(error, RPCError) and error.status in _TRANSIENT:
             error = ServerUnavailableError(f"the Temporal server did not do what it was asked: {error.message}")
         failure, known = failure_of(error), typed_error(error)
         is_final = not failure.retryable
@@ -121,11 +121,11 @@ class _Boundary(ActivityInboundInterceptor):
         elif not is_final:
             log.info("an activity will be tried again", activity=name, attempt=attempt, error=known.message)
         if not is_final:
-            failure = _short(failure)
+            failure = _shorten(failure)
         return ApplicationError(failure.message, failure, type=failure.type, non_retryable=is_final)
 
 
-def _short(failure: Failure) -> Failure:
+def _shorten(failure: Failure) -> Failure:
     """Return the failure, cut to a size that the server stores while it retries the activity.
 
     The server replaces a larger failure by a note that it was too large (`limit.mutableStateActivityFailureSize.error`,
@@ -139,7 +139,7 @@ def _short(failure: Failure) -> Failure:
     return failure.model_copy(update={"message": cut(failure.message), "remedy": remedy, "log_tail": None})
 
 
-def failures_before() -> int:
+def count_failures() -> int:
     """Return how many earlier attempts of the running activity have failed; outages and lost workers do not count."""
     details = activity.info().heartbeat_details
     return int(details[0]) if details else 0

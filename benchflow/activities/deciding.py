@@ -47,7 +47,7 @@ class DecidingActivities:
                 check_child(work.agent, child, f"branch.policy: child {number} of {work.node}")
             return BranchDecision(children=list(children))
 
-        return await asked(ask, work.policy.policy, "branch.policy.policy")
+        return await run_in_thread(ask, work.policy.policy, "branch.policy.policy")
 
     @activity.defn(name=temporal_names.AGGREGATE)
     async def aggregate(self, work: AggregateInput) -> Aggregated:
@@ -66,10 +66,10 @@ class DecidingActivities:
             assert own is not None  # workflows compute built-in aggregates themselves
             return Aggregated(value=call_aggregate(work.aggregate, own, work.returns))
 
-        return await asked(ask, work.aggregate, "branch.aggregate")
+        return await run_in_thread(ask, work.aggregate, "branch.aggregate")
 
 
-async def asked(ask: Callable[[], T], name: str, key: str, patience: float = USER_CODE_SEC) -> T:
+async def run_in_thread(ask: Callable[[], T], name: str, key: str, patience: float = USER_CODE_SEC) -> T:
     """Call a function in a thread of its own, and return its result or raise its exception.
 
     Args:

@@ -59,9 +59,9 @@ class RunningActivities:
     @property
     def identity(self) -> str:
         """Return the worker identity of this process on the server."""
-        return self._identity_of(self.directory)
+        return self._format_identity(self.directory)
 
-    def _identity_of(self, directory: Path) -> str:
+    def _format_identity(self, directory: Path) -> str:
         return f"{directory.name}@{self.host}"
 
     def open(self) -> None:
@@ -96,7 +96,7 @@ class RunningActivities:
             with suppress(OSError):
                 record.unlink()
 
-    def of_the_dead(self) -> list[Path]:
+    def find_dead(self) -> list[Path]:
         """Return the directories of records of worker processes that no longer run."""
         dead = []
         for directory in self.root.iterdir() if self.root.is_dir() else ():
@@ -119,13 +119,13 @@ class RunningActivities:
         failures.begin_round()
         count = 0
         left: list[Path] = []
-        if dead := self.of_the_dead():
+        if dead := self.find_dead():
             for record in [record for directory in dead for record in directory.glob("*.token")]:
                 left.append(record)
                 async with failures.item(f"token {record.parent.name}/{record.name}", HANDOVER_SEC):
                     count += await _fail_recorded(client, record)
                     left.remove(record)
-            identities = {self._identity_of(directory) for directory in dead}
+            identities = {self._format_identity(directory) for directory in dead}
             async with failures.item("activities without a record"):
                 count += await self._hand_over_unrecorded(client, identities, failures)
                 for directory in dead:
@@ -145,7 +145,7 @@ class RunningActivities:
             left += 1
             async with failures.item(f"workflow {workflow.id}", HANDOVER_SEC):
                 handle = client.get_workflow_handle(workflow.id, run_id=workflow.run_id)
-                for pending in await _pending_activities(handle):
+                for pending in await _list_pending(handle):
                     if pending.state in _RUNNING and pending.last_worker_identity in identities:
                         count += await _fail(
                             client.get_async_activity_handle(
@@ -158,7 +158,7 @@ class RunningActivities:
         return count
 
 
-async def _pending_activities(handle: WorkflowHandle[Any, Any]) -> Sequence[PendingActivityInfo]:
+async def _list_pending(handle: WorkflowHandle[Any, Any]) -> Sequence[PendingActivityInfo]:
     """Return the pending activities of a workflow; none if the server does not know it any more."""
     try:
         return (await handle.describe()).raw_description.pending_activities

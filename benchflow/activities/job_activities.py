@@ -29,7 +29,7 @@ from benchflow.contracts.activities import (
 from benchflow.contracts.job import JobSpec, RolloutSpec
 from benchflow.contracts.rollout_records import RolloutOutcome
 from benchflow.errors import SandboxUnavailableError, StoreError
-from benchflow.hosting.provisioning import shared_sandbox
+from benchflow.hosting.provisioning import make_shared_name
 from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.lost_rows import make_lost_spec, write_lost_row
@@ -73,7 +73,7 @@ class JobActivities:
         Args:
             batch: The job, and the indices of the rollouts.
         """
-        spec = await self.context.job(batch.spec)
+        spec = await self.context.load_job(batch.spec)
         indices = [index for first, end in batch.indices for index in range(first, end)]
         named: list[RolloutSpec] = []
         size = 0
@@ -95,21 +95,21 @@ class JobActivities:
         Args:
             asked: The rollouts, and when a workflow counts as stuck.
         """
-        for awaited in await asyncio.gather(*(self._known_state(id, asked) for id in asked.awaited)):
+        for awaited in await asyncio.gather(*(self._find_state(id, asked) for id in asked.awaited)):
             if awaited.status == "stuck":
                 log.error("ending an attempt that is stuck", id=awaited.id, reason=awaited.reason)
                 await end_stuck(self.context.client, awaited.id, awaited.run_id)
-        return ReportedStates(states=list(await asyncio.gather(*(self._known_state(id, asked) for id in asked.ids))))
+        return ReportedStates(states=list(await asyncio.gather(*(self._find_state(id, asked) for id in asked.ids))))
 
-    async def _known_state(self, workflow_id: str, asked: OpenRollouts) -> ReportedState:
+    async def _find_state(self, workflow_id: str, asked: OpenRollouts) -> ReportedState:
         """Return the state of a rollout; `running`, so that it is polled again, if its outcome can't be read now."""
         try:
-            return await self._state(workflow_id, asked)
+            return await self._ask_state(workflow_id, asked)
         except StoreError as error:
             log.warning("the state of a rollout can't be told", id=workflow_id, error=error.message)
             return ReportedState(id=workflow_id, status="running")
 
-    async def _state(self, workflow_id: str, asked: OpenRollouts) -> ReportedState:
+    async def _ask_state(self, workflow_id: str, asked: OpenRollouts) -> ReportedState:
         """Return the state of a rollout as the server has it, and terminate children of it that are stuck.
 
         Raises:
@@ -183,7 +183,7 @@ class JobActivities:
 
     async def _remove_sandbox(self, spec: JobSpec, finish: FinishJob) -> None:
         """Remove the sandbox that the rollouts share, if it is on this host; else the reaper of its host removes it."""
-        name = shared_sandbox(self.context.stack, finish.run_id, spec.tasks[0])
+        name = make_shared_name(self.context.stack, finish.run_id, spec.tasks[0])
         if not spec.is_persistent or name not in self.context.slots.taken():
             return
         with suppress(SandboxUnavailableError):

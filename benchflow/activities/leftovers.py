@@ -19,13 +19,13 @@ from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError
 
 from benchflow.activities.worker_context import WorkerContext
-from benchflow.hosting.kept import read_kept, remove_kept
+from benchflow.hosting.checkpoint_records import read_checkpoint_record, remove_checkpoint
 from benchflow.planes.sandbox import directory_trees
 from benchflow.rounds import Failures
 from benchflow.store import BULK, DirectoryBackend
 from benchflow.workflow_executions import require_not_found
 
-_GOING = ".old"
+_REMOVAL_SUFFIX = ".old"
 
 log = structlog.get_logger("benchflow.leftovers")
 
@@ -51,13 +51,13 @@ class Leftovers:
             RPCError: The server can't be asked for its open workflows.
         """
         self._failures.begin_round()
-        began = await oldest_begin(self.context.client)
+        began = await find_oldest_start(self.context.client)
         # The minimum, since this host's clock may have been set, and may differ from the server's.
         newest = min(began, time.time()) - self.context.options.leftovers_retain_days * 86_400
         paths, backend = self.context.paths, self.context.store.backend
         removed = 0
         for root in (paths.rollouts, paths.tasks, paths.checks):
-            for directory in await asyncio.to_thread(_entries, root):
+            for directory in await asyncio.to_thread(_list_entries, root):
                 async with self._failures.item(f"{root.name}/{directory.name}"):
                     removed += await asyncio.to_thread(_remove_directory, directory, newest)
         for file in await asyncio.to_thread(lambda: [*paths.checkpoints.glob("*.json"), *paths.ended.glob("*.json")]):
@@ -85,15 +85,15 @@ class Leftovers:
         if file.parent == self.context.paths.ended:
             file.unlink(missing_ok=True)
             return True
-        kept = await asyncio.to_thread(read_kept, file)
+        kept = await asyncio.to_thread(read_checkpoint_record, file)
         if kept is None or not kept.is_retained:
             # The reaper removes it, when its rollout has ended.
             return False
-        await remove_kept(file, self.context.store)
+        await remove_checkpoint(file, self.context.store)
         return True
 
 
-async def oldest_begin(client: Client) -> float:
+async def find_oldest_start(client: Client) -> float:
     """Return the timestamp at which the oldest open workflow started; the present time, if none is open.
 
     After continue-as-new the first run counts, whose files the workflow may still use. If the server has forgotten the
@@ -123,7 +123,7 @@ async def _describe_first(client: Client, workflow: str, run: str) -> WorkflowEx
     return await client.get_workflow_handle(workflow, run_id=run).describe()
 
 
-def _entries(root: Path) -> list[Path]:
+def _list_entries(root: Path) -> list[Path]:
     return sorted(root.iterdir()) if root.is_dir() else []
 
 
@@ -135,16 +135,16 @@ def _remove_directory(directory: Path, newest: float) -> bool:
     """
     if not stat.S_ISDIR(directory.lstat().st_mode):
         return False
-    if not (directory.name.startswith(".") and directory.suffix == _GOING):
-        if directory.name.startswith(".") or any(changed > newest for changed in _changes(directory)):
+    if not (directory.name.startswith(".") and directory.suffix == _REMOVAL_SUFFIX):
+        if directory.name.startswith(".") or any(changed > newest for changed in _iterate_ctimes(directory)):
             return False
         # Renamed first, so that no process finds a half-removed directory.
-        directory = directory.rename(directory.with_name(f".{directory.name}{_GOING}"))
+        directory = directory.rename(directory.with_name(f".{directory.name}{_REMOVAL_SUFFIX}"))
     directory_trees.remove_tree(directory)
     return True
 
 
-def _changes(directory: Path) -> Iterator[float]:
+def _iterate_ctimes(directory: Path) -> Iterator[float]:
     """Yield the ctimes of a directory and of all entries below it. Unlike an mtime, a program can't set a ctime."""
     yield directory.lstat().st_ctime
     for place, directories, files in os.walk(directory):

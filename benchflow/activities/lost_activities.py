@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 from temporalio import activity
 
-from benchflow.activities.boundary import failures_before
+from benchflow.activities.boundary import count_failures
 from benchflow.activities.worker_context import WorkerContext
 from benchflow.contracts import temporal_names
 from benchflow.contracts.activities import LostInput, LostOutcomes, ReportInput
@@ -22,7 +22,7 @@ from benchflow.contracts.rollout_records import RolloutOutcome, RolloutResult
 from benchflow.errors import BenchFlowError
 from benchflow.host_files import storage_errors
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.reporting import HostedReport, collected
+from benchflow.hosting.reporting import HostedReport, list_collected
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import directory_trees
 from benchflow.results.lost_rows import (
@@ -55,7 +55,7 @@ async def read_job_spec(context: WorkerContext, ref: ArtifactRef, origin: Origin
         StoreError: The store can't be read now, and may be later.
     """
     try:
-        return await context.job(ref)
+        return await context.load_job(ref)
     except (BenchFlowError, ValueError) as error:
         if isinstance(error, BenchFlowError) and error.retryable and not context.is_origin(origin):
             raise
@@ -89,9 +89,9 @@ class LostActivities:
             given: The job, the lost rollouts, and why they were lost.
         """
         spec = await read_job_spec(self.context, given.spec, given.origin)
-        return LostOutcomes(outcomes=[await self._outcome(given, spec, lost) for lost in given.rollouts])
+        return LostOutcomes(outcomes=[await self._report_rollout(given, spec, lost) for lost in given.rollouts])
 
-    async def _outcome(self, given: LostInput, job: JobSpec | None, lost: LostRollout) -> RolloutOutcome:
+    async def _report_rollout(self, given: LostInput, job: JobSpec | None, lost: LostRollout) -> RolloutOutcome:
         """Return the outcome of one lost rollout: from its result or report if it has any, else from a new row."""
         spec = make_lost_spec(job, given.job_id, given.origin, lost, run_id=given.run_id) if job is not None else None
         if given.is_stuck and spec is not None:
@@ -104,7 +104,7 @@ class LostActivities:
                 found = await asyncio.to_thread(find_result, paths, rollout, lost, is_restart=is_restart)
                 if found is not None:
                     return make_outcome(found, lost.index).model_copy(update={"directory": str(paths.root)})
-            if lost.run_id and (delivered := await self._delivered(rollout, lost)) is not None:
+            if lost.run_id and (delivered := await self._fetch_delivered(rollout, lost)) is not None:
                 return delivered
             if not is_origin:
                 # The row is written where the job was submitted: `Job.fetch` or, on that host, `finish_job`.
@@ -122,7 +122,7 @@ class LostActivities:
         written = await asyncio.to_thread(require_result, paths, rollout, lost)
         return make_outcome(written, lost.index).model_copy(update={"directory": str(paths.root)})
 
-    async def _delivered(self, rollout: str, lost: LostRollout) -> RolloutOutcome | None:
+    async def _fetch_delivered(self, rollout: str, lost: LostRollout) -> RolloutOutcome | None:
         """Return the outcome of a rollout whose results are in the store; None if it has put none there."""
         pack = await find_pack(self.context.client, rollout)
         if pack is None:
@@ -159,7 +159,7 @@ class LostActivities:
         try:
             rollout = Hosted(self.context, spec)
             await rollout.read_task()
-            writing = HostedReport(rollout, report, lambda: failures_before() + 1 >= self.context.options.max_failures)
+            writing = HostedReport(rollout, report, lambda: count_failures() + 1 >= self.context.options.max_failures)
             await writing.write(is_lost=True)
             return True
         except Exception as error:
@@ -168,6 +168,6 @@ class LostActivities:
                 raise
             log.warning("a lost rollout has a row only", rollout=spec.id, error=str(error))
             # The collected files may hold secrets, since their redaction has not completed.
-            for directory in collected(paths):
+            for directory in list_collected(paths):
                 await asyncio.to_thread(directory_trees.remove_tree, directory)
             return False

@@ -19,7 +19,7 @@ from benchflow.activities.worker_context import WorkerContext
 from benchflow.contracts.fixed_durations import REAPED_ITEM_SEC, WATCHED_SEC
 from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import BenchFlowError, GatewayError
-from benchflow.hosting.kept import read_kept, remove_kept
+from benchflow.hosting.checkpoint_records import read_checkpoint_record, remove_checkpoint
 from benchflow.hosting.session_files import remove_sessions
 from benchflow.planes.sandbox import get_provider, list_provider_names
 from benchflow.planes.sandbox.owners import OF_A_PROCESS, OWNER_LABEL, is_abandoned
@@ -71,7 +71,7 @@ class Reaper:
             for sandbox in owned:
                 # One that can't be removed now keeps its slot, and does not hold up the others.
                 async with self._failures.item(f"sandbox {sandbox.name}", REAPED_ITEM_SEC):
-                    if await self._is_over(sandbox):
+                    if await self._is_orphan(sandbox):
                         await provider.remove(sandbox.name)
                         await asyncio.to_thread(self.context.release, sandbox.name)
                         log.info("removed a sandbox whose workflow is over", sandbox=sandbox.name)
@@ -131,9 +131,9 @@ class Reaper:
         """Remove the checkpoints whose root workflow has ended, unless they are retained."""
         for file in await asyncio.to_thread(lambda: sorted(self.context.paths.checkpoints.glob("*.json"))):
             async with self._failures.item(f"checkpoint {file.stem}", REAPED_ITEM_SEC):
-                kept = await asyncio.to_thread(read_kept, file)
+                kept = await asyncio.to_thread(read_checkpoint_record, file)
                 if kept is not None and not kept.is_retained and await self._has_ended(kept.workflow, kept.run_id):
-                    await remove_kept(file, self.context.store)
+                    await remove_checkpoint(file, self.context.store)
                     log.info("removed a checkpoint whose rollout is over", checkpoint=file.stem)
 
     async def _has_ended(self, workflow: str, run: str | None = None) -> bool:
@@ -180,7 +180,7 @@ class Reaper:
         self._watched[name, changed] = since
         return now - since >= (min(grace, WATCHED_SEC) if time.time() - changed > grace else grace)
 
-    async def _is_over(self, sandbox: OwnedSandbox) -> bool:
+    async def _is_orphan(self, sandbox: OwnedSandbox) -> bool:
         """Return whether the workflow, or process, to which a sandbox belongs by its labels has ended.
 
         A workflow that the server does not know counts as ended after the deadline label and a grace.

@@ -11,7 +11,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from benchflow.activities.boundary import failures_before
+from benchflow.activities.boundary import count_failures
 from benchflow.activities.worker_context import WorkerContext
 from benchflow.contracts import temporal_names
 from benchflow.contracts.activities import (
@@ -42,15 +42,15 @@ from benchflow.contracts.rollback import UndoInput, Undone
 from benchflow.contracts.rollout_records import TurnResult
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.errors import HostFullError
-from benchflow.hosting.hosted_checkpoints import wait_frozen
+from benchflow.hosting.checkpoint_records import recall, remove_checkpoint, retain
+from benchflow.hosting.hosted_checkpoints import freeze_and_lend
 from benchflow.hosting.hosted_rollout import HostedRollout
 from benchflow.hosting.hosted_trial import HostedTrial
-from benchflow.hosting.kept import recall, remove_kept, retain
 from benchflow.hosting.scoring_basis import ScoringBasis
 from benchflow.hosting.stored_scoring import StoredScoring
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
-_OF_ATTEMPT = 0.95
+_ATTEMPT_FRACTION = 0.95
 """Fraction of the start-to-close timeout after which a report fails by itself, and is counted by `max_failures`: the
 engine does not see, and so does not count, the attempts that the server times out."""
 
@@ -66,9 +66,9 @@ class RolloutActivities:
         """Make it."""
         self.context = context
 
-    async def _hosted(self, work: Any) -> HostedRollout:
+    async def _attach(self, work: Any) -> HostedRollout:
         """Return the rollout of an activity's input, attached to the sandbox that it names."""
-        return await HostedRollout.of(self.context, work.spec, work.sandbox)
+        return await HostedRollout.load(self.context, work.spec, work.sandbox)
 
     @activity.defn(name=temporal_names.PLAN)
     async def plan(self, spec: RolloutSpec) -> RolloutPlan:
@@ -78,10 +78,10 @@ class RolloutActivities:
             spec: Specification of the rollout.
         """
         if spec.stored is not None:
-            return await StoredScoring(await ScoringBasis.of(self.context, spec, "")).plan()
+            return await StoredScoring(await ScoringBasis.load(self.context, spec, "")).plan()
         if spec.trial is not None:
-            return HostedTrial(await HostedRollout.of(self.context, spec), "").plan()
-        return (await HostedRollout.of(self.context, spec)).plan()
+            return HostedTrial(await HostedRollout.load(self.context, spec), "").plan()
+        return (await HostedRollout.load(self.context, spec)).plan()
 
     @activity.defn(name=temporal_names.RESCORE)
     async def rescore(self, work: AgentlessInput) -> AgentlessScore:
@@ -90,8 +90,8 @@ class RolloutActivities:
         Args:
             work: The rollout, whose specification names the stored one.
         """
-        basis = await ScoringBasis.of(self.context, work.spec, work.run_id)
-        with basis.redacted_errors():
+        basis = await ScoringBasis.load(self.context, work.spec, work.run_id)
+        with basis.redact_errors():
             return await StoredScoring(basis).rescore()
 
     @activity.defn(name=temporal_names.TRY_WORLD)
@@ -103,7 +103,7 @@ class RolloutActivities:
         Args:
             work: The rollout, whose specification names the trial.
         """
-        return await HostedTrial(await HostedRollout.of(self.context, work.spec), work.run_id).run()
+        return await HostedTrial(await HostedRollout.load(self.context, work.spec), work.run_id).run()
 
     # --- its sandbox ---------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class RolloutActivities:
         Raises:
             ApplicationError: This host has no free slot (`HostFullError`).
         """
-        rollout = await HostedRollout.of(self.context, request.spec)
+        rollout = await HostedRollout.load(self.context, request.spec)
         try:
             return await rollout.provision(request, activity.info().attempt)
         except HostFullError as error:
@@ -149,7 +149,7 @@ class RolloutActivities:
         Returns:
             The world and its initial state; None for a task without a world.
         """
-        return await (await self._hosted(wanted)).make_ready(wanted)
+        return await (await self._attach(wanted)).make_ready(wanted)
 
     @activity.defn(name=temporal_names.TEARDOWN)
     async def teardown(self, work: SandboxInput) -> None:
@@ -175,7 +175,7 @@ class RolloutActivities:
         Raises:
             SessionNotLoadedError: The session can't be resumed in an accepted mode.
         """
-        return await (await self._hosted(wanted)).open_session(wanted)
+        return await (await self._attach(wanted)).open_session(wanted)
 
     @activity.defn(name=temporal_names.EXECUTE)
     async def execute(self, work: StepInput) -> TurnResult:
@@ -186,7 +186,7 @@ class RolloutActivities:
         Args:
             work: The sandbox, the step, the session, and the answers to the questions of the turn so far.
         """
-        return await (await self._hosted(work)).run_turn(work)
+        return await (await self._attach(work)).run_turn(work)
 
     @activity.defn(name=temporal_names.VERIFY)
     async def verify(self, work: VerifyInput) -> VerifyResult:
@@ -197,7 +197,7 @@ class RolloutActivities:
         Args:
             work: The sandbox, the step, and the state that the agent began with.
         """
-        return await (await self._hosted(work)).verify(work)
+        return await (await self._attach(work)).verify(work)
 
     @activity.defn(name=temporal_names.SOFT_VERIFY)
     async def soft_verify(self, work: SoftVerifyInput) -> VerifyResult:
@@ -206,7 +206,7 @@ class RolloutActivities:
         Args:
             work: The sandbox, the step, and the number of the preview.
         """
-        return await (await self._hosted(work)).preview(work)
+        return await (await self._attach(work)).preview(work)
 
     # --- its checkpoints -----------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class RolloutActivities:
         Args:
             work: The sandbox, and the node of the tree that names the checkpoint.
         """
-        return await (await self._hosted(work)).checkpoint(work)
+        return await (await self._attach(work)).checkpoint(work)
 
     @activity.defn(name=temporal_names.RELEASE_CHECKPOINT)
     async def release(self, work: ReleaseInput) -> None:
@@ -232,11 +232,11 @@ class RolloutActivities:
         """
         context = self.context
         for checkpoint in work.checkpoints:
-            await remove_kept(context.paths.checkpoints / f"{checkpoint.id}.json", context.store)
+            await remove_checkpoint(context.paths.checkpoints / f"{checkpoint.id}.json", context.store)
         if work.waiting is not None:
-            await wait_frozen(context, await context.sandbox(work.waiting))
+            await freeze_and_lend(context, await context.attach_sandbox(work.waiting))
         if work.resumed is not None:
-            await (await self._hosted(work.resumed)).resume(work.resumed.session)
+            await (await self._attach(work.resumed)).resume(work.resumed.session)
 
     @activity.defn(name=temporal_names.RETAIN)
     async def retain(self, work: RetainInput) -> None:
@@ -297,7 +297,7 @@ class RolloutActivities:
         Args:
             report: The rollout and its outcome, as its workflow knows it.
         """
-        async with _attempt_limit():
+        async with _limit_attempt():
             return await self._report(report)
 
     @activity.defn(name=temporal_names.REPORT_WITHOUT_SANDBOX)
@@ -307,19 +307,19 @@ class RolloutActivities:
         Args:
             report: The rollout and its outcome, as its workflow knows it.
         """
-        async with _attempt_limit():
+        async with _limit_attempt():
             return await self._report(report)
 
     async def _report(self, report: ReportInput) -> ReportResult:
         rollout = HostedRollout(self.context, report.spec, report.sandbox)
         await rollout.read_task()
-        return await rollout.report(report, lambda: failures_before() + 1 >= self.context.options.max_failures)
+        return await rollout.report(report, lambda: count_failures() + 1 >= self.context.options.max_failures)
 
 
-def _attempt_limit() -> AbstractAsyncContextManager[Any]:
+def _limit_attempt() -> AbstractAsyncContextManager[Any]:
     """Return a timeout of the running attempt, a little before the server's, that counts towards `max_failures`.
 
     Time in which this process was frozen does not count.
     """
     limit = activity.info().start_to_close_timeout
-    return awake_timeout(limit.total_seconds() * _OF_ATTEMPT if limit is not None else None)
+    return awake_timeout(limit.total_seconds() * _ATTEMPT_FRACTION if limit is not None else None)

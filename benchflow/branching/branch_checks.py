@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from benchflow.branching.custom import load_aggregate, load_policy
-from benchflow.branching.policies import BuiltIn, count_of
+from benchflow.branching.policies import BuiltIn, count_children
 from benchflow.contracts.branch import (
     AfterSteps,
     BranchConfig,
@@ -33,8 +33,8 @@ def check(config: BranchConfig, *, total_steps: int, rungs: Collection[Rung] = R
     """
     load_aggregate(config.aggregate)
     policy = config.policy
-    _check_rungs(config, rungs)
-    _check_keeping(config)
+    _check_resume_modes(config, rungs)
+    _check_checkpoints(config)
     if isinstance(policy, Unbranched):
         return
     if isinstance(policy, CustomPolicy):
@@ -49,7 +49,7 @@ def check(config: BranchConfig, *, total_steps: int, rungs: Collection[Rung] = R
         _check_tree_grpo(config, policy)
 
 
-def _check_rungs(config: BranchConfig, rungs: Collection[Rung]) -> None:
+def _check_resume_modes(config: BranchConfig, rungs: Collection[Rung]) -> None:
     least = config.min_session_rung
     _refuse(
         not any(is_enough(rung, least) for rung in rungs),
@@ -69,7 +69,7 @@ def _check_rungs(config: BranchConfig, rungs: Collection[Rung]) -> None:
     )
 
 
-def _check_keeping(config: BranchConfig) -> None:
+def _check_checkpoints(config: BranchConfig) -> None:
     """Check which nodes retain a checkpoint, and that a rollout that does not branch has no settings for children."""
     # By value: in a configuration that was stored and read again, every field is set.
     given = {name for name, field in type(config).model_fields.items() if getattr(config, name) != field.default}
@@ -109,7 +109,7 @@ def _check_counts(policy: BuiltIn) -> None:
 
 
 def _check_children(config: BranchConfig, policy: BuiltIn) -> None:
-    given, count = len(config.children), count_of(policy)
+    given, count = len(config.children), count_children(policy)
     first = policy.counts[min(policy.steps)] if isinstance(policy, AfterSteps) else count
     are_alike = isinstance(policy, OnAskUser | TreeGrpo)
     _refuse(
@@ -140,7 +140,7 @@ def _check_children(config: BranchConfig, policy: BuiltIn) -> None:
 
 def _check_then(config: BranchConfig, policy: BuiltIn) -> None:
     kind, _, number = config.then.partition(":")
-    count = min(policy.counts.values()) if isinstance(policy, AfterSteps) else count_of(policy)
+    count = min(policy.counts.values()) if isinstance(policy, AfterSteps) else count_children(policy)
     _refuse(
         kind == "child" and int(number or 0) >= count,
         "then",

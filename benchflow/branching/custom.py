@@ -42,7 +42,7 @@ def load_policy(policy: CustomPolicy) -> BranchPolicy:
             remedy=f"write {known}package.module:Class, or declare it as an entry point of {GROUP}",
         )
     name = declared.get(policy.policy, policy.policy)
-    kind = _imported(name, POLICY_KEY)
+    kind = _import_object(name, POLICY_KEY)
     # Checked before it is called: a job's file chooses the name, and must not call just any installed object.
     if not isinstance(kind, type) or not callable(getattr(kind, "decide", None)):
         raise ConfigError(
@@ -77,7 +77,7 @@ def load_aggregate(name: str) -> Aggregate | None:
             key=AGGREGATE_KEY,
             remedy=f"use {' or '.join(BUILT_IN)}, or module:function",
         )
-    found = _imported(name, AGGREGATE_KEY)
+    found = _import_object(name, AGGREGATE_KEY)
     if not callable(found) or isinstance(found, type):
         raise ConfigError(
             "is no function",
@@ -115,7 +115,7 @@ def decide(
             key=POLICY_KEY,
             remedy="mend its `decide`; `bench job resume` then goes on from there",
         ) from error
-    children = _children(decided, name)
+    children = _check_children(decided, name)
     if len(children) > most:
         raise ConfigError(
             f"wants {len(children)} children at the node {node}, of at most {most} in the whole tree",
@@ -126,7 +126,7 @@ def decide(
     return children
 
 
-def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
+def _check_children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
     """Check a policy's return value, and return the children."""
     remedy = "return a list of ChildSpec, or None; `decide` may not be async"
     if decided is None:
@@ -152,7 +152,7 @@ def _children(decided: Any, name: str) -> tuple[ChildSpec, ...]:
     return children
 
 
-def _imported(name: str, key: str) -> Any:
+def _import_object(name: str, key: str) -> Any:
     """Import `module:attribute`. Raise `ConfigError` for `key` if that fails."""
     module, _, attribute = name.partition(":")
     try:

@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
     """Id of the node at which the branch path starts."""
 
 
-def children_at(
+def choose_children(
     policy: BuiltIn,
     steps_done: int,
     total_steps: int,
@@ -65,16 +65,16 @@ def children_at(
             path branches at its first state: its siblings there are the children of its parent.
     """
     if isinstance(policy, OnAskUser):
-        return _answers(question, policy.most) if question is not None else ()
+        return _make_answer_children(question, policy.most) if question is not None else ()
     if question is not None or steps_done == begun_at or steps_done >= total_steps:
         return ()
-    if not _branches(policy, steps_done):
+    if not _is_branch_point(policy, steps_done):
         return ()
-    count = policy.counts[steps_done] if isinstance(policy, AfterSteps) else count_of(policy)
+    count = policy.counts[steps_done] if isinstance(policy, AfterSteps) else count_children(policy)
     return tuple(children)[:count] or (ChildSpec(),) * count
 
 
-def count_of(policy: BuiltIn) -> int:
+def count_children(policy: BuiltIn) -> int:
     """Return the number of children that start at one state; the maximum where it differs between states."""
     match policy:
         case AfterSteps():
@@ -87,7 +87,7 @@ def count_of(policy: BuiltIn) -> int:
             return policy.n
 
 
-def _branches(policy: AfterSteps | EverySteps | Group | TreeGrpo, steps_done: int) -> bool:
+def _is_branch_point(policy: AfterSteps | EverySteps | Group | TreeGrpo, steps_done: int) -> bool:
     """Return whether the policy branches after a number of steps."""
     match policy:
         case AfterSteps():
@@ -100,7 +100,7 @@ def _branches(policy: AfterSteps | EverySteps | Group | TreeGrpo, steps_done: in
             return steps_done == 0
 
 
-def _answers(question: Question, most: int) -> tuple[ChildSpec, ...]:
+def _make_answer_children(question: Question, most: int) -> tuple[ChildSpec, ...]:
     """Return one child for each of the question's first options."""
     return tuple(ChildSpec(answer=Answer(question=question.id, option=option.id)) for option in question.options[:most])
 

@@ -34,7 +34,7 @@ Counters = Callable[[], Awaitable[Mapping[str, int | str]]]
 
 # $1: the consistency token to write; empty to leave it. Then paths. Prints inode, size and time of each existing one
 # and of SQLite's files beside it: every commit changes one of these.
-_LOOK = f"""
+_READ_STAMPS = f"""
 if [ -n "$1" ]; then umask 077; mkdir -p {FENCE.rpartition("/")[0]} && printf %s "$1" >{FENCE} || exit 1; fi
 shift
 for f; do
@@ -62,7 +62,7 @@ class Captured:
     """Seconds by part (`quiesce`, `state`, `files`), of all attempts."""
 
 
-async def _nothing() -> Mapping[str, int | str]:
+async def _count_nothing() -> Mapping[str, int | str]:
     return {}
 
 
@@ -73,7 +73,7 @@ async def capture(
     world: StatefulEnvironment | None = None,
     *,
     paths: Sequence[str] = (),
-    counters: Counters = _nothing,
+    counters: Counters = _count_nothing,
     attempts: int = ATTEMPTS,
 ) -> Captured:
     """Capture the files and the state of a sandbox as of one moment.
@@ -95,9 +95,9 @@ async def capture(
     for attempt in range(1, attempts + 1):
         taken = _Attempt(f"{name}-{attempt}", sandbox, provider, spent)
         try:
-            before = await taken.look(secrets.token_hex(16), paths, counters)
+            before = await taken.read_counters(secrets.token_hex(16), paths, counters)
             await taken.take(world)
-            after = await taken.look("", paths, counters)
+            after = await taken.read_counters("", paths, counters)
         except StateBusyError as error:
             await taken.discard()
             moved[error.key or "a database"] = None
@@ -107,7 +107,7 @@ async def capture(
             await asyncio.shield(taken.discard())
             raise
         if after == before:
-            return taken.captured(attempt)
+            return taken.finish(attempt)
         await taken.discard()
         moved |= dict.fromkeys(sorted(key for key in {*before, *after} if before.get(key) != after.get(key)))
     raise CheckpointError(
@@ -130,18 +130,18 @@ class _Attempt:
         self._seconds: dict[str, float] = {}
 
     @contextmanager
-    def _timed(self, layer: str) -> Iterator[None]:
+    def _time_layer(self, layer: str) -> Iterator[None]:
         """Add the seconds of the block to those of a layer."""
         began = time.monotonic()
         yield
         self._seconds[layer] = time.monotonic() - began
         self._spent[layer] += self._seconds[layer]
 
-    async def look(self, fence: str, paths: Sequence[str], counters: Counters) -> dict[str, int | str]:
+    async def read_counters(self, fence: str, paths: Sequence[str], counters: Counters) -> dict[str, int | str]:
         """Return the counters and the databases' file stamps as of now. Write the fence first, unless it is empty."""
         self._fence = fence or self._fence
-        with self._timed("quiesce"):
-            told = await self._sandbox.control(_LOOK, fence, *paths)
+        with self._time_layer("quiesce"):
+            told = await self._sandbox.control(_READ_STAMPS, fence, *paths)
             if told.return_code != 0:
                 raise SandboxError("the sandbox's fence could not be written", log_tail=told.stderr[-2000:])
             found: dict[str, int | str] = {}
@@ -153,16 +153,16 @@ class _Attempt:
     async def take(self, world: StatefulEnvironment | None) -> None:
         """Capture the state, if there is an environment, and then the files."""
         if world is not None:
-            with self._timed("state"):
+            with self._time_layer("state"):
                 self._state = await world.snapshot(self._name)
-        with self._timed("files"):
+        with self._time_layer("files"):
             self._image = await self._sandbox.snapshot(self._name)
 
     async def discard(self) -> None:
         """Remove the layers that this attempt has captured."""
         await discard(self._provider, self._image, self._sandbox, self._state)
 
-    def captured(self, attempts: int) -> Captured:
+    def finish(self, attempts: int) -> Captured:
         """Return the captured layers. `attempts`: the number of attempts that it took."""
         assert self._image is not None
         files = FilesLayer(image=self._image, digest=self._image.reference, seconds=self._seconds["files"])

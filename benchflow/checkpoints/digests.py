@@ -23,10 +23,10 @@ for program in find sha256sum stat readlink sort; do command -v "$program" >/dev
 } | LC_ALL=C sort | sha256sum
 """
 
-_LIMIT_SEC = 300.0
+_TIMEOUT_SEC = 300.0
 
 
-async def world_digests(sandbox: Sandbox, world: StatefulEnvironment | None) -> WorldDigests:
+async def digest_world(sandbox: Sandbox, world: StatefulEnvironment | None) -> WorldDigests:
     """Return digests of the workspace's files and of the databases' rows.
 
     Args:
@@ -37,7 +37,7 @@ async def world_digests(sandbox: Sandbox, world: StatefulEnvironment | None) -> 
         SandboxError: The workspace cannot be read, or the image lacks one of the needed programs.
         StateError: The databases cannot be read.
     """
-    told = await sandbox.control(_DIGEST, sandbox.ref.workdir, timeout=_LIMIT_SEC)
+    told = await sandbox.control(_DIGEST, sandbox.ref.workdir, timeout=_TIMEOUT_SEC)
     if told.return_code != 0 or not told.stdout.strip():
         raise SandboxError(
             f"the files of {sandbox.ref.workdir} could not be compared with those of another sandbox",
@@ -48,7 +48,7 @@ async def world_digests(sandbox: Sandbox, world: StatefulEnvironment | None) -> 
     return WorldDigests(workspace=told.stdout.split()[0], rows=state.digest if state is not None else None)
 
 
-def difference(before: WorldDigests, now: WorldDigests) -> str | None:
+def describe_difference(before: WorldDigests, now: WorldDigests) -> str | None:
     """Return how two worlds differ, as a phrase for a message; None if they are equal."""
     if before.workspace != now.workspace:
         return "the files of the workspace are others"

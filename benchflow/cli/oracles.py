@@ -27,7 +27,7 @@ def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, s
     from benchflow.cli.bench_submit import submit_and_say
     from benchflow.cli.submit_request import job_config
     from benchflow.cli.watch import follow
-    from benchflow.hosting.fidelity import forget_fidelity
+    from benchflow.hosting.fidelity import remove_fidelity
     from benchflow.jobs import plan_job
     from benchflow.tasks import digest_tree, ignored_files
 
@@ -36,7 +36,7 @@ def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, s
     request, _ = job_config(paths=[path], agents=["oracle"], try_clean_room=True, **options)
     plan = plan_job(request)
     for root, _ in plan.tasks:
-        forget_fidelity(digest_tree(root, exclude=ignored_files(root)))
+        remove_fidelity(digest_tree(root, exclude=ignored_files(root)))
     jobs: list[Job] = []
 
     async def work() -> None:

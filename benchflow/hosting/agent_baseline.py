@@ -17,7 +17,7 @@ _MARK = "baseline-kept"
 _REMEDY = "leave the files of a rollout where they are until it has ended, and run it again"
 
 
-def agent_baseline(rollout: Hosted, step: str | None) -> HardeningBaseline | None:
+def read_agent_baseline(rollout: Hosted, step: str | None) -> HardeningBaseline | None:
     """Return the stored baseline of the sandbox before the agent acted in a step; None if no agent has acted.
 
     Args:
@@ -29,7 +29,7 @@ def agent_baseline(rollout: Hosted, step: str | None) -> HardeningBaseline | Non
     """
     evidence = rollout.paths.evidence(step)
     baseline = read_baseline(evidence)
-    if baseline is None and rollout.has_mark(_mark(rollout, step)):
+    if baseline is None and rollout.has_mark(_format_mark(rollout, step)):
         raise VerifierError(
             "what the sandbox was before its agent acted is gone: it can't be told what the agent has changed",
             file=str(evidence),
@@ -38,7 +38,7 @@ def agent_baseline(rollout: Hosted, step: str | None) -> HardeningBaseline | Non
     return baseline
 
 
-def keep_agent_baseline(rollout: Hosted, step: str | None, baseline: HardeningBaseline) -> None:
+def store_agent_baseline(rollout: Hosted, step: str | None, baseline: HardeningBaseline) -> None:
     """Store the baseline of a sandbox before the agent acts in a step, and mark that there is one.
 
     Args:
@@ -50,7 +50,7 @@ def keep_agent_baseline(rollout: Hosted, step: str | None, baseline: HardeningBa
         StoreError: It can't be written.
     """
     # Marked first: a crash in between is followed by another attempt, before which no agent acts.
-    rollout.mark(_mark(rollout, step))
+    rollout.mark(_format_mark(rollout, step))
     store_baseline(baseline, rollout.paths.evidence(step))
 
 
@@ -66,15 +66,15 @@ async def inherit_baseline(rollout: Hosted, step: str | None) -> None:
             for the image's.
     """
     source, target = rollout.parent_paths.evidence(), rollout.paths.evidence(step)
-    await asyncio.to_thread(_copy, source, target)
+    await asyncio.to_thread(_copy_evidence, source, target)
     if read_baseline(target) is None:
         raise MissingArtifactError(
             "what the sandbox was before the parent's agent acted is gone", file=str(source), remedy=_REMEDY
         )
-    rollout.mark(_mark(rollout, step))
+    rollout.mark(_format_mark(rollout, step))
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy_evidence(source: Path, target: Path) -> None:
     if source.is_dir() and not target.exists():
         part = target.with_name(".evidence.part")
         with storage_errors(part):
@@ -83,5 +83,5 @@ def _copy(source: Path, target: Path) -> None:
             part.rename(target)
 
 
-def _mark(rollout: Hosted, step: str | None) -> str:
+def _format_mark(rollout: Hosted, step: str | None) -> str:
     return f"{rollout.ref.episode}{_MARK}{f'-{step}' if step else ''}"

@@ -11,7 +11,7 @@ from benchflow.planes.agent.account import find_account
 from benchflow.planes.reward.memory import capture_memory, list_directories, store_memory
 
 
-async def keep_step_memory(
+async def store_step_memory(
     rollout: Hosted, step: Step, session: AgentSession | None, when: Literal["before", "after"]
 ) -> None:
     """Capture the agent's skills and memory before or after a step, redacted, into the step's evidence.

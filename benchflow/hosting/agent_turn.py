@@ -36,13 +36,13 @@ from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.rollout_tree import make_step_node_id
 
-_LONGEST_TEXT, _LONGEST_NAME, _LONGEST_FORM = 4000, 200, 32_000
+_MAX_TEXT, _MAX_NAME, _MAX_FORM = 4000, 200, 32_000
 """Maximum number of characters of a question's text, of an option's name and of a form in a workflow's history."""
 
-_MOST_OPTIONS = 50
+_MAX_OPTIONS = 50
 
 
-def trajectory_writer(rollout: Hosted, work: StepInput) -> NodeWriter:
+def open_trajectory(rollout: Hosted, work: StepInput) -> NodeWriter:
     """Return the writer of a step's events, which redacts them. The caller closes it.
 
     Args:
@@ -73,9 +73,9 @@ class SessionTurn:
         self._session: Session
         self._is_interrupted = False
         self._end = TurnEnd()
-        self._model = rollout.gateway_model(work.session)
+        self._model = rollout.find_gateway_model(work.session)
 
-    async def take(self, session: Session, writer: NodeWriter) -> TurnResult:
+    async def run(self, session: Session, writer: NodeWriter) -> TurnResult:
         """Run the turn to its end or to a question of the agent, or resume it where an earlier attempt left it.
 
         A failure of agent, model or limits is in the result, and not raised. If the rollout is cancelled, the agent is
@@ -93,11 +93,11 @@ class SessionTurn:
         """
         self._session = session
         try:
-            turn = await self._metered(writer) if self._model is not None else await self._heard(writer)
+            turn = await self._run_metered(writer) if self._model is not None else await self._run_unmetered(writer)
         except asyncio.CancelledError:
             if is_cancelled():
                 with suppress(BenchFlowError):
-                    await run_to_completion(self._give_up())
+                    await run_to_completion(self._end_cancelled())
             raise
         finally:
             await session.close()
@@ -105,27 +105,27 @@ class SessionTurn:
             raise StackError("the engine stopped the agent, and the rollout was not cancelled")
         return turn
 
-    async def _heard(self, writer: NodeWriter) -> TurnResult:
+    async def _run_unmetered(self, writer: NodeWriter) -> TurnResult:
         """Prompt the agent, and return the turn's result without the gateway's data."""
         try:
-            return await self._result(await self._prompted(writer), writer)
+            return await self._make_result(await self._prompt_agent(writer), writer)
         except Unanswered as waiting:
-            return self._turn("paused", question=self._shown(waiting.question))
+            return self._make_turn("paused", question=self._shorten_question(waiting.question))
         except AgentError as error:
             await self._session.end()
-            failure = self._rollout.redacted(failure_of(error))
+            failure = self._rollout.redact_failure(failure_of(error))
             writer.add([{"type": "agent_error", "category": failure.category, "message": failure.message}])
-            return self._turn("error").model_copy(update={"failure": failure})
+            return self._make_turn("error").model_copy(update={"failure": failure})
 
-    async def _metered(self, writer: NodeWriter) -> TurnResult:
+    async def _run_metered(self, writer: NodeWriter) -> TurnResult:
         """Prompt the agent with its calls attributed and watched; return the result with the gateway's data.
 
         These are the usage, whether calls were still in flight, and failures by refused calls or by the endpoint.
         """
         assert self._model is not None
         before, calls = await self._model.begin_turn(self._work.step)
-        async with self._model.watched(calls, lambda: self._session.cancel(self._work.step.index)):
-            turn = await self._heard(writer)
+        async with self._model.watch_calls(calls, lambda: self._session.cancel(self._work.step.index)):
+            turn = await self._run_unmetered(writer)
         if turn.question is not None:
             return turn
         quiet, status, usage = await self._model.end_turn(before)
@@ -135,8 +135,8 @@ class SessionTurn:
         turn = turn.model_copy(update={"usage": usage, "turn_end": turn_end, "replay": replay, "prefix": status.prefix})
         if status.prefix_divergence is not None:
             writer.add([{"type": "other_prefix", "message": self._redact(status.prefix_divergence.message)}])
-        ended = self._ended_by_gateway(status.budget_exhausted, replay)
-        ended = ended or await self._ended_by_endpoint(calls, turn, status.silent)
+        ended = self._find_refusal(status.budget_exhausted, replay)
+        ended = ended or await self._find_endpoint_error(calls, turn, status.silent)
         if ended is None:
             return turn
         failure, line = ended
@@ -149,9 +149,7 @@ class SessionTurn:
             return None
         return ReplayStatus.model_validate(self._redact.within(replay.model_dump(mode="json")))
 
-    def _ended_by_gateway(
-        self, limit: str | None, replay: ReplayStatus | None
-    ) -> tuple[Failure, dict[str, Any]] | None:
+    def _find_refusal(self, limit: str | None, replay: ReplayStatus | None) -> tuple[Failure, dict[str, Any]] | None:
         """Return why the gateway refused calls, and the trajectory's line about it; None if it refused none."""
         if limit is not None:
             error: BenchFlowError = BudgetExhaustedError(
@@ -170,7 +168,7 @@ class SessionTurn:
         )
         return failure_of(error), {"message": divergence.message, "diff": divergence.diff}
 
-    async def _ended_by_endpoint(
+    async def _find_endpoint_error(
         self, calls: TurnCalls, turn: TurnResult, silent: Mapping[str, float]
     ) -> tuple[Failure, dict[str, Any]] | None:
         """Return why the model did not answer, and the trajectory's line about it; None if it did.
@@ -179,16 +177,16 @@ class SessionTurn:
         """
         assert self._model is not None
         end = replace(self._end, is_failed=turn.failure is not None)
-        error = await self._model.endpoint_error(calls, end, silent)
+        error = await self._model.find_endpoint_error(calls, end, silent)
         if error is None:
             return None
-        failure = self._rollout.redacted(failure_of(error))
+        failure = self._rollout.redact_failure(failure_of(error))
         return failure, {"message": failure.message}
 
-    async def _prompted(self, writer: NodeWriter) -> StopReason:
+    async def _prompt_agent(self, writer: NodeWriter) -> StopReason:
         """Prompt the agent, or follow a turn that was prompted already, and return why the turn is over."""
         step, session = self._work.step, self._session
-        ask_blocked = self._model.blocked if self._model is not None else None
+        ask_blocked = self._model.find_blocked if self._model is not None else None
         limits = TurnLimits(wall=step.timeout_sec, idle=step.idle_timeout_sec, ask_blocked=ask_blocked)
 
         def take(lines: list[Line]) -> None:
@@ -201,10 +199,10 @@ class SessionTurn:
         with attribute_errors(self._rollout.record):
             return await (session.nudge(turn) if self._work.goes_on else session.prompt(turn))
 
-    async def _result(self, stop: StopReason, writer: NodeWriter) -> TurnResult:
+    async def _make_result(self, stop: StopReason, writer: NodeWriter) -> TurnResult:
         self._is_interrupted = stop.ended_by == "cancelled"
         if stop.ended_by not in ("wall_clock", "idle"):
-            return self._turn(stop.reason, inferred=True)
+            return self._make_turn(stop.reason, inferred=True)
         step = self._work.step
         limit = step.timeout_sec if stop.ended_by == "wall_clock" else step.idle_timeout_sec
         self._end = TurnEnd(stop.ended_by, limit if limit is not None else math.inf)
@@ -213,9 +211,9 @@ class SessionTurn:
         failure = failure_of(
             AgentTimeoutError(f"the agent {said} {limit:g} s", log_tail=await self._session.log_tail())
         )
-        return self._turn("timeout").model_copy(update={"failure": self._rollout.redacted(failure)})
+        return self._make_turn("timeout").model_copy(update={"failure": self._rollout.redact_failure(failure)})
 
-    def _turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
+    def _make_turn(self, stop_reason: str, *, inferred: bool = False, question: Question | None = None) -> TurnResult:
         counts = self._session.counts
         return TurnResult(
             # An agent may report any text; the protocol's stop reasons are short.
@@ -227,29 +225,29 @@ class SessionTurn:
             question=question,
         )
 
-    def _shown(self, question: Question) -> Question:
+    def _shorten_question(self, question: Question) -> Question:
         """Return a question as a workflow carries it: without secrets, and short."""
         redact = self._redact.cut
         options = [
-            option.model_copy(update={"name": redact(option.name)[:_LONGEST_NAME]})
-            for option in question.options[:_MOST_OPTIONS]
+            option.model_copy(update={"name": redact(option.name)[:_MAX_NAME]})
+            for option in question.options[:_MAX_OPTIONS]
         ]
         form = self._redact.within(question.form)
-        shown = {"text": redact(question.text)[:_LONGEST_TEXT], "options": options}
-        return question.model_copy(update=shown | {"form": form if len(str(form)) < _LONGEST_FORM else None})
+        shown = {"text": redact(question.text)[:_MAX_TEXT], "options": options}
+        return question.model_copy(update=shown | {"form": form if len(str(form)) < _MAX_FORM else None})
 
-    async def _give_up(self) -> None:
+    async def _end_cancelled(self) -> None:
         """End the turn of a cancelled rollout, and its agent. Output that still comes is recorded."""
-        with closing(trajectory_writer(self._rollout, self._work)) as writer:
+        with closing(open_trajectory(self._rollout, self._work)) as writer:
             assert self._work.session is not None
-            self._session = session = await HostedAgent(self._rollout).session(self._work.session)
+            self._session = session = await HostedAgent(self._rollout).attach_session(self._work.session)
             try:
                 session.cancel(self._work.step.index)
                 writer.add([{"type": "user_message", "text": self._prompt}])
                 # Reading the rest of a flooded journal would take minutes.
                 with suppress(TimeoutError):
                     async with awake_timeout(DEFAULT_TIMEOUTS.cancel + 2.0):
-                        await self._prompted(writer)
+                        await self._prompt_agent(writer)
             finally:
                 await session.close()
                 await session.end()

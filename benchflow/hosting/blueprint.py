@@ -22,7 +22,7 @@ from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import ImagePullError, SandboxStartError
 from benchflow.hosting import image_configs
-from benchflow.hosting.sandbox_readiness import check_health, health_limit, run_setup_commands
+from benchflow.hosting.sandbox_readiness import check_health, compute_health_limit, run_setup_commands
 from benchflow.planes.agent.account import AGENT_USER
 from benchflow.planes.reward.hardening import HardeningBaseline, take_baseline
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -60,7 +60,7 @@ class Blueprint:
     table: SandboxConfig | None = None
     """The task's own sandbox table, if a clean room has another one: the image is then still built by the task's."""
 
-    def of_verifier(self, step: str | None, config: VerifierConfig, workspace: str | None) -> Blueprint:
+    def adapt_to_verifier(self, step: str | None, config: VerifierConfig, workspace: str | None) -> Blueprint:
         """Return the blueprint of the clean room of a step's verifier.
 
         A sandbox table of the verifier replaces the task's table as a whole. An image that it names, or a Dockerfile in
@@ -95,7 +95,7 @@ class Blueprint:
 
     # --- its image -------------------------------------------------------------------------------------------
 
-    async def image(self, *, log: Path | None = None) -> ImageRef:
+    async def prepare_image(self, *, log: Path | None = None) -> ImageRef:
         """Return the image that the sandbox starts from, the task's or the world's: found, pulled or built.
 
         Args:
@@ -107,26 +107,26 @@ class Blueprint:
         """
         environment = self.environment
         if environment is None or not environment.manifest.has_image:
-            return await self.provider.build(await self._own_image(), log=log)
+            return await self.provider.build(await self._make_own_config(), log=log)
         manifest = environment.manifest
         if manifest.image is not None:
             with _named_by(environment):
-                return await self.provider.build(await self.world_image_config(environment), log=log)
-        config = await self._own_image()
+                return await self.provider.build(await self.make_world_config(environment), log=log)
+        config = await self._make_own_config()
         assert manifest.base_image is not None
         if environment.image is not None:
-            below = await self.world_image_config(environment)
+            below = await self.make_world_config(environment)
             made = await self.provider.build(below, log=log.with_name("base-image.log") if log else None)
             config = config.model_copy(update={"bases": {manifest.base_image: made.reference}})
         return await self.provider.build(config, log=log)
 
-    async def _own_image(self) -> ImageConfig:
+    async def _make_own_config(self) -> ImageConfig:
         target = (self.table or self.task.sandbox).workdir
-        return await image_configs.image_config(
+        return await image_configs.make_image_config(
             self.task, self.directory, self.external, self.hidden, files_target=target, rebuild=self.rebuild
         )
 
-    async def world_image_config(self, environment: EnvironmentRef) -> ImageConfig:
+    async def make_world_config(self, environment: EnvironmentRef) -> ImageConfig:
         """Return the configuration of the manifest's image: to be built from its `image/`, or a ready one.
 
         Args:
@@ -137,11 +137,11 @@ class Blueprint:
             manifest = environment.manifest
             return ImageConfig(image=manifest.image or manifest.base_image, timeout_sec=timeout)
         directory = await self.frozen(environment.image)
-        return await image_configs.world_image_config(directory, timeout, self.hidden, rebuild=self.rebuild)
+        return await image_configs.make_world_image_config(directory, timeout, self.hidden, rebuild=self.rebuild)
 
     # --- the sandbox -----------------------------------------------------------------------------------------
 
-    def spec(self, name: str, image: ImageRef, labels: dict[str, str]) -> SandboxSpec:
+    def make_spec(self, name: str, image: ImageRef, labels: dict[str, str]) -> SandboxSpec:
         """Return the specification of the sandbox, with the limits and literal variables of the task's table.
 
         Args:
@@ -183,12 +183,12 @@ class Blueprint:
         Raises:
             SandboxStartError: The sandbox does not start in time.
         """
-        spec = self.spec(name, await self.image(), labels)
+        spec = self.make_spec(name, await self.prepare_image(), labels)
         if base is not None:
             spec = spec.model_copy(update={"image": base})
         if self.environment is not None:
             spec = spec.model_copy(update={"entrypoint": "none"})
-        return await start_within(self.provider.start(spec, **where), limit)
+        return await await_start(self.provider.start(spec, **where), limit)
 
     async def set_up(self, sandbox: Sandbox, env: dict[str, str], secrets: Secrets) -> None:
         """Run the task's setup commands in a sandbox, in order and each at most once, also if this is called again.
@@ -226,7 +226,7 @@ class Blueprint:
         # The processes that run by now are the task's own and stay, as they do when an agent comes.
         await sandbox.mark_baseline()
 
-    async def room_baseline(self, sandbox: Sandbox, user: str | int | None) -> HardeningBaseline:
+    async def take_room_baseline(self, sandbox: Sandbox, user: str | int | None) -> HardeningBaseline:
         """Return the baseline of a clean room, to be taken before the agent's work is put into it.
 
         No agent acts in the room, so that no program has to be checked for changes.
@@ -241,7 +241,7 @@ class Blueprint:
         default = self.task.verifies_as(sandbox.ref.image_user)
         return await take_baseline(sandbox, agent=AGENT_USER, verifier=user, default=default)
 
-    def ready_sec(self, start_sec: float) -> float:
+    def compute_ready_sec(self, start_sec: float) -> float:
         """Return the maximum number of seconds until the sandbox is ready: image, start, setup commands, healthcheck.
 
         Args:
@@ -249,11 +249,11 @@ class Blueprint:
         """
         config = self.task.sandbox
         builds = config.build_timeout_sec * (2 if self.environment is not None else 1)
-        health = health_limit(config.healthcheck) if config.healthcheck is not None else 0.0
+        health = compute_health_limit(config.healthcheck) if config.healthcheck is not None else 0.0
         return builds + start_sec + sum(command.timeout_sec for command in config.setup_commands) + health
 
 
-async def start_within(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
+async def await_start(starting: Awaitable[Sandbox], limit: float) -> Sandbox:
     """Return a sandbox that is being started, as soon as it runs.
 
     Args:

@@ -48,7 +48,7 @@ from benchflow.planes.sandbox.timeouts import awake_timeout
 from benchflow.secrets import Secrets
 from benchflow.stored_files import read_stored
 
-MAX_TRAVELLING_BYTES = 4 * 1024**3
+MAX_PACKED_BYTES = 4 * 1024**3
 """Maximum size in bytes of the archive of the workspace, and of the archive of the artifacts. The job's limit on
 retained workspaces does not apply."""
 
@@ -68,8 +68,8 @@ class _Verdict(Model):
     failure: Failure | None = None
 
 
-async def keep_for_room(
-    sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int = MAX_TRAVELLING_BYTES
+async def pack_for_room(
+    sandbox: Sandbox, artifacts: Sequence[ArtifactSpec], evidence: Path, *, limit_bytes: int = MAX_PACKED_BYTES
 ) -> list[str]:
     """Pack the agent's work for the clean room below a step's evidence, each archive once, and return warnings.
 
@@ -85,7 +85,7 @@ async def keep_for_room(
     Raises:
         VerifierTimeoutError: Packing takes longer than `PUT_SEC`.
     """
-    place = _place(evidence)
+    place = _choose_pack_directory(evidence)
     try:
         async with awake_timeout(PUT_SEC):
             notes = await store_workspace(sandbox, place, limit_bytes=limit_bytes)
@@ -98,8 +98,8 @@ async def keep_for_room(
         ) from error
 
 
-async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
-    """Unpack the work that `keep_for_room` packed in a fresh sandbox.
+async def unpack_for_room(sandbox: Sandbox, evidence: Path) -> None:
+    """Unpack the work that `pack_for_room` packed in a fresh sandbox.
 
     Args:
         sandbox: The room's sandbox.
@@ -108,11 +108,11 @@ async def put_for_room(sandbox: Sandbox, evidence: Path) -> None:
     Raises:
         VerifierError: The workspace was not packed, an archive can't be read, or the sandbox can't take it.
     """
-    workspace = require_workspace(_place(evidence))
+    workspace = require_workspace(_choose_pack_directory(evidence))
     await put_work(sandbox, workspace, workspace.parent)
 
 
-async def end_rooms(provider: str, results: Path) -> None:
+async def remove_rooms(provider: str, results: Path) -> None:
     """Remove all clean rooms of a rollout that still exist, with their files. Removals under way are awaited.
 
     Rooms are left over, for one, if a rollout was cancelled while its worker was dead.
@@ -137,7 +137,7 @@ async def end_rooms(provider: str, results: Path) -> None:
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
-def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfig, run: RunConfig) -> float:
+def compute_clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfig, run: RunConfig) -> float:
     """Return the maximum number of seconds to prepare the clean room of a step's verifier; 0 if it can't have one.
 
     Args:
@@ -148,10 +148,10 @@ def clean_room_sec(blueprint: Blueprint, step: str | None, config: VerifierConfi
     """
     if config.sandbox_mode == "shared" or blueprint.provider.capabilities().lockdown != "clean_room":
         return 0.0
-    return blueprint.of_verifier(step, config, None).ready_sec(run.sandbox_setup_timeout) + 4 * PUT_SEC
+    return blueprint.adapt_to_verifier(step, config, None).compute_ready_sec(run.sandbox_setup_timeout) + 4 * PUT_SEC
 
 
-def _place(evidence: Path) -> Path:
+def _choose_pack_directory(evidence: Path) -> Path:
     """Return the directory of the packed work: the evidence itself, if the workspace is retained there anyway."""
     return evidence if (evidence / WORKSPACE).is_file() else evidence / _ROOM
 
@@ -224,29 +224,29 @@ class CleanRoom:
             name.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(name, self.name.encode(), durable=False)
         sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, base=self.base, **self.where)
-        if not self._has_arrived(sandbox):
+        if not self._has_work(sandbox):
             await self.blueprint.make_ready(sandbox, self.env, self.secrets, is_set_up=self.base is not None)
             if self.is_clean:
-                store_baseline(self.known or await self.blueprint.room_baseline(sandbox, self.user), self.notes)
-                await put_for_room(sandbox, self.work)
+                store_baseline(self.known or await self.blueprint.take_room_baseline(sandbox, self.user), self.notes)
+                await unpack_for_room(sandbox, self.work)
             else:
                 await put_workspace(sandbox, require_workspace(self.work))
             # Marked last: a retry after a crash must not revert changes that the verifier has made there.
             write_atomic(self.notes / _ARRIVED, sandbox.ref.handle.encode(), durable=False)
         return sandbox
 
-    def _has_arrived(self, sandbox: Sandbox) -> bool:
+    def _has_work(self, sandbox: Sandbox) -> bool:
         """Return whether the work was put into this very sandbox, not into an earlier one of the same name."""
         try:
             return read_stored(self.notes / _ARRIVED).decode() == sandbox.ref.handle
         except FileNotFoundError:
             return False
 
-    def baseline(self) -> HardeningBaseline | None:
+    def load_baseline(self) -> HardeningBaseline | None:
         """Return the baseline of the room before the work was put in; None before then, and if not `is_clean`."""
         return read_baseline(self.notes)
 
-    async def once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
+    async def run_once(self, verify: Callable[[], Awaitable[VerifyResult]]) -> VerifyResult:
         """Run the verifier, unless its outcome is recorded, start to remove the room, and return the verifier's result.
 
         The outcome is a result or a `VerifierError` that is not retryable. It is recorded in `work`, so that a later
@@ -262,7 +262,7 @@ class CleanRoom:
         """
         file = self.work / _VERDICT
         if not file.exists():
-            async with self.kept_for_retries():
+            async with self.remove_unless_retried():
                 try:
                     verdict = _Verdict(result=await verify())
                 except VerifierError as error:
@@ -278,7 +278,7 @@ class CleanRoom:
         return verdict.result
 
     @asynccontextmanager
-    async def kept_for_retries(self) -> AsyncIterator[None]:
+    async def remove_unless_retried(self) -> AsyncIterator[None]:
         """Remove the room if the block raises an error that is not retryable, or its rollout is cancelled.
 
         After a retryable error, or if only the worker stops, the room stays for the next attempt.
@@ -295,7 +295,7 @@ class CleanRoom:
             raise
 
     def discard(self) -> None:
-        """Start a background task that removes the sandbox and `notes`. `end_rooms` awaits it."""
+        """Start a background task that removes the sandbox and `notes`. `remove_rooms` awaits it."""
 
         async def remove() -> None:
             await self.remove()

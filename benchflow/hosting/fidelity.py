@@ -41,8 +41,8 @@ class Fidelity(Model):
     @property
     def difference(self) -> str:
         """Return a sentence with the rewards of both places, for people."""
-        there = self.error or _shown(self.separate)
-        return f"the oracle's work is worth {_shown(self.shared)}, and in a clean room {there}"
+        there = self.error or _format_rewards(self.separate)
+        return f"the oracle's work is worth {_format_rewards(self.shared)}, and in a clean room {there}"
 
 
 def read_fidelity(digest: str, provider: str, step: str | None) -> Fidelity | None:
@@ -54,12 +54,12 @@ def read_fidelity(digest: str, provider: str, step: str | None) -> Fidelity | No
         step: Name of the step; None for the only one.
     """
     try:
-        return Fidelity.model_validate_json(_file(digest, provider, step).read_bytes())
+        return Fidelity.model_validate_json(_locate_file(digest, provider, step).read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
 
 
-def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity) -> None:
+def store_fidelity(digest: str, provider: str, step: str | None, found: Fidelity) -> None:
     """Store the rewards of an oracle's work in a step. A place that was not tried now retains its stored rewards.
 
     Args:
@@ -71,7 +71,7 @@ def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity)
     Raises:
         StoreError: The file can't be written.
     """
-    file, known = _file(digest, provider, step), read_fidelity(digest, provider, step)
+    file, known = _locate_file(digest, provider, step), read_fidelity(digest, provider, step)
     if known is not None:
         is_tried = found.separate is not None or bool(found.error)
         found = Fidelity(
@@ -84,25 +84,25 @@ def keep_fidelity(digest: str, provider: str, step: str | None, found: Fidelity)
     write_atomic(file, found.model_dump_json().encode(), durable=False)
 
 
-def forget_fidelity(digest: str) -> None:
+def remove_fidelity(digest: str) -> None:
     """Remove the stored rewards of all steps of a task, with all providers. Missing is success.
 
     Args:
         digest: Digest of the task's files.
     """
-    shutil.rmtree(_directory(digest), ignore_errors=True)
+    shutil.rmtree(_locate_directory(digest), ignore_errors=True)
 
 
-def _directory(digest: str) -> Path:
+def _locate_directory(digest: str) -> Path:
     return state_dir() / "fidelity" / digest.removeprefix("sha256:")
 
 
-def _file(digest: str, provider: str, step: str | None) -> Path:
-    directory = _directory(digest)
+def _locate_file(digest: str, provider: str, step: str | None) -> Path:
+    directory = _locate_directory(digest)
     return directory / f"{provider}.json" if step is None else directory / provider / f"{step}.json"
 
 
-def _shown(rewards: dict[str, float] | None) -> str:
+def _format_rewards(rewards: dict[str, float] | None) -> str:
     if rewards is None:
         return "something unknown"
     if list(rewards) == ["reward"]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxLostError
-from benchflow.hosting.clean_room import end_rooms
+from benchflow.hosting.clean_room import remove_rooms
 from benchflow.planes.sandbox import get_provider
 
 
@@ -29,7 +29,7 @@ async def freeze(sandbox: Sandbox) -> None:
 
 
 @asynccontextmanager
-async def freezing(sandbox: Sandbox) -> AsyncIterator[asyncio.Future[None]]:
+async def freeze_meanwhile(sandbox: Sandbox) -> AsyncIterator[asyncio.Future[None]]:
     """Start to freeze a sandbox, and yield the future of that: a clean room can start in parallel, which takes longer.
 
     The block awaits the future before anything runs in the room. The sandbox is frozen at the end, and is not thawed.
@@ -52,6 +52,6 @@ async def thaw(sandbox: Sandbox, results: Path) -> None:
         results: Directory of the rollout's results.
     """
     if _can_freeze(sandbox) and await sandbox.is_frozen():
-        await end_rooms(sandbox.ref.provider, results)
+        await remove_rooms(sandbox.ref.provider, results)
         with suppress(SandboxLostError):
             await sandbox.thaw()

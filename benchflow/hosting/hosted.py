@@ -64,7 +64,7 @@ class Hosted:
         self._is_healthy = False
 
     @classmethod
-    async def of(cls, host: Host, spec: RolloutSpec, ref: SandboxRef | None = None) -> Self:
+    async def load(cls, host: Host, spec: RolloutSpec, ref: SandboxRef | None = None) -> Self:
         """Return a rollout with its task read, attached to its sandbox if it has one.
 
         A task that can't be read raises its `TaskError` only where it is needed.
@@ -87,7 +87,7 @@ class Hosted:
     async def read_task(self) -> None:
         """Read the task. Raises `StoreError`; a `TaskError` is stored, and raised where the task is needed."""
         try:
-            self._files = await self.host.task(self.spec.task)
+            self._files = await self.host.load_task_files(self.spec.task)
         except TaskError as error:
             self._files = error
 
@@ -143,7 +143,7 @@ class Hosted:
         return self.secrets.redactor(named)
 
     @contextlib.contextmanager
-    def redacted_errors(self) -> Iterator[None]:
+    def redact_errors(self) -> Iterator[None]:
         """Redact secrets in a `BenchFlowError` of the block: an agent's output in it ends up in workflow histories."""
         try:
             yield
@@ -157,12 +157,12 @@ class Hosted:
         error.log_tail = self.redact.cut(error.log_tail) if error.log_tail else None
         error.args = (error.message,)
 
-    def redacted(self, failure: Failure) -> Failure:
+    def redact_failure(self, failure: Failure) -> Failure:
         """Return a failure with secrets redacted in its message and log tail."""
         tail = self.redact.cut(failure.log_tail) if failure.log_tail else None
         return failure.model_copy(update={"message": self.redact.cut(failure.message), "log_tail": tail})
 
-    def env(self, *tables: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
+    def make_env(self, *tables: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
         """Return the environment of a command in the sandbox, with names of secrets replaced by their values.
 
         It consists of the task's id, if the world takes it from a variable, the sandbox's variables, and `tables`.
@@ -235,11 +235,11 @@ class Hosted:
     async def attach(self, ref: SandboxRef | None = None) -> None:
         """Attach to the rollout's sandbox, or to another one by its reference. Raises `SandboxLostError`."""
         self._ref = ref or self.ref
-        self._sandbox = await self.host.sandbox(self._ref)
+        self._sandbox = await self.host.attach_sandbox(self._ref)
 
-    async def whole_sandbox(self) -> Sandbox:
+    async def attach_whole_sandbox(self) -> Sandbox:
         """Return a handle of the sandbox outside of the rollout's namespace, for things that its rollouts share."""
-        return await self.host.sandbox(self.ref.model_copy(update={"episode": ""}))
+        return await self.host.attach_sandbox(self.ref.model_copy(update={"episode": ""}))
 
     @cached_property
     def blueprint(self) -> Blueprint:
@@ -253,7 +253,7 @@ class Hosted:
             files.directory,
             files.context,
             self.spec.task.environment,
-            self.host.directory,
+            self.host.fetch_directory,
             get_provider(self.spec.run.sandbox),
             hidden=tuple(str(path) for path in hidden if path),
             rebuild=self.spec.run.rebuild,
@@ -287,7 +287,7 @@ class Hosted:
         """Manifest of the task's world; None for a task without one."""
         return self.spec.task.environment.manifest if self.spec.task.environment else None
 
-    async def world(self) -> StatefulEnvironment | None:
+    async def open_world(self) -> StatefulEnvironment | None:
         """Return the rollout's world, opened once and cached; it is not started. None for a task without one.
 
         Raises:
@@ -300,7 +300,7 @@ class Hosted:
         is_manifest = environment.code is None
         self._world = open_environment(
             environment,
-            await self.world_context(environment),
+            await self.make_world_context(environment),
             self.provider,
             WorldSetup.model_validate_json((self.sessions / WORLD_SETUP).read_bytes()) if is_manifest else None,
             job=self.spec.job_id,
@@ -309,14 +309,14 @@ class Hosted:
         )
         return self._world
 
-    async def world_context(self, environment: EnvironmentRef) -> WorldContext:
+    async def make_world_context(self, environment: EnvironmentRef) -> WorldContext:
         """Return the context with which a world is opened: sandbox, variables, directory for its records, namespace."""
         return WorldContext(
             # Without a namespace: a world outlives the rollouts that share its sandbox.
-            sandbox=await self.whole_sandbox(),
+            sandbox=await self.attach_whole_sandbox(),
             task=self.task.name,
             records=self.sessions / WORLD_RECORDS,
-            env=self.env() | self.secrets.forwarded(environment.manifest),
+            env=self.make_env() | self.secrets.forwarded(environment.manifest),
             namespace=self.ref.episode,
             wait_healthy=self.wait_healthy,
         )
@@ -325,7 +325,7 @@ class Hosted:
         """Wait for the task's healthcheck, if it has one; at most once per activity. Raises `ReadinessError`."""
         check = self.task.sandbox.healthcheck
         if check is not None and not self._is_healthy:
-            await check_health(self.sandbox, check, self.env())
+            await check_health(self.sandbox, check, self.make_env())
         self._is_healthy = True
 
     @cached_property
@@ -335,6 +335,6 @@ class Hosted:
         parent = self.parent_paths if self.spec.branch is not None else None
         return RolloutModel(self.host.paths, self.spec, self.record, self.paths, parent, notes)
 
-    def gateway_model(self, session: AgentSession | None) -> RolloutModel | None:
+    def find_gateway_model(self, session: AgentSession | None) -> RolloutModel | None:
         """Return `model` if the session's calls pass the gateway; else None."""
         return self.model if session is not None and session.model_access == "gateway" else None

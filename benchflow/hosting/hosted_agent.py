@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from benchflow.checkpoints import world_digests
+from benchflow.checkpoints import digest_world
 from benchflow.contracts.activities import Connected, ConnectInput
 from benchflow.contracts.agent import AgentPlace, ModelRoute, RolloutAgent, Session
 from benchflow.contracts.resuming import Rung, is_enough
@@ -16,8 +16,8 @@ from benchflow.contracts.sandbox import Sandbox, SandboxSpec
 from benchflow.contracts.sandbox_config import McpServer
 from benchflow.errors import AgentExitError, AgentTimeoutError, SessionNotLoadedError, UnsupportedFeatureError
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.model import RELAY_KEY, access_of, gateway_mount, run_relay
-from benchflow.hosting.out_of_memory import explaining_agent_errors, explaining_losses, session_note
+from benchflow.hosting.model import RELAY_KEY, choose_access, make_gateway_mount, run_relay
+from benchflow.hosting.out_of_memory import explain_agent_errors, explain_losses, make_session_note
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.planes.agent import attribute_errors, create_agent
 from benchflow.planes.agent.account import prepare_account
@@ -43,11 +43,11 @@ async def prepare_for_agent(rollout: Hosted, wanted: SandboxSpec, log: Path) -> 
     """
     if not rollout.has_agent:
         return wanted
-    agent = HostedAgent(rollout).placed(wanted.name)
+    agent = HostedAgent(rollout).make_agent(wanted.name)
     with attribute_errors(rollout.record):
         wanted = await agent.prepare(wanted, log)
     if rollout.record.runs_inside and agent.place.access == "gateway":
-        mounts = (*wanted.mounts, gateway_mount(rollout.host.paths))
+        mounts = (*wanted.mounts, make_gateway_mount(rollout.host.paths))
         wanted = wanted.model_copy(update={"mounts": tuple(dict.fromkeys(mounts))})
     return wanted
 
@@ -71,11 +71,11 @@ class HostedAgent:
         """
         rollout = self._rollout
         has_socket = not rollout.record.runs_inside or rollout.provider.capabilities().mounts
-        return access_of(rollout.spec, rollout.record, has_socket=has_socket)
+        return choose_access(rollout.spec, rollout.record, has_socket=has_socket)
 
     # --- its place ---------------------------------------------------------------------------------------------
 
-    def placed(self, sandbox: str, started: Sandbox | None = None, user: str | int = "root") -> RolloutAgent:
+    def make_agent(self, sandbox: str, started: Sandbox | None = None, user: str | int = "root") -> RolloutAgent:
         """Return the agent for a sandbox, with model route, environment and secrets. Nothing is started.
 
         Args:
@@ -92,23 +92,23 @@ class HostedAgent:
                 state=rollout.host.paths.root,
                 directory=rollout.host.paths.sessions / sandbox,
                 access=self.access,
-                route=self._route,
+                route=self._make_route,
                 run_relay=self._run_relay,
                 started=started,
                 user=user,
-                env=rollout.env(),
+                env=rollout.make_env(),
                 agent_env=secrets.resolve(spec.agent.env),
-                mcp_servers=tuple(_resolved(server, secrets) for server in rollout.task.sandbox.mcp_servers),
+                mcp_servers=tuple(_resolve_server(server, secrets) for server in rollout.task.sandbox.mcp_servers),
                 permissions=spec.run.permissions,
                 setup_sec=spec.run.sandbox_setup_timeout,
                 job=spec.job_id,
             )
         )
 
-    def _attached(self, user: str | int = "root") -> RolloutAgent:
-        return self.placed(self._rollout.ref.name, self._rollout.sandbox, user)
+    def _make_attached(self, user: str | int = "root") -> RolloutAgent:
+        return self.make_agent(self._rollout.ref.name, self._rollout.sandbox, user)
 
-    def _route(self) -> ModelRoute:
+    def _make_route(self) -> ModelRoute:
         model, agent, secrets = self._rollout.model, self._rollout.spec.agent, self._rollout.secrets
         key = next((value for name in agent.credentials if (value := secrets.value(name))), None)
         if self.access == "gateway":
@@ -120,7 +120,7 @@ class HostedAgent:
 
     async def _run_relay(self, program: Sequence[str]) -> None:
         # In a shared sandbox the relay belongs to the sandbox, not to the rollout that starts it.
-        await run_relay(await self._rollout.whole_sandbox(), program)
+        await run_relay(await self._rollout.attach_whole_sandbox(), program)
 
     # --- opening its session -----------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class HostedAgent:
         if not rollout.has_agent:
             await sandbox.mark_baseline()
             return Connected()
-        agent = self._attached(user)
+        agent = self._make_attached(user)
         if self.access == "gateway":
             await rollout.model.open()
         # Before the baseline: the relay belongs to all sessions, and is not ended with this one.
@@ -162,9 +162,9 @@ class HostedAgent:
                 await sandbox.mark_baseline(RELAY_KEY)
             rollout.mark(_BASELINE_MARKED)
         async with (
-            self.explaining_model_errors(wanted.session),
-            explaining_losses(sandbox),
-            explaining_agent_errors(rollout, session_note(rollout, wanted.session)),
+            self.explain_model_errors(wanted.session),
+            explain_losses(sandbox),
+            explain_agent_errors(rollout, make_session_note(rollout, wanted.session)),
         ):
             with attribute_errors(record):
                 connected = await self._restore_or_open(agent, wanted)
@@ -172,7 +172,7 @@ class HostedAgent:
             return connected
         return connected.model_copy(update={"session": self._without_secrets(connected.session)})
 
-    def explaining_model_errors(self, session: int) -> contextlib.AbstractAsyncContextManager[None]:
+    def explain_model_errors(self, session: int) -> contextlib.AbstractAsyncContextManager[None]:
         """Return a context that explains errors while a session opens by failed model calls: `RolloutModel.explaining`.
 
         It does nothing for an agent whose calls do not pass the gateway.
@@ -182,7 +182,7 @@ class HostedAgent:
         """
         if self.access != "gateway":
             return contextlib.nullcontext()
-        return self._rollout.model.explaining(session)
+        return self._rollout.model.explain_errors(session)
 
     async def _restore_or_open(self, agent: RolloutAgent, wanted: ConnectInput) -> Connected:
         """Resume the parent's session in the best mode that works, or open a new session if there is none to resume.
@@ -193,11 +193,11 @@ class HostedAgent:
         layer, least = wanted.load, self._rollout.min_resume_mode
         warnings = [] if wanted.not_replayed is None else [wanted.not_replayed]
         if layer is None:
-            return self._connected(agent, await agent.open(wanted.session))
+            return self._make_connected(agent, await agent.open(wanted.session))
         if layer.rung == "load":
             try:
                 opened = await agent.restore(wanted.session, layer.session, layer.captured)
-                return self._connected(agent, opened, rung="load")
+                return self._make_connected(agent, opened, rung="load")
             except (SessionNotLoadedError, UnsupportedFeatureError, AgentTimeoutError) as error:
                 warnings.append(f"the agent's session could not be loaded: {error.message}")
             except AgentExitError as error:
@@ -205,7 +205,7 @@ class HostedAgent:
                     raise
                 warnings.append(f"the agent ended instead of loading its session: {error.message}")
         if wanted.may_replay:
-            digests = await world_digests(self._rollout.sandbox, await self._rollout.world())
+            digests = await digest_world(self._rollout.sandbox, await self._rollout.open_world())
             return Connected(rung="replay", warnings=warnings, digests=digests)
         if not is_enough("fresh", least):
             raise SessionNotLoadedError(
@@ -213,9 +213,9 @@ class HostedAgent:
                 key="branch.min_session_rung",
                 remedy="allow `fresh`, or use an agent that loads its sessions",
             )
-        return self._connected(agent, await agent.open(wanted.session), rung="fresh", warnings=warnings)
+        return self._make_connected(agent, await agent.open(wanted.session), rung="fresh", warnings=warnings)
 
-    def _connected(
+    def _make_connected(
         self, agent: RolloutAgent, opened: AgentSession, rung: Rung | None = None, warnings: Sequence[str] = ()
     ) -> Connected:
         later = agent.rung(opened, self._rollout.min_resume_mode)
@@ -229,14 +229,14 @@ class HostedAgent:
 
     # --- its sessions and its end ------------------------------------------------------------------------------
 
-    async def session(self, held: AgentSession) -> Session:
+    async def attach_session(self, held: AgentSession) -> Session:
         """Return a handle of a session that `connect` has opened, in this process or another one."""
         with attribute_errors(self._rollout.record):
-            return await self._attached(held.user).session(held)
+            return await self._make_attached(held.user).session(held)
 
-    def rung(self, held: AgentSession) -> Rung:
+    def find_resume_mode(self, held: AgentSession) -> Rung:
         """Return the best mode in which a session can be resumed in a copy of its world."""
-        return self._attached(held.user).rung(held, self._rollout.min_resume_mode)
+        return self._make_attached(held.user).rung(held, self._rollout.min_resume_mode)
 
     async def end(self, held: AgentSession, *, kill: bool = True) -> None:
         """Hold the agent's model calls, and end its session with all processes that it started.
@@ -245,13 +245,13 @@ class HostedAgent:
             held: The session.
             kill: Whether processes are ended; otherwise only the model calls are held.
         """
-        if (model := self._rollout.gateway_model(held)) is not None:
+        if (model := self._rollout.find_gateway_model(held)) is not None:
             await model.hold()
         if kill:
             with attribute_errors(self._rollout.record):
-                await self._attached(held.user).end(held)
+                await self._make_attached(held.user).end(held)
 
 
-def _resolved(server: McpServer, secrets: Secrets) -> McpServer:
+def _resolve_server(server: McpServer, secrets: Secrets) -> McpServer:
     tables = {"env": secrets.resolve(server.env), "headers": secrets.resolve(server.headers)}
     return server.model_copy(update=tables)

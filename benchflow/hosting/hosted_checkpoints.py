@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from benchflow.checkpoints import capture, world_digests
+from benchflow.checkpoints import capture, digest_world
 from benchflow.contracts.activities import CheckpointInput
 from benchflow.contracts.checkpoint import Checkpoint, SessionLayer
 from benchflow.contracts.ids import cut, short_hash, slug
@@ -19,12 +19,17 @@ from benchflow.contracts.rollout_records import AgentSession, Usage, total
 from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import BenchFlowError
 from benchflow.host_files import write_atomic
+from benchflow.hosting.checkpoint_records import (
+    CheckpointRecord,
+    read_checkpoint_record,
+    remove_layers,
+    write_checkpoint_record,
+)
 from benchflow.hosting.freezing import freeze, thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_agent import HostedAgent
-from benchflow.hosting.kept import CheckpointRecord, read_kept, remove_layers, write_kept
-from benchflow.hosting.portable import packed
-from benchflow.hosting.session_files import keep_journals
+from benchflow.hosting.portable import pack_checkpoint
+from benchflow.hosting.session_files import store_journals
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.hosting.worker_host import Host
 from benchflow.paths import RolloutPaths
@@ -42,7 +47,7 @@ UNDONE = "undone.json"
 """File in the directory of reverted files: the `Undone` of that roll-back."""
 
 
-def checkpoint_id(stack: str, run_id: str, node: str, sandbox: str) -> str:
+def make_checkpoint_id(stack: str, run_id: str, node: str, sandbox: str) -> str:
     """Return the id of a checkpoint, which is part of the names of its images.
 
     Args:
@@ -69,9 +74,9 @@ async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
         CheckpointError: The state changed during every attempt to capture it.
     """
     host, spec = rollout.host, rollout.spec
-    name = checkpoint_id(host.stack, work.run_id, work.node, work.sandbox.name)
+    name = make_checkpoint_id(host.stack, work.run_id, work.node, work.sandbox.name)
     file = host.paths.checkpoints / f"{name}.json"
-    kept = await asyncio.to_thread(read_kept, file)
+    kept = await asyncio.to_thread(read_checkpoint_record, file)
     if kept is not None and kept.checkpoint is not None:
         await _continue_or_wait(rollout, work)
         return kept.checkpoint
@@ -82,11 +87,11 @@ async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
     # Incomplete images of earlier attempts, by any process.
     await remove_layers(name, kept)
     kept = kept.model_copy(update={"tries": kept.tries + 1})
-    await asyncio.to_thread(write_kept, file, kept)
+    await asyncio.to_thread(write_checkpoint_record, file, kept)
     checkpoint = await _capture(rollout, work, name, kept.tries)
     if spec.run.branch is not None and spec.run.branch.portable:
-        checkpoint = await packed(rollout, checkpoint)
-    await asyncio.to_thread(write_kept, file, kept.model_copy(update={"checkpoint": checkpoint}))
+        checkpoint = await pack_checkpoint(rollout, checkpoint)
+    await asyncio.to_thread(write_checkpoint_record, file, kept.model_copy(update={"checkpoint": checkpoint}))
     await _continue_or_wait(rollout, work)
     return checkpoint
 
@@ -94,12 +99,12 @@ async def take_checkpoint(rollout: Hosted, work: CheckpointInput) -> Checkpoint:
 async def _continue_or_wait(rollout: Hosted, work: CheckpointInput) -> None:
     """Release the agent's model calls, or freeze a sandbox that waits for its children and lend its slot."""
     if not work.goes_on:
-        await wait_frozen(rollout.host, rollout.sandbox)
-    elif (model := rollout.gateway_model(work.session)) is not None:
+        await freeze_and_lend(rollout.host, rollout.sandbox)
+    elif (model := rollout.find_gateway_model(work.session)) is not None:
         await model.release()
 
 
-async def wait_frozen(host: Host, sandbox: Sandbox) -> None:
+async def freeze_and_lend(host: Host, sandbox: Sandbox) -> None:
     """Freeze a sandbox while children of its rollout run, and let other sandboxes use its slot."""
     await freeze(sandbox)
     host.slots.lend(sandbox.ref.name)
@@ -113,20 +118,20 @@ async def resume(rollout: Hosted, session: AgentSession | None) -> None:
         session: Session of the agent; None if none is open.
     """
     await thaw(rollout.sandbox, rollout.paths.root)
-    if (model := rollout.gateway_model(session)) is not None:
+    if (model := rollout.find_gateway_model(session)) is not None:
         await model.release()
 
 
 async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: int) -> Checkpoint:
     sandbox, ref, branch = rollout.sandbox, work.sandbox, rollout.spec.branch
     await remove_verifiers(rollout)
-    world = await rollout.world()
+    world = await rollout.open_world()
     state = rollout.manifest.state if rollout.manifest is not None else None
     # Model calls are held from before the capture on, so that the session learns nothing that a copy would lack.
-    session = await _session(rollout, work)
+    session = await _capture_session(rollout, work)
     digests = None
     if session is not None and session.rung == "replay" and session.begun is not None:
-        digests = await world_digests(sandbox, world)
+        digests = await digest_world(sandbox, world)
     # Before the capture: afterwards the world may change, and a copy begins with what was captured.
     observed = await world.observe() if world is not None else ()
     captured = await capture(
@@ -135,7 +140,7 @@ async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: in
         rollout.provider,
         world if state is not None else None,
         paths=state.paths if state is not None else (),
-        counters=lambda: _positions(rollout, work.session),
+        counters=lambda: _read_positions(rollout, work.session),
     )
     return Checkpoint(
         id=name,
@@ -159,32 +164,34 @@ async def _capture(rollout: Hosted, work: CheckpointInput, name: str, number: in
     )
 
 
-async def _positions(rollout: Hosted, held: AgentSession | None) -> Mapping[str, int | str]:
+async def _read_positions(rollout: Hosted, held: AgentSession | None) -> Mapping[str, int | str]:
     """Return counters that change with each message to or from the agent; empty without a session."""
     if held is None:
         return {}
-    session = await HostedAgent(rollout).session(held)
+    session = await HostedAgent(rollout).attach_session(held)
     try:
         return session.positions()
     finally:
         await session.close()
 
 
-async def _session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | None:
+async def _capture_session(rollout: Hosted, work: CheckpointInput) -> SessionLayer | None:
     held = work.session
     if held is None:
         return None
     agent = HostedAgent(rollout)
-    session = await agent.session(held)
+    session = await agent.attach_session(held)
     try:
         with attribute_errors(rollout.record):
             # Redacted, because it is stored in the workflow's history.
             captured = rollout.redact.within(await session.capture())
     finally:
         await session.close()
-    model = rollout.gateway_model(held)
-    requests = await model.requests() if model is not None else 0
-    return SessionLayer(session=held, rung=agent.rung(held), requests=requests, begun=work.begun, captured=captured)
+    model = rollout.find_gateway_model(held)
+    requests = await model.count_requests() if model is not None else 0
+    return SessionLayer(
+        session=held, rung=agent.find_resume_mode(held), requests=requests, begun=work.begun, captured=captured
+    )
 
 
 # --- undoing --------------------------------------------------------------------------------------------------
@@ -207,7 +214,10 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
     place = get_reverted_paths(paths, label)
     if undone is None:
         # Read before anything is moved: afterwards it is not known any more.
-        used = [*await _interrupted(rollout, work), *await asyncio.to_thread(list_child_usage, paths, work.untold)]
+        used = [
+            *await _count_interrupted(rollout, work),
+            *await asyncio.to_thread(list_child_usage, paths, work.untold),
+        ]
         directory = str(place.root.relative_to(paths.root))
         undone = Undone(used=total(used), directory=directory, run_id=work.run_id)
         write_atomic(place.root / UNDONE, undone.model_dump_json().encode())
@@ -215,7 +225,7 @@ async def undo(rollout: Hosted, work: UndoInput) -> Undone:
     await rollout.model.forget()
     if work.sandbox is not None:
         episode = work.sandbox.episode
-        await asyncio.to_thread(keep_journals, rollout.sessions, episode, place.sessions, rollout.redact)
+        await asyncio.to_thread(store_journals, rollout.sessions, episode, place.sessions, rollout.redact)
 
     def put_aside() -> None:
         spec = rollout.spec.model_copy(update={"restart": None})
@@ -251,12 +261,12 @@ def _find_label(paths: RolloutPaths, work: UndoInput) -> tuple[str, Undone | Non
         label = f"{work.label}-{number}"
 
 
-async def _interrupted(rollout: Hosted, work: UndoInput) -> list[Usage]:
+async def _count_interrupted(rollout: Hosted, work: UndoInput) -> list[Usage]:
     """Return the usage of the turn under way, as the gateway counted it; empty if there is none, or it is not known."""
-    if work.interrupted is None or work.sandbox is None or (model := rollout.gateway_model(work.session)) is None:
+    if work.interrupted is None or work.sandbox is None or (model := rollout.find_gateway_model(work.session)) is None:
         return []
     try:
-        used = await model.used_in(work.interrupted)
+        used = await model.count_usage(work.interrupted)
     except BenchFlowError:
         # The usage is lost; the roll-back does not depend on it.
         return []

@@ -50,7 +50,7 @@ class HostedRollout(Hosted):
         Raises `TaskError`, `UnsupportedFeatureError` or `MissingSecretError`, among others, for a task that can't run
         here: see `planning.plan`.
         """
-        with self.redacted_errors():
+        with self.redact_errors():
             return planning.plan(self)
 
     # --- its sandbox ---------------------------------------------------------------------------------------------
@@ -69,10 +69,10 @@ class HostedRollout(Hosted):
             HostFullError: No slot is free.
             BenchFlowError: The sandbox can't be started or set up: see `provisioning.provision`.
         """
-        slots, name = self.host.slots, provisioning.sandbox_name(self.host.stack, request)
-        if not slots.take(name, attempt, provisioning.slot_owner(request)):
+        slots, name = self.host.slots, provisioning.make_sandbox_name(self.host.stack, request)
+        if not slots.take(name, attempt, provisioning.find_slot_owner(request)):
             raise HostFullError("all sandbox slots of this host are taken", key=CAPACITY_VARIABLE)
-        with slots.in_use(name), self.redacted_errors():
+        with slots.in_use(name), self.redact_errors():
             try:
                 return await provisioning.provision(self, request, name)
             except asyncio.CancelledError:
@@ -104,9 +104,9 @@ class HostedRollout(Hosted):
         Raises:
             HostFullError: No slot was free for `slot_wait_sec`. Retried: another host may take the next attempt.
         """
-        host, name = self.host, provisioning.sandbox_name(self.host.stack, request)
+        host, name = self.host, provisioning.make_sandbox_name(self.host.stack, request)
         # Attempt 0: only attempts of `provision`, which works in the slot, are counted.
-        await host.slots.wait(name, attempt=0, owner=provisioning.slot_owner(request))
+        await host.slots.wait(name, attempt=0, owner=provisioning.find_slot_owner(request))
         return SandboxRef(
             provider=self.spec.run.sandbox,
             name=name,
@@ -122,7 +122,7 @@ class HostedRollout(Hosted):
 
         Returns None for a task without a world. See `provisioning.make_ready`.
         """
-        with self.redacted_errors():
+        with self.redact_errors():
             return await provisioning.make_ready(self, wanted)
 
     async def tear_down(self) -> None:
@@ -133,31 +133,31 @@ class HostedRollout(Hosted):
 
     async def open_session(self, wanted: ConnectInput) -> Connected:
         """Prepare the agent's account, and open its session, or resume the parent's: see `HostedAgent.connect`."""
-        with self.redacted_errors():
+        with self.redact_errors():
             return await HostedAgent(self).connect(wanted)
 
     async def run_turn(self, work: StepInput) -> TurnResult:
         """Run a turn to its end or to a question of the agent, or resume it where an earlier attempt left it."""
-        with self.redacted_errors():
+        with self.redact_errors():
             return await HostedTurn(self, work).run()
 
     # --- its score -----------------------------------------------------------------------------------------------
 
     async def verify(self, work: VerifyInput) -> VerifyResult:
         """Score the state that a step led to, and return the result: see `scoring.verify`. The agent is ended."""
-        with self.redacted_errors():
+        with self.redact_errors():
             return await step_scoring.verify(self, work)
 
     async def preview(self, work: SoftVerifyInput) -> VerifyResult:
         """Return a verification preview: the verifier's result between turns. The agent and the world are not ended."""
-        with self.redacted_errors():
+        with self.redact_errors():
             return await step_scoring.preview(self, work)
 
     # --- its checkpoints -----------------------------------------------------------------------------------------
 
     async def checkpoint(self, work: CheckpointInput) -> Checkpoint:
         """Capture the state of the sandbox, or return the checkpoint of an earlier attempt."""
-        with self.redacted_errors():
+        with self.redact_errors():
             return await hosted_checkpoints.take_checkpoint(self, work)
 
     async def resume(self, session: AgentSession | None) -> None:
@@ -169,7 +169,7 @@ class HostedRollout(Hosted):
 
         See `checkpoints.undo`.
         """
-        with self.redacted_errors():
+        with self.redact_errors():
             return await hosted_checkpoints.undo(self, work)
 
     # --- its results ---------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class HostedRollout(Hosted):
             is_last_attempt: Returns whether no retry follows if this attempt fails.
         """
         writing = HostedReport(self, report, is_last_attempt)
-        with self.redacted_errors():
+        with self.redact_errors():
             if report.sandbox is None:
                 return await writing.write_without_sandbox()
             return await writing.collect_and_write()

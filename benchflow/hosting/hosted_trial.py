@@ -16,10 +16,10 @@ from benchflow.errors import ImagePullError
 from benchflow.host import SlotOwner
 from benchflow.host_files import write_atomic
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.hosted_world import entrypoint_env
+from benchflow.hosting.hosted_world import make_entrypoint_env
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.oracle import run_oracle
-from benchflow.hosting.provisioning import sandbox_labels
+from benchflow.hosting.provisioning import make_sandbox_labels
 from benchflow.paths import TRIAL_FILE, TRIAL_STEP
 from benchflow.planes.environment.exports import EnvironmentCheck, Setting, find_verifier_urls, parse_post, try_world
 from benchflow.results.write import begin_run
@@ -82,8 +82,8 @@ class HostedTrial:
             for name in (self._name, f"{self._name}-copy"):
                 await provider.remove(name)
             await provider.remove_snapshots(f"{self._name}-")
-            with rollout.redacted_errors():
-                found = await try_world(self.setting(), show)
+            with rollout.redact_errors():
+                found = await try_world(self.make_setting(), show)
         except BaseException as error:
             # A worker that merely stops leaves the slot to the next attempt.
             if not isinstance(error, asyncio.CancelledError) or is_cancelled():
@@ -101,21 +101,21 @@ class HostedTrial:
         )
         return AgentlessScore(steps=[scored])
 
-    def setting(self) -> Setting:
+    def make_setting(self) -> Setting:
         """Return the setting of the trial: the world, its sandbox, and the oracles that change its state."""
         rollout, manifest, task = self._rollout, self._environment.manifest, self._rollout.task
-        owner_labels = sandbox_labels(rollout.host.stack, rollout.spec, self._owner, 0)
+        owner_labels = make_sandbox_labels(rollout.host.stack, rollout.spec, self._owner, 0)
         declared = manifest.state.observe if manifest.state is not None else ()
         has_task, directory = self._trial.has_task, rollout.directory
         return Setting(
             manifest=manifest,
             source=self._environment.source,
             provider=rollout.provider,
-            build=self._image,
-            wanted=rollout.blueprint.spec(self._name, ImageRef(reference=""), owner_labels),
+            build=self._prepare_image,
+            wanted=rollout.blueprint.make_spec(self._name, ImageRef(reference=""), owner_labels),
             task=task.name,
-            env=rollout.env() | rollout.secrets.forwarded(manifest),
-            secrets=entrypoint_env(rollout),
+            env=rollout.make_env() | rollout.secrets.forwarded(manifest),
+            secrets=make_entrypoint_env(rollout),
             prepare=self._set_up if has_task else None,
             posts=tuple(parse_post(post) for post in self._trial.posts),
             observe=declared or (find_verifier_urls(manifest, task, directory) if has_task else ()),
@@ -125,13 +125,13 @@ class HostedTrial:
             paths=rollout.host.paths,
         )
 
-    async def _image(self) -> ImageRef:
+    async def _prepare_image(self) -> ImageRef:
         """Return the image that a rollout's sandbox would start from; without a task, the manifest's image."""
         blueprint, manifest = self._rollout.blueprint, self._environment.manifest
         if self._trial.has_task:
-            return await blueprint.image()
+            return await blueprint.prepare_image()
         try:
-            return await blueprint.provider.build(await blueprint.world_image_config(self._environment))
+            return await blueprint.provider.build(await blueprint.make_world_config(self._environment))
         except ImagePullError as error:
             error.file = self._environment.source
             error.key = "environment.image" if manifest.image is not None else "environment.base_image"
@@ -139,7 +139,7 @@ class HostedTrial:
 
     async def _set_up(self, sandbox: Sandbox) -> None:
         """Run the task's setup commands, as a rollout does before its world is started."""
-        await self._rollout.blueprint.set_up(sandbox, self._rollout.env(), self._rollout.secrets)
+        await self._rollout.blueprint.set_up(sandbox, self._rollout.make_env(), self._rollout.secrets)
 
     @property
     def _oracles(self) -> list[Path]:
@@ -159,7 +159,7 @@ class HostedTrial:
                 key=f"oracle-{number}",
                 source=source,
                 target="/solution" if source.name == "solution" else "/oracle",
-                env=self._rollout.env(task.oracle.env),
+                env=self._rollout.make_env(task.oracle.env),
                 timeout=task.oracle.timeout_sec or ORACLE_SEC,
             )
             if turn.failure is not None:

@@ -18,17 +18,17 @@ from benchflow.errors import (
     ServiceDiedError,
     StackError,
 )
-from benchflow.hosting.agent_baseline import inherit_baseline, keep_agent_baseline
-from benchflow.hosting.agent_memory import keep_step_memory
-from benchflow.hosting.agent_turn import SessionTurn, trajectory_writer
+from benchflow.hosting.agent_baseline import inherit_baseline, store_agent_baseline
+from benchflow.hosting.agent_memory import store_step_memory
+from benchflow.hosting.agent_turn import SessionTurn, open_trajectory
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_agent import HostedAgent
 from benchflow.hosting.hosted_world import watch_world
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.hosting.oracle import run_oracle
-from benchflow.hosting.out_of_memory import TurnMemory, explaining_losses
-from benchflow.hosting.replays import compared
+from benchflow.hosting.out_of_memory import TurnMemory, explain_losses
+from benchflow.hosting.replays import compare_turn
 from benchflow.hosting.sandbox_readiness import check_health, run_step_setup
 from benchflow.hosting.verifier_files import remove_verifiers
 from benchflow.planes.agent.account import AGENT_USER, prepare_account
@@ -70,9 +70,9 @@ class HostedTurn:
         rollout, work, sandbox = self._rollout, self._work, self._rollout.sandbox
         # A preview that a crash interrupted, while the agent waited for an answer, may have left it frozen.
         await thaw(sandbox, rollout.paths.root)
-        with closing(trajectory_writer(rollout, work)) as writer:
+        with closing(open_trajectory(rollout, work)) as writer:
             memory = TurnMemory(rollout, work, writer)
-            session = await HostedAgent(rollout).session(work.session) if work.session is not None else None
+            session = await HostedAgent(rollout).attach_session(work.session) if work.session is not None else None
             started = await (
                 session.was_begun(self._step.index) if session is not None else sandbox.was_started(self._key)
             )
@@ -83,14 +83,14 @@ class HostedTurn:
             prompt = prompt_of(rollout.task, self._step)
             writer.add([{"type": "user_message", "text": prompt}])
             acting = (
-                SessionTurn(rollout, work, prompt).take(session, writer) if session is not None else self._act(writer)
+                SessionTurn(rollout, work, prompt).run(session, writer) if session is not None else self._act(writer)
             )
             try:
-                async with explaining_losses(sandbox):
-                    turn = await self._watched(acting, memory)
+                async with explain_losses(sandbox):
+                    turn = await self._run_watched(acting, memory)
             except (AgentOutputError, ServiceDiedError) as error:
                 await self._end_acting()
-                failure = rollout.redacted(failure_of(error))
+                failure = rollout.redact_failure(failure_of(error))
                 line = {"type": "service_died"}
                 if isinstance(error, AgentOutputError):
                     # The process that fills the host's disk may be no child of the agent's any more.
@@ -101,7 +101,7 @@ class HostedTurn:
             turn = await memory.judge(turn)
             first, last = writer.events
         turn = turn.model_copy(update={"events": last - first})
-        return turn if work.before is None else await compared(rollout, work, turn)
+        return turn if work.before is None else await compare_turn(rollout, work, turn)
 
     async def _act(self, writer: NodeWriter) -> TurnResult:
         """Run a turn of one of the engine's own agents: the oracle, or `nop`, which does nothing."""
@@ -109,14 +109,14 @@ class HostedTurn:
             return await self._run_oracle(writer)
         return TurnResult(stop_reason="end_turn")
 
-    async def _watched(self, acting: Coroutine[Any, Any, TurnResult], memory: TurnMemory) -> TurnResult:
+    async def _run_watched(self, acting: Coroutine[Any, Any, TurnResult], memory: TurnMemory) -> TurnResult:
         """Run the turn's coroutine with its watches: memory, world, size of the shared directory. Return its result.
 
         Raises:
             ServiceDiedError: The world broke before the turn ended.
             AgentOutputError: The sandbox fills the directory that it shares with this host.
         """
-        rollout, world = self._rollout, await self._rollout.world()
+        rollout, world = self._rollout, await self._rollout.open_world()
         turn = asyncio.ensure_future(acting)
         watches = [asyncio.ensure_future(memory.watch())]
         if world is not None:
@@ -163,11 +163,11 @@ class HostedTurn:
             # For the verification of the step before, the verifier became the owner of the workspace.
             await prepare_account(sandbox, rollout.record, session.user, setup_sec)
         await remove_verifiers(rollout)
-        await keep_step_memory(rollout, step, session, "before")
+        await store_step_memory(rollout, step, session, "before")
         await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
         if step.name is None:
             return
-        files, env = task.step_files[step.name], rollout.env()
+        files, env = task.step_files[step.name], rollout.make_env()
         if files.workdir_dir:
             source = rollout.directory / files.workdir_dir
             start = "/" if task.starts_in_root(sandbox.ref.has_workdir) else sandbox.ref.workdir
@@ -205,7 +205,7 @@ class HostedTurn:
             is_listed=config.sandbox_mode != "separate",
             instruction=prompt_of(task, self._step),
         )
-        keep_agent_baseline(rollout, step, baseline)
+        store_agent_baseline(rollout, step, baseline)
 
     # --- the oracle ---------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class HostedTurn:
                 key=self._key,
                 source=rollout.directory / source if source else None,
                 target="/solution" if source and Path(source).name == "solution" else "/oracle",
-                env=rollout.env(task.oracle.env),
+                env=rollout.make_env(task.oracle.env),
                 timeout=step.timeout_sec,
                 cwd="/" if task.starts_in_root(rollout.sandbox.ref.has_workdir) else None,
                 user=task.acts_as(step.name, rollout.sandbox.ref.image_user),
@@ -229,17 +229,17 @@ class HostedTurn:
                 with suppress(BenchFlowError):
                     await run_to_completion(self._kill_oracle())
             raise
-        if turn.failure is not None and rollout.has_mark(self._stopped):
+        if turn.failure is not None and rollout.has_mark(self._stop_mark):
             raise StackError("the engine stopped the oracle, and the rollout was not cancelled")
         writer.add(events)
         return turn
 
     async def _kill_oracle(self) -> None:
         """Mark the oracle as stopped, then kill it: no later attempt takes the kill for the oracle's own failure."""
-        self._rollout.mark(self._stopped)
+        self._rollout.mark(self._stop_mark)
         await self._rollout.sandbox.kill_once(self._key)
 
     @property
-    def _stopped(self) -> str:
+    def _stop_mark(self) -> str:
         """Return the name of the mark that the engine has killed the oracle."""
         return f"{self._rollout.ref.episode}{self._key}.stopped"

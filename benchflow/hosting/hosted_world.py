@@ -31,7 +31,7 @@ _ENDED = "world-ended"
 """Mark of a sandbox whose world the engine has ended, after the rollout's namespace."""
 
 
-def entrypoint_env(rollout: Hosted) -> dict[str, str]:
+def make_entrypoint_env(rollout: Hosted) -> dict[str, str]:
     """Return the secret variables that only the image's entrypoint gets; empty unless the entrypoint is the world."""
     manifest = rollout.manifest
     if manifest is None or not manifest.owns_lifecycle:
@@ -82,7 +82,7 @@ async def start_world(rollout: Hosted, world: StatefulEnvironment, baseline: Sta
     environment = rollout.spec.task.environment
     assert environment is not None
     if baseline is not None:
-        (await rollout.world_context(environment)).inherit_baseline(baseline)
+        (await rollout.make_world_context(environment)).inherit_baseline(baseline)
     ready = await world.provision()
     known = {status.name: True for status in ready.services if status.state == "running"}
     rollout.host.installed[(rollout.spec.task.digest, environment.digest)] = known
@@ -114,7 +114,7 @@ def has_ended_world(rollout: Hosted) -> bool:
 # --- its state ------------------------------------------------------------------------------------------
 
 
-async def keep_state(
+async def store_state(
     rollout: Hosted, world: StatefulEnvironment, label: str, baseline: StateSnapshot | None
 ) -> tuple[Path | None, list[str]]:
     """Capture the world's state and its difference from the baseline, and write both into the results.
@@ -177,7 +177,7 @@ async def compare_copy(
     return found
 
 
-async def keep_logs(world: StatefulEnvironment, paths: RolloutPaths) -> list[str]:
+async def store_logs(world: StatefulEnvironment, paths: RolloutPaths) -> list[str]:
     """Write the logs of the world's services into the results. Return a warning if they can't be read."""
     directory = paths.environment / "logs"
     try:

@@ -15,7 +15,7 @@ NO_SKILL_EXCLUDES = ("skills",)
 """Directories left out of the build context, since the agent is not to have the task's skills."""
 
 
-async def image_config(
+async def make_image_config(
     task: Task,
     directory: Path,
     external: Path | None,
@@ -39,7 +39,7 @@ async def image_config(
     timeout = task.sandbox.build_timeout_sec
     if task.sandbox.docker_image is not None:
         config = ImageConfig(image=task.sandbox.docker_image, timeout_sec=timeout, rebuild=rebuild)
-        files = await asyncio.to_thread(_loose_files, task, directory)
+        files = await asyncio.to_thread(_find_loose_files, task, directory)
         if files is None:
             return config
         tree = await asyncio.to_thread(digest_tree, files, exclude=NO_SKILL_EXCLUDES)
@@ -72,7 +72,7 @@ async def image_config(
     )
 
 
-def _loose_files(task: Task, directory: Path) -> Path | None:
+def _find_loose_files(task: Task, directory: Path) -> Path | None:
     """Return the directory whose files are added to a ready image's workspace; None if there are none besides skills.
 
     A Dockerfile or a compose file uses the files itself. A `.gitkeep` alone only makes git track the directory.
@@ -84,7 +84,7 @@ def _loose_files(task: Task, directory: Path) -> Path | None:
     return files if names else None
 
 
-async def world_image_config(
+async def make_world_image_config(
     directory: Path, timeout_sec: float, hidden: tuple[str, ...], *, rebuild: str | None = None
 ) -> ImageConfig:
     """Return the configuration of the image that a world's manifest has a Dockerfile for.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
-_ask: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
+_check: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
 
 
 def is_cancelled() -> bool:
@@ -13,9 +13,9 @@ def is_cancelled() -> bool:
 
     It is False if the work is interrupted because its worker stops: the next attempt resumes it.
     """
-    return _ask.get()()
+    return _check.get()()
 
 
-def answer_with(ask: Callable[[], bool]) -> None:
+def set_cancellation_check(ask: Callable[[], bool]) -> None:
     """Set the callback whose value `is_cancelled` returns in the running asyncio task and all tasks that it starts."""
-    _ask.set(ask)
+    _check.set(ask)

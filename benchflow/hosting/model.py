@@ -59,14 +59,14 @@ ANSWER_SEC = 5.0
 """Seconds without a response to a status request after which the gateway is taken for frozen. At most the gap between
 two polls of a turn from which time counts as unattended (`FROZEN_SEC` in `planes.sandbox.timeouts`)."""
 
-_LOOK_EVERY = 0.5
-_LOOKS_PER_READ = 10
+_POLL_INTERVAL_SEC = 0.5
+_POLLS_PER_READ = 10
 """Polls of the gateway's status between two readings of the record of a turn's calls."""
 
 _TOKEN = "gateway"
 
 
-def access_of(spec: RolloutSpec, record: AgentRecord, *, has_socket: bool) -> ModelAccess:
+def choose_access(spec: RolloutSpec, record: AgentRecord, *, has_socket: bool) -> ModelAccess:
     """Return how the rollout's agent reaches its model: `gateway`, `direct`, or `none` if it calls none.
 
     Args:
@@ -99,7 +99,7 @@ async def run_relay(sandbox: Sandbox, program: Sequence[str]) -> None:
     await start_once(sandbox, RELAY_KEY, [*program, str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"])
 
 
-def gateway_mount(state: StatePaths) -> Mount:
+def make_gateway_mount(state: StatePaths) -> Mount:
     """Return the read-only mount of the gateway's socket directory for a sandbox. Makes the directory on this host."""
     directory = state.gateway.public
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -166,7 +166,7 @@ class RolloutModel:
 
         return str(self._notes.write_once(_TOKEN, {"token": make_token()})["token"])
 
-    def _client(self) -> GatewayClient:
+    def _make_client(self) -> GatewayClient:
         from benchflow.gateway.gateway_client import GatewayClient
 
         return GatewayClient(self._state)
@@ -178,7 +178,7 @@ class RolloutModel:
         self._notes.make()
         await ensure_gateway(self._state)
         await self._register()
-        await self._client().release(self._spec.id)
+        await self._make_client().release(self._spec.id)
 
     @property
     def socket(self) -> Path:
@@ -188,7 +188,7 @@ class RolloutModel:
     async def _register(self) -> None:
         spec, endpoint = self._spec, self._endpoint
         _, spelled = find_endpoint(self._record, spec.agent.model, spec.agent.base_url)
-        await self._client().register(
+        await self._make_client().register(
             Registration(
                 id=spec.id,
                 token=self.token,
@@ -205,22 +205,22 @@ class RolloutModel:
                 # A model that the agent may wait for is no stalled one: whole answers come after minutes of silence.
                 stall_sec=max(STALL_SEC, spec.run.agent_idle_timeout_sec),
                 requests=endpoint.requests,
-                replay=spec.run.replay or await asyncio.to_thread(self.parent_calls.replay),
-                **self.parent_calls.prefix(),
+                replay=spec.run.replay or await asyncio.to_thread(self.parent_calls.make_replay),
+                **self.parent_calls.make_prefix(),
             )
         )
 
     async def release(self) -> None:
         """Let the rollout's held calls and all new ones through."""
-        await self._client().release(self._spec.id)
+        await self._make_client().release(self._spec.id)
 
-    async def requests(self) -> int:
+    async def count_requests(self) -> int:
         """Hold new calls until `release`, wait for those in flight, and return the number of recorded requests.
 
         Raises `CallsUnderWayError` if a call is still in flight after `QUIET_SEC`: the gateway retries an endpoint for
         minutes, longer than one attempt waits.
         """
-        client = self._client()
+        client = self._make_client()
         await client.hold(self._spec.id)
         if not await client.until_quiet(self._spec.id, timeout=QUIET_SEC):
             raise CallsUnderWayError(
@@ -242,17 +242,17 @@ class RolloutModel:
             await self._register()
             status = await self._attribute(step)
         noted = self._notes.write_once(f"usage-{step.index}", status.usage.model_dump(mode="json"))
-        return UsageTotals.model_validate(noted), self._calls_since(f"calls-{step.index}")
+        return UsageTotals.model_validate(noted), self._read_calls_since(f"calls-{step.index}")
 
     async def _attribute(self, step: Step) -> GatewayStatus:
         own = self._spec.branch
         # A replayed turn of the parent leads to no node of this rollout.
         is_own = own is None or step.index >= own.checkpoint.steps_done
         node = make_step_node_id(step.index, self._spec.chain) if is_own else None
-        return await self._client().attribute(self._spec.id, node=node, role=step.role, turn=step.index)
+        return await self._make_client().attribute(self._spec.id, node=node, role=step.role, turn=step.index)
 
     @contextlib.asynccontextmanager
-    async def watched(self, calls: TurnCalls, stop: Callable[[], None]) -> AsyncIterator[None]:
+    async def watch_calls(self, calls: TurnCalls, stop: Callable[[], None]) -> AsyncIterator[None]:
         """Call `stop` during the block, at most once, if a limit is used up or the endpoint fails for too long.
 
         Some agents repeat a failing call without end. `calls` are those of the turn.
@@ -263,12 +263,12 @@ class RolloutModel:
         async def watch() -> None:
             looks = 0
             while True:
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_INTERVAL_SEC)
                 looks += 1
                 with contextlib.suppress(BenchFlowError):
-                    if has_limits and (await self._client().status(self._spec.id)).budget_exhausted is not None:
+                    if has_limits and (await self._make_client().status(self._spec.id)).budget_exhausted is not None:
                         return stop()
-                if looks % _LOOKS_PER_READ == 0:
+                if looks % _POLLS_PER_READ == 0:
                     await asyncio.to_thread(calls.read)
                     if calls.failing_sec > patience_sec:
                         return stop()
@@ -280,7 +280,7 @@ class RolloutModel:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def blocked(self) -> Intervals | None:
+    async def find_blocked(self) -> Intervals | None:
         """Return the intervals in which calls waited for the gateway itself; None if it does not respond soon."""
         from benchflow.gateway.gateway_client import GatewayClient
 
@@ -295,29 +295,29 @@ class RolloutModel:
         return status.blocked
 
     @contextlib.asynccontextmanager
-    async def explaining(self, session: int) -> AsyncIterator[None]:
+    async def explain_errors(self, session: int) -> AsyncIterator[None]:
         """Replace an `AgentError` while a session opens by `ModelEndpointError`, if a failed model call caused it."""
-        calls = self._calls_since(f"opening-{session}")
+        calls = self._read_calls_since(f"opening-{session}")
         try:
             yield
         except AgentError as error:
             silent: dict[str, float] = {}
             with contextlib.suppress(BenchFlowError):
-                silent = (await self._client().status(self._spec.id)).silent
-            found = await self.endpoint_error(calls, TurnEnd("opening"), silent)
+                silent = (await self._make_client().status(self._spec.id)).silent
+            found = await self.find_endpoint_error(calls, TurnEnd("opening"), silent)
             if not isinstance(found, ModelEndpointError):
                 raise
             found.log_tail = "\n".join(text for text in (error.message, error.log_tail) if text)
             raise found from error
 
-    def _calls_since(self, name: str) -> TurnCalls:
+    def _read_calls_since(self, name: str) -> TurnCalls:
         """Return a reader of the calls since the first request under this name, whose offset is noted."""
         record = self._results.model_calls
         with storage_errors(record):
             size = record.stat().st_size if record.exists() else 0
         return TurnCalls(record, self._notes.write_once(name, {"offset": size})["offset"])
 
-    async def endpoint_error(
+    async def find_endpoint_error(
         self, calls: TurnCalls, end: TurnEnd, silent: Mapping[str, float]
     ) -> BenchFlowError | None:
         """Return the error of a turn whose model did not answer; else None. See `TurnCalls.find_problem`."""
@@ -338,12 +338,12 @@ class RolloutModel:
         Returns:
             Whether no call is in flight any more, the gateway's status of the rollout, and the turn's usage.
         """
-        client = self._client()
+        client = self._make_client()
         quiet = await client.until_quiet(self._spec.id, timeout=QUIET_SEC)
         status = await client.status(self._spec.id)
-        return quiet, status, _used(before, status.usage)
+        return quiet, status, _subtract_usage(before, status.usage)
 
-    async def used_in(self, step: Step) -> Usage | None:
+    async def count_usage(self, step: Step) -> Usage | None:
         """Hold new calls until `release`, wait for those in flight, and return the usage of an interrupted turn.
 
         Returns None if `begin_turn` was never called for the step. After `QUIET_SEC` a call may still be in flight.
@@ -351,26 +351,26 @@ class RolloutModel:
         noted = self._notes.read(f"usage-{step.index}")
         if noted is None:
             return None
-        client = self._client()
+        client = self._make_client()
         await client.hold(self._spec.id)
         await client.until_quiet(self._spec.id, timeout=QUIET_SEC)
-        return _used(UsageTotals.model_validate(noted), (await client.status(self._spec.id)).usage)
+        return _subtract_usage(UsageTotals.model_validate(noted), (await client.status(self._spec.id)).usage)
 
     async def hold(self) -> None:
         """Hold new calls until the next session: processes that an agent left must not call its model."""
         with contextlib.suppress(UnknownRolloutError):
-            await self._client().hold(self._spec.id)
+            await self._make_client().hold(self._spec.id)
 
     async def forget(self) -> None:
         """Invalidate the rollout's token at the gateway, if one runs. Raises nothing: the reaper retries."""
-        client = self._running_client()
+        client = self._find_running_client()
         if client is not None:
             with contextlib.suppress(BenchFlowError):
                 await client.forget(self._spec.id)
 
-    async def warnings(self) -> list[str]:
+    async def list_warnings(self) -> list[str]:
         """Return warnings about refused requests, calls without a record, estimated tokens; none without a gateway."""
-        client = self._running_client()
+        client = self._find_running_client()
         if client is None:
             return []
         try:
@@ -393,7 +393,7 @@ class RolloutModel:
             )
         return warnings
 
-    def _running_client(self) -> GatewayClient | None:
+    def _find_running_client(self) -> GatewayClient | None:
         """Return a client with a short timeout; None for an agent without a model, and if no gateway runs."""
         if not self._record.takes_model or not self._state.gateway.rollouts.is_dir():
             return None
@@ -403,7 +403,7 @@ class RolloutModel:
         return GatewayClient(self._state, patience=2.0) if is_running(self._state) else None
 
 
-def _used(before: UsageTotals, now: UsageTotals) -> Usage:
+def _subtract_usage(before: UsageTotals, now: UsageTotals) -> Usage:
     # The cost of some calls alone would be taken for the cost of all.
     known = now.cost_usd is not None and now.unpriced == 0
     cost = (now.cost_usd or 0.0) - (before.cost_usd or 0.0) if known else None

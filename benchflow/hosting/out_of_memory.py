@@ -44,21 +44,23 @@ _BY_ENGINE = frozenset(
 """Types of a turn's events that the engine writes, and that prove nothing about the agent."""
 
 
-def session_note(rollout: Hosted, session: int) -> KillNote:
+def make_session_note(rollout: Hosted, session: int) -> KillNote:
     """Return the note with the count of kills when the agent of session number `session` was last known to live."""
-    return KillNote(_file(rollout, f"session-{session}"))
+    return KillNote(_locate_note(rollout, f"session-{session}"))
 
 
-def verifier_note(rollout: Hosted, step: int) -> KillNote:
+def make_verifier_note(rollout: Hosted, step: int) -> KillNote:
     """Return the note with the count of kills before the verifier of step number `step`."""
-    return KillNote(_file(rollout, f"verify-{step}"))
+    return KillNote(_locate_note(rollout, f"verify-{step}"))
 
 
-def _file(rollout: Hosted, name: str) -> Path:
+def _locate_note(rollout: Hosted, name: str) -> Path:
     return rollout.sessions / f"{rollout.ref.episode}memory-{name}.json"
 
 
-def memory_error(rollout: Hosted, use: MemoryUse, kills: int, error: str, log_tail: str | None) -> SandboxMemoryError:
+def make_kill_error(
+    rollout: Hosted, use: MemoryUse, kills: int, error: str, log_tail: str | None
+) -> SandboxMemoryError:
     """Return, not raise, the error for an agent that was killed at the memory limit.
 
     Args:
@@ -80,7 +82,7 @@ def memory_error(rollout: Hosted, use: MemoryUse, kills: int, error: str, log_ta
 
 
 @asynccontextmanager
-async def explaining_losses(sandbox: Sandbox) -> AsyncIterator[None]:
+async def explain_losses(sandbox: Sandbox) -> AsyncIterator[None]:
     """Replace a `SandboxLostError` of the block by `SandboxMemoryError` if the kernel has killed for memory there."""
     try:
         yield
@@ -96,7 +98,7 @@ async def explaining_losses(sandbox: Sandbox) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def explaining_agent_errors(rollout: Hosted, note: KillNote) -> AsyncIterator[None]:
+async def explain_agent_errors(rollout: Hosted, note: KillNote) -> AsyncIterator[None]:
     """Replace an `AgentError`, while a session opens, by `SandboxMemoryError` if the kernel has killed since the note.
 
     Args:
@@ -111,7 +113,7 @@ async def explaining_agent_errors(rollout: Hosted, note: KillNote) -> AsyncItera
         use = await rollout.sandbox.memory_use()
         if use is None or not (kills := note.count_kills(use)) or error.category not in _MAY_BE_MEMORY:
             raise
-        raise memory_error(rollout, use, kills, error.message, error.log_tail) from error
+        raise make_kill_error(rollout, use, kills, error.message, error.log_tail) from error
 
 
 class _Noticed(Model):
@@ -139,9 +141,9 @@ class TurnMemory:
         self._writer = writer
         # A replayed turn of the parent is no turn of this rollout, and has a note of its own.
         name = f"turn-{work.step.index}" if work.before is None else f"again-{work.step.index}"
-        self._turn = KillNote(_file(rollout, name))
-        self._session = session_note(rollout, work.session.index) if work.session is not None else self._turn
-        self._noticed_file = _file(rollout, f"{name}-noticed")
+        self._turn = KillNote(_locate_note(rollout, name))
+        self._session = make_session_note(rollout, work.session.index) if work.session is not None else self._turn
+        self._noticed_file = _locate_note(rollout, f"{name}-noticed")
 
     async def begin(self) -> None:
         """Start counting kills. Call it before the turn begins, and not when it is resumed."""
@@ -154,7 +156,7 @@ class TurnMemory:
             # Errors of the sandbox are suppressed here: the turn itself meets them.
             with suppress(SandboxError):
                 use = await self._sandbox.memory_use()
-                if use is not None and (kills := self._turn.count_kills(use)) != self._noticed().kills:
+                if use is not None and (kills := self._turn.count_kills(use)) != self._read_noticed().kills:
                     write_record(self._noticed_file, _Noticed(kills=kills, seq=self._writer.events[1]).model_dump())
 
     async def judge(self, turn: TurnResult) -> TurnResult:
@@ -172,8 +174,8 @@ class TurnMemory:
             if not any(event["type"] not in _BY_ENGINE for event in self._writer.written()):
                 # The agent may have been dead before its prompt: killed while a verifier ran, for one.
                 kills = self._session.count_kills(use)
-            if kills and not self._went_on(kills):
-                error = memory_error(self._rollout, use, kills, failure.message, failure.log_tail)
+            if kills and not self._has_survived(kills):
+                error = make_kill_error(self._rollout, use, kills, failure.message, failure.log_tail)
                 self._writer.add([{"type": "agent_error", "category": error.category, "message": error.message}])
                 return turn.model_copy(update={"failure": failure_of(error, "execute")})
         if not kills:
@@ -185,14 +187,14 @@ class TurnMemory:
         warning = f"{said} during a turn; the agent went on"
         return turn.model_copy(update={"warnings": [*turn.warnings, warning]})
 
-    def _went_on(self, kills: int) -> bool:
+    def _has_survived(self, kills: int) -> bool:
         """Return whether the agent started a tool call after the last kill was recorded."""
-        noticed = self._noticed()
+        noticed = self._read_noticed()
         if noticed.kills != kills:
             return False
         return any(event["type"] == "tool_call" and event["seq"] >= noticed.seq for event in self._writer.written())
 
-    def _noticed(self) -> _Noticed:
+    def _read_noticed(self) -> _Noticed:
         try:
             return _Noticed.model_validate_json(self._noticed_file.read_bytes())
         except FileNotFoundError:

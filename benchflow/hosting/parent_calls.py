@@ -35,7 +35,7 @@ class ParentCalls:
         self._results = results
         self._parent_results = parent_results
 
-    def prefix(self) -> dict[str, Any]:
+    def make_prefix(self) -> dict[str, Any]:
         """Return the fields of `Registration` about the parent's calls that precede a resumed session's first call.
 
         Empty for a root, and for a child whose session is neither loaded nor replayed.
@@ -45,12 +45,12 @@ class ParentCalls:
         if branch is None or layer is None or not layer.requests or (layer.rung != "load" and branch.replays is None):
             return {}
         return {
-            "prefix": str(self._record_of_parent),
+            "prefix": str(self._parent_record),
             "prefix_requests": layer.requests,
             "prefix_replayed": branch.replays is not None,
         }
 
-    def replay(self) -> ReplaySettings | None:
+    def make_replay(self) -> ReplaySettings | None:
         """Return the replay that brings a child's session to the state of the parent's; None if none is needed.
 
         It consists of the parent's calls in the turns before that state. If the child has its own answer to a question
@@ -63,16 +63,16 @@ class ParentCalls:
         done = branch.checkpoint.steps_done
         first = branch.replays.steps_done if branch.replays is not None else done
         turns = range(first, done + (branch.child.answer is not None))
-        record = self._copy("asked_before" if branch.replays is None else "session_before")
+        record = self._locate_copy("asked_before" if branch.replays is None else "session_before")
         if not record.exists():
-            _copy_calls(self._record_of_parent, turns, record)
+            _copy_calls(self._parent_record, turns, record)
         if branch.replays is None:
             return ReplaySettings(record=str(record))
         last = max((line["seq"] for line in iterate_journal(record) if line["type"] == "request"), default=None)
         # Strict: a request that differs on the way there is refused, not sent to the upstream.
         return ReplaySettings(record=str(record), until=str(last), strict=True) if last is not None else None
 
-    def left_when_there(self) -> int:
+    def count_calls_left(self) -> int:
         """Return the number of recorded calls that remain when the replayed session has reached the parent's state.
 
         They belong to the next turn, which leads to a question that the child answers itself; 0 without one.
@@ -82,15 +82,15 @@ class ParentCalls:
         branch = self._branch
         if branch is None or branch.child.answer is None:
             return 0
-        calls = Recording(self._copy("session_before"), self._record.name.removeprefix("acpx/")).calls
+        calls = Recording(self._locate_copy("session_before"), self._record.name.removeprefix("acpx/")).calls
         return sum(call.answered and not call.side and call.node == get_step_node(branch.node) for call in calls)
 
     @property
-    def _record_of_parent(self) -> Path:
+    def _parent_record(self) -> Path:
         assert self._parent_results is not None
         return self._parent_results.model_calls
 
-    def _copy(self, name: str) -> Path:
+    def _locate_copy(self, name: str) -> Path:
         return self._results.model_calls.with_name(f"{name}.jsonl")
 
 

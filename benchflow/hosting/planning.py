@@ -10,9 +10,9 @@ from benchflow.contracts.rollout_records import Step
 from benchflow.contracts.sandbox_config import Healthcheck
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import UnsupportedFeatureError
-from benchflow.hosting.clean_room import clean_room_sec
+from benchflow.hosting.clean_room import compute_clean_room_sec
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.sandbox_readiness import health_limit
+from benchflow.hosting.sandbox_readiness import compute_health_limit
 from benchflow.planes.environment.exports import check_environment
 from benchflow.planes.reward.needs import check_scoring, compute_scoring_timeout
 from benchflow.tasks import require_supported, turn_prompt
@@ -47,13 +47,13 @@ def plan(rollout: Hosted) -> RolloutPlan:
     if environment is not None and environment.unproven is not None:
         warnings = [*warnings, unproven_warning(environment)]
     return RolloutPlan(
-        steps=_with_branch(rollout, lower(rollout)),
+        steps=_apply_branch(rollout, lower(rollout)),
         strategy=task.multi_step_reward_strategy,
         has_healthcheck=task.sandbox.healthcheck is not None,
         build_timeout_sec=task.sandbox.build_timeout_sec,
         setup_timeout_sec=sum(command.timeout_sec for command in task.sandbox.setup_commands),
         install_timeout_sec=INSTALL_SEC if rollout.record.install is not None else 0.0,
-        healthcheck_timeout_sec=health_limit(task.sandbox.healthcheck or Healthcheck(command="true")),
+        healthcheck_timeout_sec=compute_health_limit(task.sandbox.healthcheck or Healthcheck(command="true")),
         readiness_timeout_sec=environment.manifest.readiness.timeout_sec + WORLD_SEC if environment else 0.0,
         warnings=warnings,
     )
@@ -68,7 +68,7 @@ def lower(rollout: Hosted) -> list[Step]:
     task, spec = rollout.task, rollout.spec
 
     def step(index: int, name: str | None, timeout: float | None, verifier: VerifierConfig) -> dict[str, Any]:
-        room_sec = clean_room_sec(rollout.blueprint, name, verifier, spec.run)
+        room_sec = compute_clean_room_sec(rollout.blueprint, name, verifier, spec.run)
         return {
             "index": index,
             "name": name,
@@ -76,7 +76,7 @@ def lower(rollout: Hosted) -> list[Step]:
             "model": spec.agent.model,
             # A new session for each step, which does not know the messages of the one before.
             "session": index if rollout.has_agent else 0,
-            "timeout_sec": _turn_timeout(rollout, timeout),
+            "timeout_sec": _choose_turn_timeout(rollout, timeout),
             "idle_timeout_sec": spec.run.agent_idle_timeout_sec,
             # An oracle's work may be scored a second time, in a clean room.
             "verify_timeout_sec": compute_scoring_timeout(task, verifier)
@@ -85,7 +85,7 @@ def lower(rollout: Hosted) -> list[Step]:
         }
 
     if task.scenes:
-        return _of_scenes(rollout, step(0, None, task.agent.timeout_sec, task.verifier))
+        return _list_scene_steps(rollout, step(0, None, task.agent.timeout_sec, task.verifier))
     if not task.steps:
         return [Step(**step(0, None, task.agent.timeout_sec, task.verifier))]
     return [
@@ -98,7 +98,7 @@ def lower(rollout: Hosted) -> list[Step]:
     ]
 
 
-def _of_scenes(rollout: Hosted, common: dict[str, Any]) -> list[Step]:
+def _list_scene_steps(rollout: Hosted, common: dict[str, Any]) -> list[Step]:
     """Return one step per turn of the scenes; each scene is a session, and only the last step is scored."""
     task, agent = rollout.task, rollout.spec.agent
     wanted = {task.roles[turn.role].agent for scene in task.scenes for turn in scene.turns}
@@ -117,7 +117,7 @@ def _of_scenes(rollout: Hosted, common: dict[str, Any]) -> list[Step]:
     return [*steps[:-1], steps[-1].model_copy(update={"scored": True})]
 
 
-def _with_branch(rollout: Hosted, steps: list[Step]) -> list[Step]:
+def _apply_branch(rollout: Hosted, steps: list[Step]) -> list[Step]:
     """Return the steps of a child: its own ones have its role, the first of them has its prompt."""
     branch = rollout.spec.branch
     if branch is None:
@@ -129,7 +129,7 @@ def _with_branch(rollout: Hosted, steps: list[Step]) -> list[Step]:
     return [*steps[:first], *own]
 
 
-def _turn_timeout(rollout: Hosted, of_step: float | None) -> float:
+def _choose_turn_timeout(rollout: Hosted, of_step: float | None) -> float:
     """Return the timeout of a turn in seconds: the job's, else the oracle's, else the step's, at most the deadline."""
     run = rollout.spec.run
     candidates = [run.agent_timeout_sec]

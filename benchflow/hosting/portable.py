@@ -21,8 +21,13 @@ from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import CorruptArtifactError, UnsafePathError
 from benchflow.host_files import file_lock, storage_errors
+from benchflow.hosting.checkpoint_records import (
+    CheckpointRecord,
+    read_checkpoint_record,
+    remove_layers,
+    write_checkpoint_record,
+)
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.kept import CheckpointRecord, read_kept, remove_layers, write_kept
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.store import PinnedStore
@@ -32,7 +37,7 @@ _NOT_NEEDED = frozenset({"children", "attempts", "rollbacks", "agent", "artifact
 """Entries of a rollout's results that a host which continues it does not need."""
 
 
-async def packed(rollout: Hosted, checkpoint: Checkpoint) -> Checkpoint:
+async def pack_checkpoint(rollout: Hosted, checkpoint: Checkpoint) -> Checkpoint:
     """Pack a checkpoint for other hosts, and return it with the references of the packs.
 
     Args:
@@ -52,7 +57,7 @@ async def packed(rollout: Hosted, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint.model_copy(update={"files": files, "record": await store.put_file(record)})
 
 
-async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> ImageRef:
+async def fetch_image(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> ImageRef:
     """Return the image of a checkpoint on this host, fetched from the store if it was taken on another host.
 
     It is fetched once per host, with the results until the checkpoint; a lock and a record serve concurrent calls and
@@ -72,7 +77,7 @@ async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> Imag
     if checkpoint.host_id == host.host_id or pack is None:
         return checkpoint.files.image
     async with file_lock(host.paths.root / "locks" / f"{checkpoint.id}.lock"):
-        kept = await asyncio.to_thread(read_kept, file)
+        kept = await asyncio.to_thread(read_checkpoint_record, file)
         if kept is not None and kept.checkpoint is not None:
             return kept.checkpoint.files.image
         kept = kept or CheckpointRecord(
@@ -83,15 +88,15 @@ async def image_of(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> Imag
         # Incomplete images of an interrupted attempt.
         await remove_layers(checkpoint.id, kept)
         kept = kept.model_copy(update={"tries": kept.tries + 1})
-        await asyncio.to_thread(write_kept, file, kept)
+        await asyncio.to_thread(write_checkpoint_record, file, kept)
         name = f"{checkpoint.id}.{kept.tries}-1"
         image = await get_provider(checkpoint.provider).unpack_snapshot(pack, name, host.store)
         files = checkpoint.files.model_copy(update={"image": image})
         on_host = {"files": files, "host_id": host.host_id, "queue": host.queue}
         if checkpoint.record is not None:
-            await lay_out_record(rollout, checkpoint.record)
+            await unpack_record(rollout, checkpoint.record)
         mine = kept.model_copy(update={"checkpoint": checkpoint.model_copy(update=on_host)})
-        await asyncio.to_thread(write_kept, file, mine)
+        await asyncio.to_thread(write_checkpoint_record, file, mine)
         return image
 
 
@@ -103,7 +108,7 @@ def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
             with storage_errors(root.root), ConfinedDirectory(root.root) as directory:
                 for name in list_branch_paths(chain):
                     own = root.child(name).root if name else root.root
-                    for entry in _written(directory, own.relative_to(root.root).as_posix()):
+                    for entry in _list_needed(directory, own.relative_to(root.root).as_posix()):
                         _pack_entry(archive, directory, entry)
 
 
@@ -119,7 +124,7 @@ def _pack_entry(archive: tarfile.TarFile, directory: ConfinedDirectory, entry: D
         archive.addfile(info, file)
 
 
-def _written(directory: ConfinedDirectory, own: str) -> list[DirectoryEntry]:
+def _list_needed(directory: ConfinedDirectory, own: str) -> list[DirectoryEntry]:
     """Return the files and links in the results directory `own` of a rollout that another host needs."""
     prefix = "" if own == "." else f"{own}/"
 
@@ -132,12 +137,12 @@ def _written(directory: ConfinedDirectory, own: str) -> list[DirectoryEntry]:
     return [entry for entry in directory.entries(own, skip=is_not_needed) if entry.is_file or entry.is_link]
 
 
-async def lay_out_record(rollout: Hosted, record: ArtifactRef) -> None:
+async def unpack_record(rollout: Hosted, record: ArtifactRef) -> None:
     """Unpack the results that a rollout, and those above it, had written until a checkpoint. Existing files stay.
 
     Args:
         rollout: The rollout.
-        record: Archive in the store, from `packed`.
+        record: Archive in the store, from `pack_checkpoint`.
 
     Raises:
         CorruptArtifactError: The archive can't be read, or has members that lead out of the results.

@@ -14,12 +14,12 @@ from benchflow.contracts.job import RolloutSpec, TaskRef
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.errors import SandboxLostError, SandboxUnavailableError
 from benchflow.host import SlotOwner
-from benchflow.hosting.blueprint import start_within
+from benchflow.hosting.blueprint import await_start
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_agent import FROM_CHECKPOINT, prepare_for_agent
-from benchflow.hosting.hosted_world import compare_copy, entrypoint_env, prepare_for_world, start_world
-from benchflow.hosting.portable import image_of
-from benchflow.hosting.room_base import capture_for_rooms, forget_base
+from benchflow.hosting.hosted_world import compare_copy, make_entrypoint_env, prepare_for_world, start_world
+from benchflow.hosting.portable import fetch_image
+from benchflow.hosting.room_base import capture_for_rooms, remove_room_base
 from benchflow.hosting.session_files import remove_journals
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.write import begin_run
@@ -29,7 +29,7 @@ mkdir -m 0777 /logs/agent /logs/artifacts && mkdir -m 0755 /logs/verifier"""
 """Shell script that empties the directories of logs and artifacts, which every rollout finds empty."""
 
 
-def sandbox_name(stack: str, request: ProvisionInput) -> str:
+def make_sandbox_name(stack: str, request: ProvisionInput) -> str:
     """Return the name of the sandbox for a rollout: one of its own for each generation, or the one its job shares.
 
     Args:
@@ -38,11 +38,11 @@ def sandbox_name(stack: str, request: ProvisionInput) -> str:
     """
     spec = request.spec
     if spec.job_run_id is not None:
-        return shared_sandbox(stack, spec.job_run_id, spec.task)
+        return make_shared_name(stack, spec.job_run_id, spec.task)
     return ids.sandbox_name(stack, request.run_id, spec.task.name, request.generation)
 
 
-def shared_sandbox(stack: str, run: str, task: TaskRef) -> str:
+def make_shared_name(stack: str, run: str, task: TaskRef) -> str:
     """Return the name of the sandbox that a job owns, and that its rollouts share.
 
     Args:
@@ -54,7 +54,7 @@ def shared_sandbox(stack: str, run: str, task: TaskRef) -> str:
     return ids.shared_sandbox_name(stack, run, world)
 
 
-def slot_owner(request: ProvisionInput) -> SlotOwner:
+def find_slot_owner(request: ProvisionInput) -> SlotOwner:
     """Return the workflow whose end frees a sandbox and its slot: the job of a shared sandbox, else the rollout."""
     spec = request.spec
     if spec.job_run_id is not None:
@@ -62,7 +62,7 @@ def slot_owner(request: ProvisionInput) -> SlotOwner:
     return SlotOwner(spec.id, request.run_id)
 
 
-def sandbox_labels(stack: str, spec: RolloutSpec, owner: SlotOwner, generation: int) -> dict[str, str]:
+def make_sandbox_labels(stack: str, spec: RolloutSpec, owner: SlotOwner, generation: int) -> dict[str, str]:
     """Return the labels of a sandbox, by which a reaper knows when it is an orphan.
 
     Args:
@@ -108,11 +108,11 @@ async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> Sand
         await asyncio.to_thread(begin_run, paths, identity | rollout.spec.model_dump(mode="json"))
     await _start(rollout, request, name, paths.build_log)
     if request.checkpoint is None:
-        await rollout.blueprint.set_up(rollout.sandbox, rollout.env(), rollout.secrets)
+        await rollout.blueprint.set_up(rollout.sandbox, rollout.make_env(), rollout.secrets)
         await capture_for_rooms(rollout, request)
     else:
         await asyncio.to_thread(rollout.mark, FROM_CHECKPOINT)
-        await prove(request.checkpoint, rollout.sandbox, await rollout.world())
+        await prove(request.checkpoint, rollout.sandbox, await rollout.open_world())
         await rollout.sandbox.control(CLEAR_LOGS)
     return rollout.ref
 
@@ -120,32 +120,32 @@ async def provision(rollout: Hosted, request: ProvisionInput, name: str) -> Sand
 async def _start(rollout: Hosted, request: ProvisionInput, name: str, build_log: Path) -> None:
     """Find or start the sandbox, and attach to it."""
     host, spec, blueprint = rollout.host, rollout.spec, rollout.blueprint
-    labels = sandbox_labels(host.stack, spec, slot_owner(request), request.generation)
-    wanted = blueprint.spec(name, await blueprint.image(log=build_log), labels)
+    labels = make_sandbox_labels(host.stack, spec, find_slot_owner(request), request.generation)
+    wanted = blueprint.make_spec(name, await blueprint.prepare_image(log=build_log), labels)
     wanted = await prepare_for_world(rollout, wanted, build_log)
     wanted = await prepare_for_agent(rollout, wanted, build_log)
     if request.checkpoint is not None:
         # Additions for world and agent that fit the root's image fit a checkpoint of its sandbox, too.
-        image = await image_of(rollout, request.run_id, request.checkpoint)
+        image = await fetch_image(rollout, request.run_id, request.checkpoint)
         wanted = wanted.model_copy(update={"image": image})
     start = blueprint.provider.start(
         wanted,
         host_id=host.host_id,
         queue=host.queue,
         generation=request.generation,
-        secrets=entrypoint_env(rollout),
+        secrets=make_entrypoint_env(rollout),
     )
-    started = await start_within(start, spec.run.sandbox_setup_timeout)
+    started = await await_start(start, spec.run.sandbox_setup_timeout)
     if spec.job_run_id is None:
-        host.keep(started)
+        host.cache_sandbox(started)
         await rollout.attach(started.ref)
         return
-    await rollout.attach(started.ref.model_copy(update={"episode": namespace_of(spec, request.run_id)}))
+    await rollout.attach(started.ref.model_copy(update={"episode": make_namespace(spec, request.run_id)}))
     # Once per rollout: the idempotency key is in the rollout's namespace.
     await rollout.sandbox.exec_once("enter", ["sh", "-c", CLEAR_LOGS], cwd="/")
 
 
-def namespace_of(spec: RolloutSpec, run_id: str) -> str:
+def make_namespace(spec: RolloutSpec, run_id: str) -> str:
     """Return the rollout namespace: the prefix of a rollout's names in a shared sandbox; empty in one of its own.
 
     Args:
@@ -172,7 +172,7 @@ async def make_ready(rollout: Hosted, wanted: ReadinessInput) -> Readied | None:
         ReadinessError: World or healthcheck do not become healthy in time.
         UnprovenStateError: The copy answers differently, and the job requires equal answers.
     """
-    world, readied = await rollout.world(), None
+    world, readied = await rollout.open_world(), None
     if world is not None:
         ready = await start_world(rollout, world, wanted.baseline)
         must_be_equal = rollout.spec.run.require_proven_state
@@ -193,7 +193,7 @@ async def tear_down(rollout: Hosted) -> None:
     if rollout.spec.job_run_id is not None:
         await _leave(rollout)
         return
-    await forget_base(rollout)
+    await remove_room_base(rollout)
     sandbox = host.forget(ref.name)
     if sandbox is not None:
         await sandbox.stop()

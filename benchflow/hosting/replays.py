@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchflow.checkpoints import difference, world_digests
+from benchflow.checkpoints import describe_difference, digest_world
 from benchflow.contracts.activities import StepInput, TakenBefore
 from benchflow.contracts.failures import failure_of
 from benchflow.contracts.gateway import ReplayStatus
@@ -14,7 +14,7 @@ TAKEN_AGAIN = "session_before.trajectory.jsonl"
 """File beside a child's trajectory: events of the parent's turns that the child replayed."""
 
 
-async def compared(rollout: Hosted, work: StepInput, turn: TurnResult) -> TurnResult:
+async def compare_turn(rollout: Hosted, work: StepInput, turn: TurnResult) -> TurnResult:
     """Return the result of a turn; if it replays a turn of the parent and differs from it, with a failure.
 
     Args:
@@ -24,16 +24,16 @@ async def compared(rollout: Hosted, work: StepInput, turn: TurnResult) -> TurnRe
     """
     if work.before is None or turn.question is not None:
         return turn
-    why = turn.failure.message if turn.failure is not None else _turn_difference(work.before, turn)
+    why = turn.failure.message if turn.failure is not None else _compare_results(work.before, turn)
     if why is None and work.before.is_last:
-        why = await _state_difference(rollout, work.before, turn.replay)
+        why = await _compare_states(rollout, work.before, turn.replay)
     if why is None:
         return turn
     error = ACPError(f"turn {work.step.index + 1} was not as it was in the parent: {why}")
     return turn.model_copy(update={"failure": failure_of(error)})
 
 
-def _turn_difference(before: TakenBefore, turn: TurnResult) -> str | None:
+def _compare_results(before: TakenBefore, turn: TurnResult) -> str | None:
     """Return how the turn itself differs from the parent's, as a phrase; None if it does not."""
     if turn.replay is not None and turn.replay.divergence is not None:
         return turn.replay.divergence.message
@@ -42,12 +42,12 @@ def _turn_difference(before: TakenBefore, turn: TurnResult) -> str | None:
     return None
 
 
-async def _state_difference(rollout: Hosted, before: TakenBefore, replay: ReplayStatus | None) -> str | None:
+async def _compare_states(rollout: Hosted, before: TakenBefore, replay: ReplayStatus | None) -> str | None:
     """Return how the state after the turn differs from the parent's, as a phrase; None if it does not."""
     if replay is not None:
-        left = replay.left - rollout.model.parent_calls.left_when_there()
+        left = replay.left - rollout.model.parent_calls.count_calls_left()
         if left > 0:
             return f"{left} recorded calls of the model were not made again"
     if before.digests is None:
         return None
-    return difference(before.digests, await world_digests(rollout.sandbox, await rollout.world()))
+    return describe_difference(before.digests, await digest_world(rollout.sandbox, await rollout.open_world()))

@@ -21,13 +21,13 @@ from benchflow.contracts.rollout_records import TRUNCATING, RolloutResult, StepO
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import BenchFlowError, ResultFileError, SandboxError, SandboxLostError, TaskError, UnsafePathError
 from benchflow.host_files import storage_errors
-from benchflow.hosting.clean_room import end_rooms
+from benchflow.hosting.clean_room import remove_rooms
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.hosted_world import keep_logs
+from benchflow.hosting.hosted_world import store_logs
 from benchflow.hosting.interruption import is_cancelled
-from benchflow.hosting.portable import lay_out_record
-from benchflow.hosting.session_files import keep_journals
+from benchflow.hosting.portable import unpack_record
+from benchflow.hosting.session_files import store_journals
 from benchflow.paths import JobPaths, RolloutPaths
 from benchflow.planes.sandbox import directory_trees, get_provider
 from benchflow.planes.sandbox.timeouts import awake_timeout
@@ -101,10 +101,10 @@ class HostedReport:
     async def _finish(self, warnings: list[str], paths: RolloutPaths) -> ReportResult:
         """Write the rest of the results, which needs no sandbox: gateway warnings, journals, result."""
         rollout = self._rollout
-        warnings += await rollout.model.warnings()
+        warnings += await rollout.model.list_warnings()
         # Journals last: no file that comes out of the sandbox may replace them.
         episode = rollout.ref.episode
-        warnings += await asyncio.to_thread(keep_journals, rollout.sessions, episode, paths.sessions, rollout.redact)
+        warnings += await asyncio.to_thread(store_journals, rollout.sessions, episode, paths.sessions, rollout.redact)
         self._report = self._report.model_copy(update={"warnings": warnings})
         return await self.write()
 
@@ -115,7 +115,7 @@ class HostedReport:
         """
         if self._report.record is not None:
             # Its host is lost, with the results that it had written there.
-            await lay_out_record(self._rollout, self._report.record)
+            await unpack_record(self._rollout, self._report.record)
         self._rollout.make_results_directory()
         return await self.write()
 
@@ -184,8 +184,8 @@ class HostedReport:
 
     async def _collect_world(self, paths: RolloutPaths) -> list[str]:
         try:
-            world = await self._rollout.world()
-            return await keep_logs(world, paths) if world is not None else []
+            world = await self._rollout.open_world()
+            return await store_logs(world, paths) if world is not None else []
         except FileNotFoundError:
             return ["the world was never started"]
 
@@ -217,9 +217,9 @@ class HostedReport:
                     raise
                 # The child's reward is in the tree all the same: the parent got it from the workflow.
                 notes.append(f"the results of the child {path} are missing: {error.message}")
-        await end_rooms(spec.run.sandbox, paths.root)
+        await remove_rooms(spec.run.sandbox, paths.root)
         # A verifier may print files of the agent, with the agent's secrets.
-        notes += await asyncio.to_thread(_clean, rollout.redact, collected(paths))
+        notes += await asyncio.to_thread(_redact_directories, rollout.redact, list_collected(paths))
         report = report.model_copy(update={"warnings": report.warnings + notes})
         events = await asyncio.to_thread(read_heads, paths.trajectory)
         rewards = await asyncio.to_thread(read_journal, paths.rewards)
@@ -227,14 +227,14 @@ class HostedReport:
         tree = build_tree(spec.id, report.steps[started:], events, rewards, root=root, chain=spec.chain)
         if report.tree is not None:
             tree = add_events(report.tree, tree)
-        found = await asyncio.to_thread(collect_findings, report.steps, partial(_hardening, paths))
-        result = _result(rollout, report, leaves=len(tree.leaves), nodes=len(tree.nodes), found=found)
-        if not await asyncio.to_thread(write_rollout, paths, result, tree, self._prompts(), is_lost=is_lost):
+        found = await asyncio.to_thread(collect_findings, report.steps, partial(_read_hardening, paths))
+        result = _make_result(rollout, report, leaves=len(tree.leaves), nodes=len(tree.nodes), found=found)
+        if not await asyncio.to_thread(write_rollout, paths, result, tree, self._list_prompts(), is_lost=is_lost):
             return ReportResult(directory=str(paths.root))
         if spec.branch is not None:
             # Its parent reports it, and only the root has a row.
             portable = spec.run.branch is not None and spec.run.branch.portable
-            return ReportResult(directory=str(paths.root), pack=await self._packed() if portable else None)
+            return ReportResult(directory=str(paths.root), pack=await self._pack() if portable else None)
         if rollout.host.is_origin(spec.origin):
             job = JobPaths(Path(spec.origin.job_dir))
             try:
@@ -245,9 +245,9 @@ class HostedReport:
                 # The result is written. The job's end writes all rows anew, and no rollout is run again for a row.
                 log.warning("a row is missing until the job ends", id=spec.id, error=error.message)
             return ReportResult(directory=str(paths.root))
-        return ReportResult(pack=await self._packed())
+        return ReportResult(pack=await self._pack())
 
-    async def _packed(self) -> ArtifactRef:
+    async def _pack(self) -> ArtifactRef:
         """Pack all results of the rollout, and return the archive's reference in the store."""
         with tempfile.TemporaryDirectory() as scratch:
             pack = Path(scratch) / "rollout.tar"
@@ -266,7 +266,7 @@ class HostedReport:
             await asyncio.to_thread(shutil.rmtree, results.root, ignore_errors=True)
             await asyncio.to_thread(unpack, file, results.root)
 
-    def _prompts(self) -> list[dict[str, Any]]:
+    def _list_prompts(self) -> list[dict[str, Any]]:
         try:
             task = self._rollout.task
         except TaskError:
@@ -277,7 +277,7 @@ class HostedReport:
         ]
 
 
-def _result(
+def _make_result(
     rollout: Hosted, report: ReportInput, *, leaves: int, nodes: int, found: Mapping[str, Any]
 ) -> RolloutResult:
     """Return the result as it is written, with the tree's numbers of leaves and nodes, and the hardening's fields."""
@@ -315,12 +315,12 @@ def _result(
         steps=report.steps,
         **found,
         sessions=report.sessions,
-        **_totals(report),
+        **_sum_usage(report),
         started_at=datetime.fromtimestamp(report.started_at, UTC),
         finished_at=datetime.now(UTC),
         timing=report.timing,
         sandbox=about,
-        environment=_world(report),
+        environment=_describe_world(report),
         tree={"nodes": nodes, "leaves": leaves},
         session_rung=report.rung,
         rollbacks=report.rollbacks,
@@ -329,7 +329,7 @@ def _result(
     )
 
 
-def _hardening(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
+def _read_hardening(paths: RolloutPaths, step: str | None) -> HardeningReport | None:
     """Return the report of a step's hardening; None if there is none, or it can't be parsed."""
     try:
         return read_hardening(paths, step)
@@ -342,12 +342,12 @@ def _warnings(step: StepOutcome) -> list[str]:
     return [*step.turn.warnings, *(step.verify.warnings if step.verify else [])]
 
 
-def collected(paths: RolloutPaths) -> tuple[Path, ...]:
+def list_collected(paths: RolloutPaths) -> tuple[Path, ...]:
     """Return the results' directories with files from a sandbox, which may hold secrets until they are redacted."""
     return (paths.agent, paths.artifacts, paths.verifier, paths.root / "steps", paths.environment / "logs")
 
 
-def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
+def _redact_directories(redact: Redactor, directories: Sequence[Path]) -> list[str]:
     """Redact secrets in directories, and remove one that can't be read as a whole. Return warnings about the latter."""
     notes = []
     for directory in directories:
@@ -359,7 +359,7 @@ def _clean(redact: Redactor, directories: Sequence[Path]) -> list[str]:
     return notes
 
 
-def _totals(report: ReportInput) -> dict[str, Any]:
+def _sum_usage(report: ReportInput) -> dict[str, Any]:
     """Return the result's fields about tokens and cost of all turns, as far as these are known."""
     # A step that a child ran counts once, with the child.
     own = [one for one in report.steps[report.spec.begins_at[1] :] if one.step.index not in report.adopted_steps]
@@ -375,7 +375,7 @@ def _totals(report: ReportInput) -> dict[str, Any]:
     }
 
 
-def _world(report: ReportInput) -> dict[str, Any]:
+def _describe_world(report: ReportInput) -> dict[str, Any]:
     """Return the world's name, digest and source, and its state when it became ready; empty without a world."""
     environment = report.spec.task.environment
     if environment is None:

@@ -26,9 +26,9 @@ from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.host_files import storage_errors, write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.scoring_basis import ScoringBasis
-from benchflow.hosting.stored_judging import CountingJudge, judge_stored, together
-from benchflow.hosting.stored_step import StoredStep, labels_of
-from benchflow.hosting.stored_workbench import workbench_of
+from benchflow.hosting.stored_judging import CountingJudge, judge_stored, sum_uses
+from benchflow.hosting.stored_step import StoredStep, make_labeller
+from benchflow.hosting.stored_workbench import open_workbench
 from benchflow.paths import RolloutPaths
 from benchflow.planes.reward.aggregate import require_scalar
 from benchflow.planes.reward.inputs import find_config
@@ -100,7 +100,7 @@ class RescoredRolloutWork:
         if self._was_never_measured():
             return self._steps
         try:
-            self._task = (await self._basis.hosted()).task
+            self._task = (await self._basis.load_rollout()).task
             await asyncio.to_thread(self._begin)
             for outcome in self._own_steps:
                 if not await self._score_step(outcome, self._task):
@@ -114,7 +114,7 @@ class RescoredRolloutWork:
         """Store an error, redacted, as the rollout's; raise it if it is retryable."""
         if isinstance(error, BenchFlowError) and error.retryable:
             raise error
-        self._failure = self._basis.redacted(failure_of(error, "verify"))
+        self._failure = self._basis.redact_failure(failure_of(error, "verify"))
 
     @property
     def _own_steps(self) -> list[StepOutcome]:
@@ -169,28 +169,28 @@ class RescoredRolloutWork:
 
     async def _score_step_now(self, outcome: StepOutcome, task: Task) -> _StepNote:
         basis = self._basis
-        rollout = await basis.hosted()
+        rollout = await basis.load_rollout()
         step = StoredStep(
             stored=self._stored,
             outcome=outcome,
-            by=basis.hosted,
-            first_by=lambda: basis.hosted(first=True),
+            by=basis.load_rollout,
+            first_by=lambda: basis.load_rollout(first=True),
             logs=self._paths.verifier_of(outcome.step.name),
             notes=self._unfinished / "rooms",
-            labels=labels_of(basis.owner),
+            labels=make_labeller(basis.owner),
             owner=basis.owner,
             is_trusted=basis.scoring.trust_workspace,
         )
         mark = {"index": outcome.step.index, "name": outcome.step.name}
         try:
-            async with workbench_of(step) as workbench:
-                judge = self._judge_of(outcome, rollout)
-                result = rollout.redact.result(await self._result(outcome, rollout, judge, workbench))
+            async with open_workbench(step) as workbench:
+                judge = self._make_judge(outcome, rollout)
+                result = rollout.redact.result(await self._score_state(outcome, rollout, judge, workbench))
             if basis.spec.run.branch is not None:
                 require_scalar(result, "a rollout that branches")
-            if isinstance(_min_reward(outcome, task), int | float):
+            if isinstance(_find_min_reward(outcome, task), int | float):
                 require_scalar(result, "min_reward", of_only_key=False)
-            report = await asyncio.to_thread(step.hardening, rollout)
+            report = await asyncio.to_thread(step.make_hardening_report, rollout)
             if result.is_scored:
                 allowed = find_config(rollout.task, outcome.step.name).reward_range
                 rule, now = basis.spec.run.on_tampering, datetime.now(UTC)
@@ -199,21 +199,24 @@ class RescoredRolloutWork:
             if isinstance(error, BenchFlowError) and error.retryable:
                 raise
             # The verifier of the first scoring's task may have run, too, with the secrets of that task.
-            failure, warnings = basis.redacted(failure_of(error, "verify")), [*map(basis.redacted_text, step.warnings)]
+            failure, warnings = (
+                basis.redact_failure(failure_of(error, "verify")),
+                [*map(basis.redact_text, step.warnings)],
+            )
             score_ = StepScore(**mark, verifier=step.ran, error=failure)
             return _StepNote(score=score_, warnings=warnings, is_next_scored=False)
         result = result.model_copy(update={"metadata": result.metadata | make_hardening_metadata(report)})
         await asyncio.to_thread(write_rewards, self._paths, outcome.step.index, result.events)
-        warnings = [*map(basis.redacted_text, step.warnings)]
+        warnings = [*map(basis.redact_text, step.warnings)]
         if step.ran == "ran" and basis.spec.task.environment is not None:
             warnings.append(
                 "the services of its world did not run for the verifier, which was shown their state as it was kept"
             )
-        counts = self._counts_on(outcome, task, result, warnings)
+        counts = self._is_next_scored(outcome, task, result, warnings)
         score_ = StepScore(**mark, verifier=step.ran, verify=remove_events(result))
         return _StepNote(score=score_, warnings=warnings, is_next_scored=counts)
 
-    def _judge_of(self, outcome: StepOutcome, rollout: Hosted) -> Judge:
+    def _make_judge(self, outcome: StepOutcome, rollout: Hosted) -> Judge:
         given = rollout.secrets.resolve(find_config(rollout.task, outcome.step.name).env)
         self._judge.inner = JudgeByKey(
             self._settings,
@@ -224,11 +227,13 @@ class RescoredRolloutWork:
         )
         return self._judge
 
-    async def _result(self, outcome: StepOutcome, rollout: Hosted, judge: Judge, workbench: Workbench) -> VerifyResult:
+    async def _score_state(
+        self, outcome: StepOutcome, rollout: Hosted, judge: Judge, workbench: Workbench
+    ) -> VerifyResult:
         """Score the state that a step led to: by the task's verifier and reward functions, or the request's rubric."""
         name, task, now = outcome.step.name, rollout.task, datetime.now(UTC)
-        node = await asyncio.to_thread(node_after, self._stored, outcome, judge, workbench)
-        if (scorer := self._basis.scorer()) is not None:
+        node = await asyncio.to_thread(load_node, self._stored, outcome, judge, workbench)
+        if (scorer := self._basis.get_scorer()) is not None:
             try:
                 return await scorer.score(node)
             except BaseException as error:
@@ -247,14 +252,14 @@ class RescoredRolloutWork:
         reward_range, table = config.reward_range, make_reward_table(task, name)
         return await score(node, output, table, now=now, reward_range=reward_range, file=file, allowed=allowed)
 
-    def _counts_on(self, outcome: StepOutcome, task: Task, result: VerifyResult, warnings: list[str]) -> bool:
+    def _is_next_scored(self, outcome: StepOutcome, task: Task, result: VerifyResult, warnings: list[str]) -> bool:
         """Return whether the step after this one counts. A change of that since the rollout is added to `warnings`."""
         names = [step.name for step in task.steps]
         if outcome.step.name not in names or not result.is_scored:
             return result.is_scored
         place, run = names.index(outcome.step.name), self._stored.result.steps
         is_last = outcome is run[-1]
-        if reaches(result, _min_reward(outcome, task)):
+        if reaches(result, _find_min_reward(outcome, task)):
             has_stopped = is_last and place + 1 < len(names) and self._stored.result.error is None
             # If it branches, its children run the other steps; or they are to end before the last.
             if has_stopped and self._stored.spec.run.branch is None:
@@ -277,43 +282,43 @@ class RescoredRolloutWork:
             BenchFlowError: It is retryable.
         """
         if self._was_never_measured():
-            return self._record("unmeasured", below)
+            return self._make_record("unmeasured", below)
         if self._failure is not None:
-            return self._record("failed", below, error=self._failure)
+            return self._make_record("failed", below, error=self._failure)
         try:
             if self._stored.result.reward_kind == "value" and not self._is_cut_short:
-                return self._valued(children, below)
-            return self._summed_up(below)
+                return self._record_value(children, below)
+            return self._record_sum(below)
         except Exception as error:
             self._fail(error)
-            return self._record("failed", below, error=self._failure)
+            return self._make_record("failed", below, error=self._failure)
 
-    def _valued(self, children: list[ChildOutcome], below: list[RescoredRollout]) -> RescoredRollout:
+    def _record_value(self, children: list[ChildOutcome], below: list[RescoredRollout]) -> RescoredRollout:
         """Return the record with V(s) of the children's new returns; a failure if a child has lost its return."""
         lost = next((record for record in below if record.has_lost_return), None)
         if lost is not None:
-            return self._record("failed", below, error=lost.error)
-        aggregate = aggregate_of(self._stored)
+            return self._make_record("failed", below, error=lost.error)
+        aggregate = find_aggregate(self._stored)
         value = compute_state_value(self._stored.branched_at, aggregate, children, own=load_aggregate(aggregate))
         if value.value is None:
-            return self._record("unmeasured", below)
-        return self._measured({"reward": value.value}, below, value)
+            return self._make_record("unmeasured", below)
+        return self._record_rewards({"reward": value.value}, below, value)
 
-    def _summed_up(self, below: list[RescoredRollout]) -> RescoredRollout:
+    def _record_sum(self, below: list[RescoredRollout]) -> RescoredRollout:
         """Return the record with the rewards that the steps' new scores give by the task's strategy."""
         of = {one.index: one for one in self._steps}
         outcomes = [
-            with_score(outcome, one)
+            apply_score(outcome, one)
             for outcome in self._stored.result.steps
             if (one := of.get(outcome.step.index)) is not None
         ]
         assert self._task is not None
         rewards, error = combine_steps(outcomes, self._task.multi_step_reward_strategy, self._stored.result.error)
         if rewards is None:
-            return self._record("failed", below, error=error)
-        return self._measured(rewards, below)
+            return self._make_record("failed", below, error=error)
+        return self._record_rewards(rewards, below)
 
-    def _measured(
+    def _record_rewards(
         self, rewards: dict[str, float], below: list[RescoredRollout], value: StateValue | None = None
     ) -> RescoredRollout:
         self._warnings += [
@@ -322,9 +327,9 @@ class RescoredRolloutWork:
             if record.has_lost_return and record.error is not None
         ]
         is_same = rewards == self._stored.result.rewards
-        return self._record("unchanged" if is_same else "changed", below, rewards=rewards, value=value)
+        return self._make_record("unchanged" if is_same else "changed", below, rewards=rewards, value=value)
 
-    def _record(
+    def _make_record(
         self,
         outcome: Outcome,
         below: list[RescoredRollout],
@@ -333,7 +338,7 @@ class RescoredRolloutWork:
         error: Failure | None = None,
         value: StateValue | None = None,
     ) -> RescoredRollout:
-        result, by = self._stored.result, self._basis.scored_by()
+        result, by = self._stored.result, self._basis.find_task()
         is_found = self._task is not None
         notes = [note for step in self._steps if step.verify for note in step.verify.warnings]
         return RescoredRollout(
@@ -352,7 +357,7 @@ class RescoredRolloutWork:
             changes=compare_metrics(result.rewards, rewards) if rewards is not None else {},
             steps=self._steps,
             value=value,
-            judge=together([self._judge.use, *(record.judge for record in below)]),
+            judge=sum_uses([self._judge.use, *(record.judge for record in below)]),
             error=error or (result.error if outcome == "unmeasured" else None),
             warnings=self._warnings + notes,
             finished_at=datetime.now(UTC),
@@ -360,12 +365,12 @@ class RescoredRolloutWork:
         )
 
 
-def _min_reward(outcome: StepOutcome, task: Task) -> float | dict[str, float] | None:
+def _find_min_reward(outcome: StepOutcome, task: Task) -> float | dict[str, float] | None:
     """Return the rewards that a step must reach for the next one to run, by the task as it is now; None for any."""
     return next((step.min_reward for step in task.steps if step.name == outcome.step.name), None)
 
 
-def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workbench: Workbench) -> RolloutNode:
+def load_node(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workbench: Workbench) -> RolloutNode:
     """Return the node that a step led to, as it was before its first scoring: without rewards and later nodes.
 
     Args:
@@ -385,13 +390,13 @@ def node_after(rollout: StoredRollout, outcome: StepOutcome, judge: Judge, workb
     return node
 
 
-def with_score(outcome: StepOutcome, score_: StepScore) -> StepOutcome:
+def apply_score(outcome: StepOutcome, score_: StepScore) -> StepOutcome:
     """Return a step's outcome with its new score, and without its turn's usage, which was counted at first."""
     turn = outcome.turn.model_copy(update={"usage": None})
     return outcome.model_copy(update={"turn": turn, "verify": score_.verify, "verifier_error": score_.error})
 
 
-def aggregate_of(stored: StoredRollout) -> str:
+def find_aggregate(stored: StoredRollout) -> str:
     """Return the name of the aggregation that makes V(s) of the returns of a rollout's children; `mean` by default."""
     config = stored.spec.run.branch
     return config.aggregate if config is not None else "mean"

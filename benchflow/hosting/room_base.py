@@ -18,9 +18,9 @@ from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError
 from benchflow.host_files import write_atomic
+from benchflow.hosting.checkpoint_records import CheckpointRecord, remove_checkpoint, write_checkpoint_record
 from benchflow.hosting.fidelity import read_fidelity
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.kept import CheckpointRecord, remove_kept, write_kept
 from benchflow.planes.reward.inputs import find_config
 from benchflow.stored_files import read_stored
 
@@ -48,12 +48,12 @@ async def capture_for_rooms(rollout: Hosted, request: ProvisionInput) -> None:
         return
     # Recorded first: the reaper removes what the record names once the rollout has ended.
     kept = CheckpointRecord(workflow=rollout.spec.id, run_id=request.run_id, provider=rollout.ref.provider, tries=1)
-    await asyncio.to_thread(write_kept, _record(rollout), kept)
-    image = await rollout.sandbox.snapshot(f"{_record(rollout).stem}.1-room")
+    await asyncio.to_thread(write_checkpoint_record, _locate_record(rollout), kept)
+    image = await rollout.sandbox.snapshot(f"{_locate_record(rollout).stem}.1-room")
     await asyncio.to_thread(write_atomic, file, image.model_dump_json().encode())
 
 
-def base_of_rooms(rollout: Hosted) -> ImageRef | None:
+def read_room_base(rollout: Hosted) -> ImageRef | None:
     """Return the image of the capture of a rollout's sandbox; None if there is none."""
     try:
         return ImageRef.model_validate_json(read_stored(rollout.sessions / _FILE))
@@ -61,19 +61,19 @@ def base_of_rooms(rollout: Hosted) -> ImageRef | None:
         return None
 
 
-async def forget_base(rollout: Hosted) -> None:
+async def remove_room_base(rollout: Hosted) -> None:
     """Remove the capture of a rollout's sandbox, if there is one. Errors are suppressed: the reaper retries."""
-    record = _record(rollout)
+    record = _locate_record(rollout)
     if record.is_file():
         with suppress(BenchFlowError):
-            await remove_kept(record, rollout.host.store)
+            await remove_checkpoint(record, rollout.host.store)
 
 
-def _record(rollout: Hosted) -> Path:
+def _locate_record(rollout: Hosted) -> Path:
     return rollout.host.paths.checkpoints / f"bf-room-{short_hash(f'{rollout.host.stack}/{rollout.ref.name}', 16)}.json"
 
 
-def begins_alike(task: Task, step: str | None, config: VerifierConfig) -> bool:
+def has_same_base(task: Task, step: str | None, config: VerifierConfig) -> bool:
     """Return whether a step's clean room has the base of the agent's sandbox: no table and no image of its own.
 
     Args:
@@ -87,7 +87,7 @@ def begins_alike(task: Task, step: str | None, config: VerifierConfig) -> bool:
 def _may_have_room(rollout: Hosted, step: str | None) -> bool:
     """Return whether the verifier of a step may run in a clean room with the base of the agent's sandbox."""
     config = find_config(rollout.task, step)
-    if not begins_alike(rollout.task, step, config):
+    if not has_same_base(rollout.task, step, config):
         return False
     known = read_fidelity(rollout.spec.task.digest, rollout.ref.provider, step)
     may_choose = config.sandbox_mode == "auto" and known is not None and known.is_faithful

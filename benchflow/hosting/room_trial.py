@@ -10,7 +10,7 @@ from pathlib import Path
 from benchflow.contracts.reward import VerifyResult
 from benchflow.errors import BenchFlowError
 from benchflow.hosting.clean_room import CleanRoom
-from benchflow.hosting.fidelity import Fidelity, keep_fidelity
+from benchflow.hosting.fidelity import Fidelity, store_fidelity
 from benchflow.planes.reward.verify import ScriptVerifier
 
 
@@ -27,7 +27,7 @@ class RoomTrial:
         self._evidence = evidence
         self._task = task
 
-    async def keep(self, keep_work: Callable[[Path], Awaitable[list[str]]]) -> None:
+    async def pack(self, keep_work: Callable[[Path], Awaitable[list[str]]]) -> None:
         """Pack the oracle's work before the real verifier starts. Errors are not raised, and end the trial.
 
         An error that is not retryable is stored as the clean room's result.
@@ -40,7 +40,7 @@ class RoomTrial:
         except BenchFlowError as error:
             await asyncio.to_thread(shutil.rmtree, self._evidence, ignore_errors=True)
             if not error.retryable:
-                keep_fidelity(*self._task, Fidelity(error=error.message))
+                store_fidelity(*self._task, Fidelity(error=error.message))
 
     async def run(
         self,
@@ -60,7 +60,7 @@ class RoomTrial:
         if not self._evidence.is_dir():
             return
         try:
-            result = await room.once(lambda: measure(room, alone))
+            result = await room.run_once(lambda: measure(room, alone))
             found = Fidelity(separate=result.rewards)
         except BenchFlowError as error:
             if error.retryable:
@@ -69,4 +69,4 @@ class RoomTrial:
             found = Fidelity(error=error.message)
         finally:
             await asyncio.to_thread(shutil.rmtree, self._evidence, ignore_errors=True)
-        keep_fidelity(*self._task, found)
+        store_fidelity(*self._task, found)

@@ -83,7 +83,7 @@ async def run_step_setup(
         )
 
 
-def health_limit(check: Healthcheck) -> float:
+def compute_health_limit(check: Healthcheck) -> float:
     """Return the maximum number of seconds after which a healthcheck has succeeded or failed for good.
 
     With a shorter timeout, a machine that is slow to start commands would start the check again for ever.

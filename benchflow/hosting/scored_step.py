@@ -28,19 +28,19 @@ from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.host import SlotOwner
 from benchflow.host_files import storage_errors, write_atomic
-from benchflow.hosting.agent_baseline import agent_baseline
-from benchflow.hosting.agent_memory import keep_step_memory
-from benchflow.hosting.clean_room import CleanRoom, keep_for_room, room_notes
+from benchflow.hosting.agent_baseline import read_agent_baseline
+from benchflow.hosting.agent_memory import store_step_memory
+from benchflow.hosting.clean_room import CleanRoom, pack_for_room, room_notes
 from benchflow.hosting.fidelity import Fidelity, read_fidelity
-from benchflow.hosting.freezing import freezing, thaw
+from benchflow.hosting.freezing import freeze_meanwhile, thaw
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_agent import HostedAgent
-from benchflow.hosting.hosted_world import end_world, has_ended_world, keep_logs, keep_state
-from benchflow.hosting.out_of_memory import verifier_note
-from benchflow.hosting.provisioning import sandbox_labels
-from benchflow.hosting.room_base import base_of_rooms, begins_alike
+from benchflow.hosting.hosted_world import end_world, has_ended_world, store_logs, store_state
+from benchflow.hosting.out_of_memory import make_verifier_note
+from benchflow.hosting.provisioning import make_sandbox_labels
+from benchflow.hosting.room_base import has_same_base, read_room_base
 from benchflow.hosting.room_trial import RoomTrial
-from benchflow.hosting.step_node import step_node
+from benchflow.hosting.step_node import make_step_node
 from benchflow.hosting.step_report import StepReport
 from benchflow.hosting.verifier_files import SETTLED
 from benchflow.hosting.verifier_place import VerifierPlace, choose_place, note_outside
@@ -106,7 +106,7 @@ class ScoredStep:
     @property
     def baseline(self) -> HardeningBaseline | None:
         """Baseline of the sandbox before the agent acted; None if nobody has. Raises `VerifierError` if it is gone."""
-        return agent_baseline(self.rollout, self.step.name)
+        return read_agent_baseline(self.rollout, self.step.name)
 
     @property
     def logs(self) -> Path:
@@ -139,7 +139,7 @@ class ScoredStep:
     def _fidelity(self) -> Fidelity | None:
         return read_fidelity(self.rollout.spec.task.digest, self.rollout.ref.provider, self.step.name)
 
-    def fidelity(self) -> dict[str, object]:
+    def make_fidelity_metadata(self) -> dict[str, object]:
         """Return the metadata of an oracle's result about the clean room."""
         known = self._fidelity
         if known is None or not self.is_trusted:
@@ -163,7 +163,7 @@ class ScoredStep:
             # An earlier version kept the warnings alone.
             record = {"notes": kept, "place": self._asked_place} if isinstance(kept, list) else kept
             return Settled(state=shown if shown.is_dir() else None, **record)
-        world = await rollout.world()
+        world = await rollout.open_world()
         if world is not None and not has_ended_world(rollout):
             # First of all: where it was the sandbox's own process, all else would fail for want of it.
             await world.check()
@@ -173,14 +173,14 @@ class ScoredStep:
             with translate_kill_errors():
                 await HostedAgent(rollout).end(work.session, kill=self.config.hardening.kill_processes)
         record = await self._harden(left)
-        evidence, notes = await self._leave_world(work, world) if world is not None else (None, [])
-        notes += await self.verifier(evidence).settle(sandbox, self.logs)
+        evidence, notes = await self._end_world(work, world) if world is not None else (None, [])
+        notes += await self.make_verifier(evidence).settle(sandbox, self.logs)
         place, outside = await self._choose_place()
         if record.unsafe and not place.is_separate:
             raise VerifierError(record.unsafe, remedy=CLEAN_ROOM)
         if not place.is_separate and not self.is_trusted and self.config.hardening.verify_tools:
-            self.report.add(await note_outside(sandbox, self.baseline, self._sources, outside, record.listing))
-        notes += await self._keep(work, place)
+            self.report.add(await note_outside(sandbox, self.baseline, self._room_paths, outside, record.listing))
+        notes += await self._store_evidence(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
         with storage_errors(done):
             done.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ class ScoredStep:
             self.config,
             self._fidelity,
             self.baseline,
-            self._sources,
+            self._room_paths,
             has_rooms=self.has_rooms,
         )
 
@@ -208,7 +208,7 @@ class ScoredStep:
         left: Commands that the agent has left running.
         """
         sandbox, config, record = self.rollout.sandbox, self.config, HardeningRecord()
-        verifier, baseline = self.verifier(None), self.baseline
+        verifier, baseline = self.make_verifier(None), self.baseline
         if baseline is None:
             # A step whose agent had no prompt, or a rollout that began before there were baselines.
             await verifier.end_agent(sandbox)
@@ -239,49 +239,49 @@ class ScoredStep:
         self.report.write(report.model_copy(update={"own_env": own}))
         return record
 
-    async def _leave_world(self, work: VerifyInput, world: StatefulEnvironment) -> tuple[Path | None, list[str]]:
+    async def _end_world(self, work: VerifyInput, world: StatefulEnvironment) -> tuple[Path | None, list[str]]:
         rollout = self.rollout
         if has_ended_world(rollout):
             await end_world(rollout, world)
             kept = rollout.paths.state(self.step.name)
             return kept if kept.is_dir() else None, []
-        evidence, notes = await keep_state(rollout, world, state_label(self.step.name), work.baseline)
+        evidence, notes = await store_state(rollout, world, state_label(self.step.name), work.baseline)
         if work.is_last and not world.keep_alive:
-            notes += await keep_logs(world, rollout.paths)
+            notes += await store_logs(world, rollout.paths)
             await end_world(rollout, world)
         return evidence, notes
 
-    async def _keep(self, work: VerifyInput, place: VerifierPlace) -> list[str]:
+    async def _store_evidence(self, work: VerifyInput, place: VerifierPlace) -> list[str]:
         """Keep what scorers read, and what scoring again takes. Returns warnings."""
         run, sandbox = self.rollout.spec.run, self.rollout.sandbox
-        notes = await self.keep_inputs(self.evidence)
-        await keep_step_memory(self.rollout, self.step, work.session, "after")
+        notes = await self.store_inputs(self.evidence)
+        await store_step_memory(self.rollout, self.step, work.session, "after")
         if run.keep in ("workspace", "checkpoints"):
             notes += await store_workspace(sandbox, self.evidence, limit_bytes=run.keep_max_mb * 1024 * 1024)
         if place.is_separate:
-            notes += await self.keep_for_room(self.evidence)
+            notes += await self.pack_for_room(self.evidence)
         elif (trial := self.trial) is not None:
-            await trial.keep(self.keep_for_room)
+            await trial.pack(self.pack_for_room)
         return notes
 
-    async def keep_inputs(self, evidence: Path) -> list[str]:
+    async def store_inputs(self, evidence: Path) -> list[str]:
         """Keep what scorers read, without secrets. Returns warnings."""
         limit_bytes = self.rollout.spec.run.keep_max_mb * 1024 * 1024
         notes = await store_inputs(self.rollout.sandbox, self.inputs, evidence, limit_bytes=limit_bytes)
         self.rollout.redact.clean_below(evidence / "inputs")
         return notes
 
-    async def keep_for_room(self, evidence: Path) -> list[str]:
+    async def pack_for_room(self, evidence: Path) -> list[str]:
         """Keep the workspace, and what goes into the clean room beside it. Returns warnings."""
-        return await keep_for_room(self.rollout.sandbox, self._travelling, evidence)
+        return await pack_for_room(self.rollout.sandbox, self._room_artifacts, evidence)
 
     @property
-    def _sources(self) -> list[str]:
+    def _room_paths(self) -> list[str]:
         """Paths that go into a clean room beside the workspace."""
-        return [artifact.source for artifact in self._travelling]
+        return [artifact.source for artifact in self._room_artifacts]
 
     @property
-    def _travelling(self) -> list[ArtifactSpec]:
+    def _room_artifacts(self) -> list[ArtifactSpec]:
         """Artifacts that go into a clean room beside the workspace."""
         task = self.rollout.task
         own = [artifact for step in task.steps if step.name == self.step.name for artifact in step.artifacts]
@@ -289,7 +289,7 @@ class ScoredStep:
 
     # --- scoring it -------------------------------------------------------------------------------------------
 
-    def verifier(self, evidence: Path | None) -> ScriptVerifier:
+    def make_verifier(self, evidence: Path | None) -> ScriptVerifier:
         """Return the task's own verifier, as it runs in the sandbox. evidence: the world's state that it is shown."""
         rollout = self.rollout
         return make_verifier(
@@ -297,12 +297,12 @@ class ScoredStep:
             rollout.directory,
             self.step.name,
             key=f"verify-{self.step.index}",
-            env=rollout.env(self.config.env),
+            env=rollout.make_env(self.config.env),
             trusted=self.is_trusted,
             clean=rollout.redact.clean_below,
             evidence=evidence,
             baseline=self.baseline,
-            kills=verifier_note(rollout, self.step.index),
+            kills=make_verifier_note(rollout, self.step.index),
             report=self.report.add,
             has_workdir=rollout.ref.has_workdir,
             is_lenient=rollout.spec.run.reward_lenient,
@@ -331,44 +331,44 @@ class ScoredStep:
         rollout = self.rollout
 
         async def redacted(open: Open, verifier: ScriptVerifier) -> VerifyResult:
-            with rollout.redacted_errors():
+            with rollout.redact_errors():
                 return rollout.redact.result(await scorers(open, verifier))
 
         if place.is_separate:
-            room = self.room(verifier.key, run_id, evidence)
-            alone = self.alone(verifier, room)
-            result = await self._in(room, lambda opened: redacted(opened, alone), is_last=is_last)
+            room = self.make_room(verifier.key, run_id, evidence)
+            alone = self.make_room_verifier(verifier, room)
+            result = await self._score_in_room(room, lambda opened: redacted(opened, alone), is_last=is_last)
         else:
-            result = await redacted(partial(_given, rollout.sandbox), verifier)
+            result = await redacted(partial(_return_sandbox, rollout.sandbox), verifier)
         return result.model_copy(update={"metadata": {**result.metadata, **place.metadata}})
 
-    def alone(self, verifier: ScriptVerifier, room: CleanRoom) -> ScriptVerifier:
+    def make_room_verifier(self, verifier: ScriptVerifier, room: CleanRoom) -> ScriptVerifier:
         """Return a verifier as it runs in a clean room."""
-        return verifier.isolate(self.rollout.env(self.config.env, task=room.blueprint.task), room.baseline)
+        return verifier.isolate(self.rollout.make_env(self.config.env, task=room.blueprint.task), room.load_baseline)
 
-    def room(self, key: str, run_id: str, evidence: Path) -> CleanRoom:
+    def make_room(self, key: str, run_id: str, evidence: Path) -> CleanRoom:
         """Return the clean room of a verifier. key: the verifier's; evidence: where the work that travels is kept."""
         rollout, ref, step = self.rollout, self.rollout.ref, self.step.name
-        blueprint = rollout.blueprint.of_verifier(step, self.config, ref.workdir)
+        blueprint = rollout.blueprint.adapt_to_verifier(step, self.config, ref.workdir)
         # A child's sandbox began with what its parent's agent had left.
-        is_alike = begins_alike(rollout.task, step, self.config) and rollout.spec.branch is None
+        is_alike = has_same_base(rollout.task, step, self.config) and rollout.spec.branch is None
         return CleanRoom(
             blueprint,
             ids.clean_room_name(ref.name, run_id, key),
-            sandbox_labels(rollout.host.stack, rollout.spec, SlotOwner(rollout.spec.id, run_id), ref.generation),
+            make_sandbox_labels(rollout.host.stack, rollout.spec, SlotOwner(rollout.spec.id, run_id), ref.generation),
             ref.model_dump(include={"host_id", "queue", "generation"}),
             room_notes(evidence),
             evidence,
-            rollout.env(task=blueprint.task),
+            rollout.make_env(task=blueprint.task),
             self.config.user,
             rollout.secrets,
             rollout.spec.run.sandbox_setup_timeout,
-            base=base_of_rooms(rollout) if is_alike else None,
+            base=read_room_base(rollout) if is_alike else None,
             # Before a step there is what its setup, and the steps before it, have left.
             known=self.baseline if is_alike and step is None else None,
         )
 
-    async def _in(
+    async def _score_in_room(
         self, room: CleanRoom, verify: Callable[[Open], Awaitable[VerifyResult]], *, is_last: bool
     ) -> VerifyResult:
         """Run a verifier in a clean room, in the slot of its rollout, whose own sandbox is frozen meanwhile.
@@ -378,14 +378,14 @@ class ScoredStep:
         """
         sandbox, results = self.rollout.sandbox, self.rollout.paths.root
         try:
-            async with freezing(sandbox) as frozen:
+            async with freeze_meanwhile(sandbox) as frozen:
 
                 async def opened() -> Sandbox:
                     found = await room.open()
                     await frozen
                     return found
 
-                result = await room.once(lambda: verify(opened))
+                result = await room.run_once(lambda: verify(opened))
         except BenchFlowError as error:
             if not error.retryable:
                 await thaw(sandbox, results)
@@ -397,10 +397,10 @@ class ScoredStep:
     async def measure_alone(self, room: CleanRoom, verifier: ScriptVerifier) -> VerifyResult:
         """Return what the task's own verifier reports in a clean room, and no other scorer."""
         bench = SandboxWorkbench(room.open, verifier, self.evidence / "trial" / "verifier")
-        node = await asyncio.to_thread(self.node, self.evidence, bench, self.evidence / "trial" / "judge")
+        node = await asyncio.to_thread(self.make_node, self.evidence, bench, self.evidence / "trial" / "judge")
         return await output_of(node, self.rollout.task, self.config, step=self.step.name, now=datetime.now(UTC))
 
-    def judge(self, transcripts: Path) -> Judge:
+    def make_judge(self, transcripts: Path) -> Judge:
         """Return the judge of the step. transcripts: directory of what it is asked, and answers."""
         rollout = self.rollout
         given = rollout.secrets.resolve(self.config.env)
@@ -411,10 +411,10 @@ class ScoredStep:
             rollout.redact.cut,
         )
 
-    def node(self, evidence: Path, workbench: Workbench, transcripts: Path) -> RolloutNode:
+    def make_node(self, evidence: Path, workbench: Workbench, transcripts: Path) -> RolloutNode:
         """Return the node that scorers read. transcripts: directory of what the judge is asked, and answers."""
-        return step_node(self.rollout, self.step, evidence, workbench, self.judge(transcripts))
+        return make_step_node(self.rollout, self.step, evidence, workbench, self.make_judge(transcripts))
 
 
-async def _given(sandbox: Sandbox) -> Sandbox:
+async def _return_sandbox(sandbox: Sandbox) -> Sandbox:
     return sandbox

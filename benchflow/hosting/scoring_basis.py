@@ -42,7 +42,7 @@ class ScoringBasis:
         self._scorer: Scorer | None = None
 
     @classmethod
-    async def of(cls, host: Host, spec: RolloutSpec, run_id: str) -> ScoringBasis:
+    async def load(cls, host: Host, spec: RolloutSpec, run_id: str) -> ScoringBasis:
         """Return the basis of a rollout, with the `Scoring` that the rollout names read from the store.
 
         Args:
@@ -56,7 +56,7 @@ class ScoringBasis:
         assert spec.stored is not None
         return cls(host, spec, Scoring.model_validate_json(await host.store.read(spec.stored.scoring)), run_id)
 
-    def scored_by(self, *, first: bool = False) -> ScoredBy:
+    def find_task(self, *, first: bool = False) -> ScoredBy:
         """Return the reference to the task to score by, or the failure in its place; empty for an unknown task.
 
         Args:
@@ -65,7 +65,7 @@ class ScoringBasis:
         table = self.scoring.recorded if first else self.scoring.tasks
         return table.get(self.spec.task.name) or ScoredBy()
 
-    async def hosted(self, *, first: bool = False) -> Hosted:
+    async def load_rollout(self, *, first: bool = False) -> Hosted:
         """Return the rollout with its task replaced by the one to score by; fetched and parsed once, then cached.
 
         Args:
@@ -76,7 +76,7 @@ class ScoringBasis:
                 be parsed raises it only where `task` or `files` is read.
             StoreError: The store fails retryably.
         """
-        by = self.scored_by(first=first)
+        by = self.find_task(first=first)
         if by.failure is not None:
             raise error_of(by.failure)
         assert by.ref is not None
@@ -85,7 +85,7 @@ class ScoringBasis:
             run = self.spec.run.model_copy(update={"allow_code": self.scoring.allow_code})
             spec = self.spec.model_copy(update={"task": by.ref, "run": run})
             try:
-                self._hosted[key] = await Hosted.of(self.host, spec)
+                self._hosted[key] = await Hosted.load(self.host, spec)
             except StoreError as error:
                 if error.retryable:
                     raise
@@ -99,7 +99,7 @@ class ScoringBasis:
         return self._hosted[key]
 
     @contextmanager
-    def redacted_errors(self) -> Iterator[None]:
+    def redact_errors(self) -> Iterator[None]:
         """Redact the secrets of the tasks that `hosted` has returned by then in a `BenchFlowError` of the block."""
         try:
             yield
@@ -108,19 +108,19 @@ class ScoringBasis:
                 rollout.redact_error(error)
             raise
 
-    def redacted(self, failure: Failure) -> Failure:
+    def redact_failure(self, failure: Failure) -> Failure:
         """Return a failure without the secrets of the tasks that `hosted` has returned so far."""
         for rollout in self._hosted.values():
-            failure = rollout.redacted(failure)
+            failure = rollout.redact_failure(failure)
         return failure
 
-    def redacted_text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """Return a text without the secrets of the tasks that `hosted` has returned so far."""
         for rollout in self._hosted.values():
             text = rollout.redact.cut(text)
         return text
 
-    def scorer(self) -> Scorer | None:
+    def get_scorer(self) -> Scorer | None:
         """Return the user's rubric in Python, imported at the first call; None if the request names none.
 
         Raises:

@@ -17,7 +17,7 @@ from benchflow.planes.sandbox import directory_trees
 from benchflow.secrets import Redactor
 
 
-def keep_journals(sessions: Path, episode: str, target: Path, redact: Redactor) -> list[str]:
+def store_journals(sessions: Path, episode: str, target: Path, redact: Redactor) -> list[str]:
     """Copy the journals of a rollout's agents into the results, in place of earlier copies, and redact them.
 
     Args:

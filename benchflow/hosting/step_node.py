@@ -14,7 +14,7 @@ from benchflow.trajectories.rollout_tree import ROOT, make_step_node_id
 from benchflow.trajectories.stored import list_nodes_before, read_events_before
 
 
-def step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench, judge: Judge) -> RolloutNode:
+def make_step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workbench, judge: Judge) -> RolloutNode:
     """Return the node that a step led to, linked to the nodes before it, with events read from the trajectories.
 
     State, state diff and findings are read only when a scorer asks for them.

@@ -33,7 +33,7 @@ class StepReport:
     def write(self, report: HardeningReport) -> None:
         """Store a redacted report. Findings of an earlier attempt are retained, because they are not found again."""
         earlier = self.read()
-        whole = cleaned(report, self.rollout, is_trusted=self.is_trusted)
+        whole = redact_report(report, self.rollout, is_trusted=self.is_trusted)
         if earlier is not None:
             whole = extend_report(whole.model_copy(update={"findings": earlier.findings}), whole.findings)
         file = self.rollout.paths.hardening(self.step)
@@ -47,7 +47,7 @@ class StepReport:
             self.write((self.read() or HardeningReport()).model_copy(update={"findings": list(found)}))
 
 
-def cleaned(report: HardeningReport, rollout: Hosted, *, is_trusted: bool) -> HardeningReport:
+def redact_report(report: HardeningReport, rollout: Hosted, *, is_trusted: bool) -> HardeningReport:
     """Return a report with secrets redacted, and for an oracle with all findings weighted as notes.
 
     Args:

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from benchflow.contracts.activities import SoftVerifyInput, VerifyInput
 from benchflow.contracts.reward import VerifyResult
 from benchflow.errors import RewardFuncError
-from benchflow.hosting.fidelity import Fidelity, keep_fidelity
+from benchflow.hosting.fidelity import Fidelity, store_fidelity
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.hosted_world import has_ended_world, keep_state
-from benchflow.hosting.out_of_memory import explaining_losses
+from benchflow.hosting.hosted_world import has_ended_world, store_state
+from benchflow.hosting.out_of_memory import explain_losses
 from benchflow.hosting.scored_step import Open, ScoredStep
 from benchflow.hosting.verifier_place import VerifierPlace
 from benchflow.planes.reward.aggregate import require_scalar
@@ -52,7 +52,7 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
     async def scorers(open: Open, verifier: ScriptVerifier) -> VerifyResult:
         task, config = rollout.task, scored.config
         bench = SandboxWorkbench(open, verifier, scored.logs)
-        node = await asyncio.to_thread(scored.node, scored.evidence, bench, rollout.paths.judge(step.name))
+        node = await asyncio.to_thread(scored.make_node, scored.evidence, bench, rollout.paths.judge(step.name))
         now = datetime.now(UTC)
 
         async def output() -> VerifyResult:
@@ -69,9 +69,9 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
             allowed=rollout.spec.run.allow_code,
         )
 
-    async with explaining_losses(rollout.sandbox):
+    async with explain_losses(rollout.sandbox):
         settled = await scored.settle(work)
-        verifier = scored.verifier(settled.state)
+        verifier = scored.make_verifier(settled.state)
         # Later rollouts use a shared sandbox, and children start from the sandbox of a rollout that branches.
         spec = rollout.spec
         is_last = work.is_last and spec.job_run_id is None and spec.branch is None and spec.run.branch is None
@@ -79,11 +79,11 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
         if measured and scored.is_trusted and rollout.spec.branch is None:
             rewards, task = measured[0].rewards, rollout.spec.task.digest
             found = Fidelity(separate=rewards) if settled.place.is_separate else Fidelity(shared=rewards)
-            keep_fidelity(task, rollout.ref.provider, step.name, found)
+            store_fidelity(task, rollout.ref.provider, step.name, found)
             if not settled.place.is_separate and (trial := scored.trial) is not None:
                 alone = replace(verifier, key=f"{verifier.key}-trial")
-                trial_room = scored.room(alone.key, work.run_id, scored.evidence / "trial")
-                await trial.run(trial_room, scored.alone(alone, trial_room), scored.measure_alone)
+                trial_room = scored.make_room(alone.key, work.run_id, scored.evidence / "trial")
+                await trial.run(trial_room, scored.make_room_verifier(alone, trial_room), scored.measure_alone)
     if rollout.spec.run.branch is not None:
         require_scalar(result, "a rollout that branches")
     if isinstance(step.min_reward, int | float):
@@ -95,7 +95,7 @@ async def verify(rollout: Hosted, work: VerifyInput) -> VerifyResult:
     result = apply_rule(result, report, rule, reward_range=reward_range, now=datetime.now(UTC))
     await asyncio.to_thread(write_rewards, rollout.paths, step.index, result.events)
     warnings = list(dict.fromkeys([*settled.notes, *result.warnings]))
-    metadata = result.metadata | make_hardening_metadata(report) | scored.fidelity()
+    metadata = result.metadata | make_hardening_metadata(report) | scored.make_fidelity_metadata()
     return remove_events(result.model_copy(update={"warnings": warnings, "metadata": metadata}))
 
 
@@ -115,19 +115,19 @@ async def preview(rollout: Hosted, work: SoftVerifyInput) -> VerifyResult:
     evidence, shown = root / "evidence", None
     # An attempt that a crash interrupted may have left the sandbox frozen.
     await thaw(rollout.sandbox, rollout.paths.root)
-    world = await rollout.world()
+    world = await rollout.open_world()
     if world is not None and not has_ended_world(rollout):
-        shown, _ = await keep_state(rollout, world, f"soft-{work.number}", work.baseline)
-    verifier = replace(scored.verifier(shown), key=f"soft-{work.number}")
-    await scored.keep_inputs(evidence)
+        shown, _ = await store_state(rollout, world, f"soft-{work.number}", work.baseline)
+    verifier = replace(scored.make_verifier(shown), key=f"soft-{work.number}")
+    await scored.store_inputs(evidence)
     # A preview is not worth the cost of finding out whether a clean room is faithful.
     place = VerifierPlace(is_separate=scored.config.sandbox_mode == "separate", why="a look between turns")
     if place.is_separate:
-        await scored.keep_for_room(evidence)
+        await scored.pack_for_room(evidence)
 
     async def scorers(open: Open, verifier: ScriptVerifier) -> VerifyResult:
         bench = SandboxWorkbench(open, verifier, root / "verifier", soft=not place.is_separate)
-        node = await asyncio.to_thread(scored.node, evidence, bench, root / "judge")
+        node = await asyncio.to_thread(scored.make_node, evidence, bench, root / "judge")
         return await output_of(node, rollout.task, scored.config, step=work.step.name, now=datetime.now(UTC))
 
     return remove_events(await scored.score(verifier, work.run_id, evidence, scorers, place))

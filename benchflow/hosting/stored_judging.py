@@ -20,7 +20,7 @@ from benchflow.errors import JudgeError, UnsafePathError, VerifierError
 from benchflow.planes.reward.evidence import get_archive_limits
 from benchflow.planes.reward.judge import JudgedDocument, Material, judge_rubric, list_documents
 
-MOST_UNPACKED = 64 * 1024 * 1024
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 """Maximum size in bytes of a retained workspace's files that are unpacked for a judge, all together."""
 
 _TRAJECTORY = "trajectory/acp_trajectory.jsonl"
@@ -40,11 +40,11 @@ class CountingJudge:
         if self.inner is None:
             raise JudgeError("there is nobody to ask")
         answer = await self.inner.ask(question)
-        self.use = _plus(self.use or JudgeUse(cost_usd=0.0), answer)
+        self.use = _add_answer(self.use or JudgeUse(cost_usd=0.0), answer)
         return answer
 
 
-def _plus(use: JudgeUse, answer: JudgeAnswer) -> JudgeUse:
+def _add_answer(use: JudgeUse, answer: JudgeAnswer) -> JudgeUse:
     if answer.is_recorded:
         return use.model_copy(update={"recorded": use.recorded + 1})
     known = use.cost_usd is not None and answer.cost_usd is not None
@@ -58,7 +58,7 @@ def _plus(use: JudgeUse, answer: JudgeAnswer) -> JudgeUse:
     )
 
 
-def together(uses: Iterable[JudgeUse | None]) -> JudgeUse | None:
+def sum_uses(uses: Iterable[JudgeUse | None]) -> JudgeUse | None:
     """Return the sum of several judge uses; None if all are None. The cost is None unless all costs are known."""
     known = [use for use in uses if use is not None]
     if not known:
@@ -92,7 +92,7 @@ async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path |
     judge = node.rollout.judge
     assert judge is not None
     with tempfile.TemporaryDirectory(prefix="benchflow-rescore-") as scratch:
-        documents = await asyncio.to_thread(_documents, node, workspace, Path(scratch))
+        documents = await asyncio.to_thread(_list_documents, node, workspace, Path(scratch))
         return await judge_rubric(
             rubric,
             Material(documents, node.rollout.task, node.rollout.instruction),
@@ -102,11 +102,11 @@ async def judge_stored(rubric: JudgeRubric, node: RolloutNode, workspace: Path |
         )
 
 
-def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list[JudgedDocument]:
+def _list_documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list[JudgedDocument]:
     kept, results = node.rollout.evidence, node.rollout.directory
     documents = list_documents(ConfinedPath(kept / "inputs")) if kept is not None else []
     if not documents and workspace is not None:
-        left_out = _lay_out(workspace, scratch)
+        left_out = _unpack(workspace, scratch)
         documents = list_documents(ConfinedPath(scratch), prefix=node.rollout.workspace.strip("/") + "/")
         if left_out:
             documents.append(JudgedDocument("(larger files)", f"[{left_out} larger files are not shown]"))
@@ -116,9 +116,9 @@ def _documents(node: RolloutNode, workspace: Path | None, scratch: Path) -> list
     return [*documents, JudgedDocument(_TRAJECTORY, lines)]
 
 
-def _lay_out(workspace: Path, target: Path) -> int:
+def _unpack(workspace: Path, target: Path) -> int:
     """Unpack the regular files of a retained workspace below `target`; return the number of those left out by size."""
-    left, left_out = MOST_UNPACKED, 0
+    left, left_out = MAX_UNPACKED_BYTES, 0
     try:
         with workspace.open("rb") as file, ConfinedDirectory(target) as directory:
             for member in read_archive(file, get_archive_limits(file)):

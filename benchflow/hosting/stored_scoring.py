@@ -25,7 +25,7 @@ from benchflow.errors import (
     TaskError,
 )
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.rescored_rollout import UNFINISHED, RescoredRolloutWork, aggregate_of, with_score
+from benchflow.hosting.rescored_rollout import UNFINISHED, RescoredRolloutWork, apply_score, find_aggregate
 from benchflow.hosting.scoring_basis import ScoringBasis
 from benchflow.planes.reward.inputs import find_config
 from benchflow.planes.reward.needs import compute_scoring_timeout
@@ -72,7 +72,10 @@ class StoredScoring:
         A task or a stored rollout that can't be read gives an empty plan: `rescore` records the error.
         """
         try:
-            rollout, n_steps = await self._basis.hosted(), await asyncio.to_thread(_n_steps, await self._stored())
+            rollout, n_steps = (
+                await self._basis.load_rollout(),
+                await asyncio.to_thread(_count_steps, await self._read_stored()),
+            )
         except (TaskError, ResultFileError, JobNotFoundError):
             # Raised again, and recorded, by `rescore`.
             return RolloutPlan(steps=[])
@@ -81,7 +84,7 @@ class StoredScoring:
         names: list[str | None] = [step.name for step in task.steps]
         for name in names or [None]:
             config = find_config(task, name)
-            ready_sec = rollout.blueprint.of_verifier(name, config, None).ready_sec(start_sec)
+            ready_sec = rollout.blueprint.adapt_to_verifier(name, config, None).compute_ready_sec(start_sec)
             step_sec = max(
                 step_sec, compute_scoring_timeout(task, config) + ready_sec + 4 * PUT_SEC + rollout.host.slots.wait_sec
             )
@@ -96,25 +99,25 @@ class StoredScoring:
             ResultFileError: A stored file can't be read, or the rollout was rolled back meanwhile.
             BenchFlowError: It is retryable.
         """
-        stored, scored = await self._stored(), list[_Scored]()
+        stored, scored = await self._read_stored(), list[_Scored]()
         paths = await asyncio.to_thread(Hosted(self._basis.host, self._spec).make_results_directory)
         identity = {"run_id": self._basis.owner.run, "generation": 0} | self._spec.model_dump(mode="json")
         await asyncio.to_thread(begin_run, paths, identity)
         record = await self._score(stored, [], scored)
         by_index = {one.index: one for one in record.steps}
         steps = [
-            with_score(outcome, one)
+            apply_score(outcome, one)
             for outcome in stored.result.steps
             if (one := by_index.get(outcome.step.index)) is not None
         ]
-        outcomes = await asyncio.to_thread(_outcomes_below, scored)
+        outcomes = await asyncio.to_thread(_make_outcomes, scored)
         if not self._basis.host.is_origin(self._spec.origin):
             await asyncio.to_thread(self._deliver, scored)
-        aggregate = aggregate_of(stored)
+        aggregate = find_aggregate(stored)
         return AgentlessScore(
             steps=steps,
             outcomes=outcomes,
-            values=_values_below(scored, compute_state_values(outcomes, aggregate, own=load_aggregate(aggregate))),
+            values=_drop_lost_values(scored, compute_state_values(outcomes, aggregate, own=load_aggregate(aggregate))),
             value=record.value,
             outcome=record.outcome,
             rewards=record.rewards,
@@ -122,14 +125,14 @@ class StoredScoring:
             warnings=record.warnings,
         )
 
-    async def _stored(self) -> StoredRollout:
+    async def _read_stored(self) -> StoredRollout:
         """Read the stored rollout, from the host where it lies or from the store."""
         ref = self._spec.stored
         assert ref is not None
         directory = Path(ref.directory)
         if not self._basis.host.is_origin(self._spec.origin):
             assert ref.pack is not None
-            directory = await self._basis.host.directory(ref.pack)
+            directory = await self._basis.host.fetch_directory(ref.pack)
         return apply_job_spec(await asyncio.to_thread(read_rollout, directory), self._spec)
 
     def _deliver(self, scored: list[_Scored]) -> None:
@@ -163,7 +166,7 @@ class StoredScoring:
         for child in children:
             record = await self._score(child, steps, scored)
             below.append(record)
-            outcomes.append(_outcome_of(child, record))
+            outcomes.append(_make_outcome(child, record))
         if known is None:
             mine.record = known = one.record(outcomes, below)
             await asyncio.to_thread(_require_same, stored)
@@ -183,7 +186,7 @@ class _Scored:
     record: RescoredRollout | None
 
 
-def _outcome_of(stored: StoredRollout, record: RescoredRollout, nodes: Iterable[Node] = ()) -> ChildOutcome:
+def _make_outcome(stored: StoredRollout, record: RescoredRollout, nodes: Iterable[Node] = ()) -> ChildOutcome:
     """Return the new outcome of a child, with the nodes of its branch path."""
     chain, own = stored.spec.chain, list(nodes)
     return ChildOutcome(
@@ -197,7 +200,7 @@ def _outcome_of(stored: StoredRollout, record: RescoredRollout, nodes: Iterable[
     )
 
 
-def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
+def _make_outcomes(scored: list[_Scored]) -> list[ChildOutcome]:
     """Return the new outcomes of all rollouts below the first, each with the nodes of its own branch path."""
     root, *below = scored
     if not below:
@@ -208,12 +211,12 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
     for node in stored.nodes:
         chain = get_branch_path(node.id)
         own.setdefault(chain, []).append(
-            node.model_copy(update={**_UNMEASURED, **_rewards_of(node, records.get(chain))})
+            node.model_copy(update={**_UNMEASURED, **_find_rewards(node, records.get(chain))})
         )
     outcomes = []
     for one in below:
         assert one.record is not None
-        outcomes.append(_outcome_of(one.stored, one.record, own.get(one.stored.spec.chain, [])))
+        outcomes.append(_make_outcome(one.stored, one.record, own.get(one.stored.spec.chain, [])))
     known = {outcome.chain for outcome in outcomes}
     # Children without a result failed at first, and count as failed now.
     for chain, failure in ((chain, failure) for node in stored.nodes for chain, failure in node.failed.items()):
@@ -223,7 +226,7 @@ def _outcomes_below(scored: list[_Scored]) -> list[ChildOutcome]:
     return outcomes
 
 
-def _values_below(scored: list[_Scored], values: list[StateValue]) -> list[StateValue]:
+def _drop_lost_values(scored: list[_Scored], values: list[StateValue]) -> list[StateValue]:
     """Return V(s) of all nodes, without a value if a child has lost its return: the others' V(s) is not comparable."""
     lost = {
         get_start_node(one.stored.spec.chain) for one in scored if one.record is not None and one.record.has_lost_return
@@ -232,7 +235,7 @@ def _values_below(scored: list[_Scored], values: list[StateValue]) -> list[State
     return [value.model_copy(update=none) if value.node in lost else value for value in values]
 
 
-def _rewards_of(node: Node, record: RescoredRollout | None) -> Mapping[str, object]:
+def _find_rewards(node: Node, record: RescoredRollout | None) -> Mapping[str, object]:
     steps = {step.index: step.verify for step in record.steps} if record is not None else {}
     result = steps.get(node.step) if node.step is not None else None
     return {"rewards": result.rewards if result is not None else None}
@@ -250,7 +253,7 @@ def _require_same(stored: StoredRollout) -> None:
     )
 
 
-def _n_steps(stored: StoredRollout) -> int:
+def _count_steps(stored: StoredRollout) -> int:
     """Return the number of steps that a rollout and all rollouts below it have run."""
     own = len(stored.result.steps) - stored.spec.begins_at[1]
-    return own + sum(_n_steps(child) for child in read_children(stored))
+    return own + sum(_count_steps(child) for child in read_children(stored))

@@ -20,8 +20,8 @@ from benchflow.errors import BenchFlowError, VerifierError
 from benchflow.host import SlotOwner
 from benchflow.hosting.clean_room import CleanRoom
 from benchflow.hosting.hosted import Hosted
-from benchflow.hosting.provisioning import sandbox_labels
-from benchflow.hosting.step_report import cleaned
+from benchflow.hosting.provisioning import make_sandbox_labels
+from benchflow.hosting.step_report import redact_report
 from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline
 from benchflow.planes.reward.hardening.hardening_record import extend_report
 from benchflow.planes.reward.inputs import find_config
@@ -99,30 +99,30 @@ class StoredStep:
         """Return whether the rollout's task has the digest of the first scoring's."""
         return rollout.spec.task.digest == self.stored.result.task_digest
 
-    def config(self, rollout: Hosted) -> VerifierConfig:
+    def find_config(self, rollout: Hosted) -> VerifierConfig:
         """Return the configuration of the step's verifier."""
         return find_config(rollout.task, self.step)
 
     def has_clean_room(self, rollout: Hosted) -> bool:
         """Return whether the verifier is configured to run in a clean room, not where the agent worked."""
-        return self.config(rollout).sandbox_mode == "separate"
+        return self.find_config(rollout).sandbox_mode == "separate"
 
     def _is_lenient(self, rollout: Hosted) -> bool:
         return rollout.spec.run.reward_lenient or os.environ.get(LENIENT_VARIABLE) == "1"
 
     # --- running the verifier again ---------------------------------------------------------------------------
 
-    def room(self, rollout: Hosted, purpose: str = "") -> CleanRoom:
+    def make_room(self, rollout: Hosted, purpose: str = "") -> CleanRoom:
         """Return the room of the step's verifier, not yet opened: a clean room, or one like the agent's sandbox.
 
         Args:
             rollout: The rollout with the task to score by.
             purpose: Suffix of the room's name, by which several rooms of a step differ.
         """
-        config, blueprint = self.config(rollout), rollout.blueprint
+        config, blueprint = self.find_config(rollout), rollout.blueprint
         is_clean = self.has_clean_room(rollout)
         if is_clean:
-            blueprint = blueprint.of_verifier(self.step, config, self.stored.result.sandbox.get("workdir"))
+            blueprint = blueprint.adapt_to_verifier(self.step, config, self.stored.result.sandbox.get("workdir"))
         host, key = rollout.host, f"{self.stored.spec.chain}/verify-{self.outcome.step.index}{purpose}"
         base = ids.sandbox_name(host.stack, self.owner.run, rollout.task.name, 0)
         return CleanRoom(
@@ -132,7 +132,7 @@ class StoredStep:
             {"host_id": host.host_id, "queue": host.queue},
             self.notes / f"{self.outcome.step.index}{purpose}",
             self.stored.paths.evidence(self.step),
-            rollout.env(task=blueprint.task),
+            rollout.make_env(task=blueprint.task),
             config.user,
             rollout.secrets,
             rollout.spec.run.sandbox_setup_timeout,
@@ -141,7 +141,7 @@ class StoredStep:
         )
 
     @asynccontextmanager
-    async def opened(self, rollout: Hosted, room: CleanRoom) -> AsyncIterator[Sandbox]:
+    async def open_room(self, rollout: Hosted, room: CleanRoom) -> AsyncIterator[Sandbox]:
         """Wait for a slot of this host, open a room for the block, and yield its sandbox; then remove it.
 
         If the block is interrupted or fails retryably, the room stays for the next attempt.
@@ -157,12 +157,12 @@ class StoredStep:
             HostFullError: No slot became free in time.
         """
         if self.workspace is None:
-            raise self.nothing_kept()
+            raise self.make_no_workspace_error()
         require_supported(rollout.task, rollout.provider.capabilities())
         rollout.secrets.check(rollout.task)
         await rollout.host.slots.wait(room.name, attempt=0, owner=self.owner)
         try:
-            async with room.kept_for_retries():
+            async with room.remove_unless_retried():
                 yield await room.open()
         except Exception as error:
             # An error that is not the engine's is a scorer's own, and recorded: no further attempt would use the room.
@@ -171,20 +171,20 @@ class StoredStep:
             raise
         await room.remove()
 
-    def verifier(self, rollout: Hosted, room: CleanRoom) -> ScriptVerifier:
+    def make_verifier(self, rollout: Hosted, room: CleanRoom) -> ScriptVerifier:
         """Return a task's verifier with the evidence of the first scoring: state, baseline, workspace.
 
         Args:
             rollout: The rollout with the task to score by.
             room: Room in which it will run.
         """
-        config = self.config(rollout)
+        config = self.find_config(rollout)
         verifier = make_verifier(
             rollout.task,
             rollout.directory,
             self.step,
             key=f"verify-{self.outcome.step.index}",
-            env=rollout.env(config.env),
+            env=rollout.make_env(config.env),
             trusted=rollout.record.protocol == "oracle",
             clean=rollout.redact.clean_below,
             evidence=self.stored.state(self.step),
@@ -195,15 +195,15 @@ class StoredStep:
         )
         if not room.is_clean:
             return verifier
-        return verifier.isolate(rollout.env(config.env, task=room.blueprint.task), room.baseline)
+        return verifier.isolate(rollout.make_env(config.env, task=room.blueprint.task), room.load_baseline)
 
-    def hardening(self, rollout: Hosted) -> HardeningReport | None:
+    def make_hardening_report(self, rollout: Hosted) -> HardeningReport | None:
         """Return the stored report of the step's hardening, extended by the findings of now; None without either."""
         report = read_hardening(self.stored.paths, self.step)
         if not self.found:
             return report
         now = HardeningReport(findings=self.found)
-        now = cleaned(now, rollout, is_trusted=rollout.record.protocol == "oracle")
+        now = redact_report(now, rollout, is_trusted=rollout.record.protocol == "oracle")
         return extend_report(report or HardeningReport(), now.findings)
 
     # --- the first scoring ------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class StoredStep:
         is_withheld = failure is not None and failure.category == TAMPERING
         return written and (self.outcome.verify is not None or is_withheld)
 
-    def first(self, rollout: Hosted) -> VerifyResult:
+    def read_first_result(self, rollout: Hosted) -> VerifyResult:
         """Return the result that the first scoring's reward file gives by the rollout's task.
 
         Args:
@@ -229,7 +229,7 @@ class StoredStep:
         """
         return read_result(
             self.stored.paths.verifier_of(self.step),
-            config=self.config(rollout),
+            config=self.find_config(rollout),
             document=rollout.task.verifier_document,
             rubrics=rollout.task.rubrics,
             # A nonzero exit status is among the warnings of the first scoring already.
@@ -238,7 +238,7 @@ class StoredStep:
             is_lenient=self._is_lenient(rollout),
         )
 
-    def nothing_kept(self, rollout: Hosted | None = None) -> VerifierError:
+    def make_no_workspace_error(self, rollout: Hosted | None = None) -> VerifierError:
         """Return, not raise, the error for a verifier that can't run again, because no workspace was retained.
 
         Args:
@@ -252,7 +252,7 @@ class StoredStep:
         return VerifierError(f"{why}: the verifier cannot be run again", file=str(self.stored.paths.root), remedy=_KEEP)
 
 
-def labels_of(run: SlotOwner) -> Callable[[Hosted], dict[str, str]]:
+def make_labeller(run: SlotOwner) -> Callable[[Hosted], dict[str, str]]:
     """Return a function that returns the labels for the rooms of a rollout.
 
     Args:
@@ -263,6 +263,6 @@ def labels_of(run: SlotOwner) -> Callable[[Hosted], dict[str, str]]:
         # The deadline of the scoring is for a whole tree, and may be months; a room is for one step.
         limit_sec = min(rollout.spec.run.deadline_sec, RunSettings().deadline_sec)
         config = rollout.spec.run.model_copy(update={"deadline_sec": limit_sec})
-        return sandbox_labels(rollout.host.stack, rollout.spec.model_copy(update={"run": config}), run, 0)
+        return make_sandbox_labels(rollout.host.stack, rollout.spec.model_copy(update={"run": config}), run, 0)
 
     return labels

@@ -28,7 +28,7 @@ _OUTSIDE = (
 
 
 @asynccontextmanager
-async def workbench_of(step: StoredStep) -> AsyncIterator[Workbench]:
+async def open_workbench(step: StoredStep) -> AsyncIterator[Workbench]:
     """Yield the workbench of a step. At the end, sandboxes that it started are removed, unless a retry needs them."""
     async with AsyncExitStack() as stack:
         yield _StoredWorkbench(step, stack)
@@ -65,23 +65,23 @@ class _StoredWorkbench:
         rollout = await step.by()
         if step.workspace is None:
             if not step.has_first or not step.is_same(rollout):
-                raise step.nothing_kept(rollout)
+                raise step.make_no_workspace_error(rollout)
             step.ran = "stored"
-            return await asyncio.to_thread(step.first, rollout)
+            return await asyncio.to_thread(step.read_first_result, rollout)
         if step.has_first and not step.is_trusted and step.is_same(rollout):
-            return await self._again(rollout)
-        bench = await self._made()
+            return await self._test_again(rollout)
+        bench = await self._make_bench()
         if self._unproven is not None:
             raise self._unproven
         step.ran = "ran"
         return await bench.tests()
 
-    async def _again(self, rollout: Hosted) -> VerifyResult:
+    async def _test_again(self, rollout: Hosted) -> VerifyResult:
         """Run the unchanged verifier again; if its reward differs now, return the first result, with a warning."""
         step = self._step
-        first = await asyncio.to_thread(step.first, rollout)
+        first = await asyncio.to_thread(step.read_first_result, rollout)
         try:
-            result = await (await self._made()).tests()
+            result = await (await self._make_bench()).tests()
             if result.rewards == first.rewards:
                 step.ran = "ran"
                 return result
@@ -106,14 +106,14 @@ class _StoredWorkbench:
         timeout_sec: float = 60.0,
     ) -> SandboxExecResult:
         """Run a command in the workspace, once per idempotency key, and return its exit status and output."""
-        bench = await self._made()
+        bench = await self._make_bench()
         return await bench.run(key, command, files=files, env=env, timeout_sec=timeout_sec)
 
     async def read(self, path: str, *, limit: int) -> bytes | None:
         """Return a file's content; None if there is no such file."""
-        return await (await self._made()).read(path, limit=limit)
+        return await (await self._make_bench()).read(path, limit=limit)
 
-    async def _made(self) -> SandboxWorkbench:
+    async def _make_bench(self) -> SandboxWorkbench:
         """Return the workbench of the new sandbox, made once, after a check of a changed task's workspace."""
         async with self._making:
             if self._bench is None:
@@ -127,13 +127,13 @@ class _StoredWorkbench:
                         if error.retryable:
                             raise
                         self._unproven = error
-                room = step.room(rollout)
-                verifier = step.verifier(rollout, room)
+                room = step.make_room(rollout)
+                verifier = step.make_verifier(rollout, room)
                 if step.baseline is None and verifier.config.hardening.pin_environment:
                     step.warnings.append(UNPINNED)
 
                 async def open() -> Sandbox:
-                    return await self._stack.enter_async_context(step.opened(rollout, room))
+                    return await self._stack.enter_async_context(step.open_room(rollout, room))
 
                 self._bench = SandboxWorkbench(open, verifier, step.logs)
         return self._bench
@@ -142,29 +142,29 @@ class _StoredWorkbench:
 async def _check_workspace(step: StoredStep) -> None:
     """Raise `VerifierError` unless the first scoring's verifier gives the retained workspace the same reward again."""
     recorded = await step.first_by()
-    first = await asyncio.to_thread(step.first, recorded)
-    room = step.room(recorded, "-first")
-    verifier = step.verifier(recorded, room)
+    first = await asyncio.to_thread(step.read_first_result, recorded)
+    room = step.make_room(recorded, "-first")
+    verifier = step.make_verifier(recorded, room)
     with tempfile.TemporaryDirectory(prefix="benchflow-rescore-") as logs:
         try:
-            async with step.opened(recorded, room) as sandbox:
+            async with step.open_room(recorded, room) as sandbox:
                 result = await verifier.run(sandbox, Path(logs))
         except VerifierError as error:
             if error.retryable:
                 raise
             how = f"fails: {error.message}"
         else:
-            if _worth(result) == _worth(first):
+            if _get_reward(result) == _get_reward(first):
                 return
-            how = f"gives {_worth(result)}"
+            how = f"gives {_get_reward(result)}"
     raise VerifierError(
-        f"the verifier of the first scoring gave {_worth(first)}, and {how} with the kept workspace in a new sandbox: "
-        "what it reads is not all in the workspace, or it does not always say the same",
+        f"the verifier of the first scoring gave {_get_reward(first)}, and {how} with the kept workspace in a new "
+        "sandbox: what it reads is not all in the workspace, or it does not always say the same",
         file=str(step.stored.paths.root),
         remedy=_OUTSIDE,
     )
 
 
-def _worth(result: VerifyResult) -> float | dict[str, float] | None:
+def _get_reward(result: VerifyResult) -> float | dict[str, float] | None:
     """Return a result's reward: the scalar, or the rewards by key if it is keyed."""
     return result.rewards if result.is_keyed else result.reward

@@ -86,10 +86,10 @@ async def choose_place(
     if running := await list_unaltered_strangers(sandbox):
         return shared(f"a process of the agent's runs: {running[0].command}")
     try:
-        after = await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
+        after = await sandbox.changes(baseline.changes, skip=_list_skipped(sandbox, baseline))
     except UnsafePathError as error:
         return shared(error.message)
-    if left := left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
+    if left := find_left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling]):
         return shared(f"{left[0]} was changed, which a clean room would not have", left)
     return VerifierPlace(is_separate=True, why="the oracle scored the same there, and nothing else was changed"), []
 
@@ -115,13 +115,13 @@ async def note_outside(
     """
     if known is None and baseline is not None and baseline.changes is not None:
         try:
-            after = listing or await sandbox.changes(baseline.changes, skip=_skipped(sandbox, baseline))
+            after = listing or await sandbox.changes(baseline.changes, skip=_list_skipped(sandbox, baseline))
         except SandboxError as error:
             if error.retryable:
                 raise
             # The reward must not be lost for a note.
             return []
-        known = left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling])
+        known = find_left_behind(baseline.changes, after, [sandbox.ref.workdir, baseline.home, *travelling])
     top: list[str] = []
     for path in sorted(known or (), key=lambda path: path.split("/")):
         # Of a new directory, only its own path is named.
@@ -130,7 +130,7 @@ async def note_outside(
     return [note_paths(VERIFY_TOOLS, top, "was changed outside of the workspace")] if top else []
 
 
-def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[str]) -> list[str]:
+def find_left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[str]) -> list[str]:
     """Return the changed paths that a clean room would lack, without caches and settings.
 
     Args:
@@ -142,6 +142,6 @@ def left_behind(before: FileChanges, after: FileChanges, travelling: Sequence[st
     return [path for path in before.differences(after) if "/__pycache__" not in path and not is_below(path, places)]
 
 
-def _skipped(sandbox: Sandbox, baseline: HardeningBaseline) -> list[str]:
+def _list_skipped(sandbox: Sandbox, baseline: HardeningBaseline) -> list[str]:
     """Return the directories that are not listed, since their changes do not count: a home may have very many files."""
     return [*list_skipped(sandbox, baseline.tools), baseline.home, *_NOT_WORK]

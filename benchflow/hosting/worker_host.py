@@ -71,7 +71,7 @@ class Host:
     _sandboxes: dict[tuple[str, str], Sandbox] = field(default_factory=dict)
     _unpacking: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    async def job(self, ref: ArtifactRef) -> JobSpec:
+    async def load_job(self, ref: ArtifactRef) -> JobSpec:
         """Return a job's specification, read from the store once and cached. Raises `StoreError`."""
         if ref.sha256 not in self._jobs:
             if len(self._jobs) > 16:
@@ -79,7 +79,7 @@ class Host:
             self._jobs[ref.sha256] = JobSpec.model_validate_json(await self.store.read(ref))
         return self._jobs[ref.sha256]
 
-    async def directory(self, ref: ArtifactRef) -> Path:
+    async def fetch_directory(self, ref: ArtifactRef) -> Path:
         """Return the directory of an archive in the store, fetched and unpacked on this host once per digest.
 
         Each call also updates the directory's time, by which unused ones are removed.
@@ -114,15 +114,15 @@ class Host:
             finally:
                 pack.unlink(missing_ok=True)
 
-    async def task(self, ref: TaskRef) -> TaskFiles:
+    async def load_task_files(self, ref: TaskRef) -> TaskFiles:
         """Return the task as it was submitted, with its files on this host; parsed once and cached.
 
         Raises:
             TaskError: The task can't be read.
             StoreError: Its files can't be fetched or written.
         """
-        directory = await self.directory(ref.pack)
-        context = await self.directory(ref.context) if ref.context else None
+        directory = await self.fetch_directory(ref.pack)
+        context = await self.fetch_directory(ref.context) if ref.context else None
         # Tasks of the same content differ by their names.
         key = f"{ref.digest} {ref.name}"
         if key not in self._tasks:
@@ -133,14 +133,14 @@ class Host:
             )
         return TaskFiles(self._tasks[key], directory, context)
 
-    async def sandbox(self, ref: SandboxRef) -> Sandbox:
+    async def attach_sandbox(self, ref: SandboxRef) -> Sandbox:
         """Return a handle of a running sandbox, attached once per process and cached. Raises `SandboxLostError`."""
         key = (ref.name, ref.episode)
         if key not in self._sandboxes:
             self._sandboxes[key] = await get_provider(ref.provider).attach(ref)
         return self._sandboxes[key]
 
-    def keep(self, sandbox: Sandbox) -> None:
+    def cache_sandbox(self, sandbox: Sandbox) -> None:
         """Put a started sandbox into the cache of `sandbox`."""
         self._sandboxes[(sandbox.ref.name, sandbox.ref.episode)] = sandbox
 

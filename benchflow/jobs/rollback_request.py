@@ -23,7 +23,7 @@ from benchflow.contracts.rollback import Restore, Restored
 from benchflow.contracts.rollout_records import Rollback, RolloutOutcome, RolloutResult
 from benchflow.errors import NotRestorableError, ServerUnavailableError, StackError
 from benchflow.host import host_id
-from benchflow.hosting.kept import recall
+from benchflow.hosting.checkpoint_records import recall
 from benchflow.jobs.engine_connection import Engine
 from benchflow.jobs.job_client import Job
 from benchflow.jobs.job_plan import JobPlan
@@ -34,7 +34,7 @@ from benchflow.store import Store
 from benchflow.temporal import cluster_target
 from benchflow.trajectories.stored import load_tree, read_model
 from benchflow.workflow_executions import last_poll, read_outcome, require_not_found
-from benchflow.workflows.activity_options import host_queue
+from benchflow.workflows.activity_options import format_host_queue
 
 _LOOK_EVERY_SEC = 0.3
 
@@ -102,11 +102,13 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Restored:
     async def check(engine: Engine) -> list[str]:
         if cluster_target() is None:
             await check_host(plan)
-        if host != here and (cluster_target() is None or await last_poll(engine.client, host_queue(host)) is None):
+        if host != here and (
+            cluster_target() is None or await last_poll(engine.client, format_host_queue(host)) is None
+        ):
             raise _not_restorable(rollout, node, f"the host of its checkpoints, {host}, does not answer")
         return []
 
-    restart = Restart(node=node, queue=host_queue(host))
+    restart = Restart(node=node, queue=format_host_queue(host))
     job = await start(
         JobStart(
             spec.model_copy(update={"restarts": {index: restart}}),

@@ -42,7 +42,7 @@ from benchflow.sanitise import sanitised_markdown
 from benchflow.store import Store, check_reach
 from benchflow.temporal import cluster_target
 from benchflow.workflows.activity_options import SHARED_QUEUE
-from benchflow.workflows.job_details import job_attributes
+from benchflow.workflows.job_details import make_job_attributes
 
 JOB_TASK_TIMEOUT = timedelta(minutes=1)
 """Timeout of a job's workflow task: it may start a thousand rollouts on a busy host."""
@@ -213,7 +213,7 @@ async def _start(
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             task_timeout=JOB_TASK_TIMEOUT,
-            search_attributes=job_attributes(spec.name),
+            search_attributes=make_job_attributes(spec.name),
             static_summary=f"{len(spec.tasks)} tasks × {agents} × {spec.repeats}",
         )
     except WorkflowAlreadyStartedError:

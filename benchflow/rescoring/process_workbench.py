@@ -16,7 +16,7 @@ from benchflow.errors import UntrustedJobError, VerifierError
 from benchflow.host import HostSlots, SlotOwner, host_id
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.stored_step import StoredStep
-from benchflow.hosting.stored_workbench import workbench_of
+from benchflow.hosting.stored_workbench import open_workbench
 from benchflow.hosting.worker_host import Host
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox.owners import OF_A_PROCESS, make_owner_labels
@@ -73,7 +73,7 @@ async def stored_workbench(
             if by.failure is not None:
                 raise error_of(by.failure)
             assert by.ref is not None
-            hosted = await Hosted.of(host, rollout.spec.model_copy(update={"task": by.ref}))
+            hosted = await Hosted.load(host, rollout.spec.model_copy(update={"task": by.ref}))
             # No job has stored secrets for this process.
             hosted.secrets = Secrets(os.environ, "in this environment")
             found.append(hosted)
@@ -87,5 +87,5 @@ async def stored_workbench(
         run = SlotOwner(f"process-{os.getpid()}", os.urandom(8).hex())
         logs, notes = Path(scratch) / "logs", Path(scratch) / "rooms"
         stored = StoredStep(rollout, steps[-1], find, find, logs, notes, labels, run)
-        async with workbench_of(stored) as bench:
+        async with open_workbench(stored) as bench:
             yield bench

@@ -23,11 +23,11 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.reward import VerifyResult
     from benchflow.contracts.rollout_records import Answer, Question, Step, TurnResult
     from benchflow.errors import UsageError, VerifierError
-    from benchflow.workflows.clock import Phases, waiting
+    from benchflow.workflows.clock import Phases, pause_deadline
     from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
     from benchflow.workflows.rollout_checkpoints import Checkpoints
     from benchflow.workflows.rollout_state import RolloutState
-    from benchflow.workflows.workflow_failures import failure_from
+    from benchflow.workflows.workflow_failures import make_failure
 
 MAX_ANSWERS = 100
 """Maximum number of retained answers, beyond which only an answer to the present question is accepted."""
@@ -44,7 +44,7 @@ class Answers:
 
     def __init__(self) -> None:
         """Make it without answers."""
-        self._given: dict[str, Answer] = {}
+        self._answers: dict[str, Answer] = {}
         self._ignored = 0
 
     def add(self, answer: Answer, asked: Question | None) -> None:
@@ -56,29 +56,29 @@ class Answers:
             asked: The question that waits for an answer now; None for none.
         """
         is_asked = asked is not None and asked.id == answer.question
-        if not is_asked and len(self._given) >= MAX_ANSWERS:
+        if not is_asked and len(self._answers) >= MAX_ANSWERS:
             self._ignored += 1
             return
-        self._given.setdefault(answer.question, answer)
+        self._answers.setdefault(answer.question, answer)
         if asked is not None:
             self.has(asked)
 
     def has(self, question: Question) -> bool:
         """Return whether a question has a valid answer. An answer with an unknown option is dropped and counted."""
-        given = self._given.get(question.id)
+        given = self._answers.get(question.id)
         if given is not None and given.option is not None and given.option not in {one.id for one in question.options}:
-            del self._given[question.id]
+            del self._answers[question.id]
             self._ignored += 1
             return False
         return given is not None
 
-    def to(self, question: Question) -> Answer:
+    def get(self, question: Question) -> Answer:
         """Return the answer to a question, which must have one."""
-        return self._given[question.id]
+        return self._answers[question.id]
 
     def clear(self) -> None:
         """Forget all answers: after a restore, the agent asks anew."""
-        self._given.clear()
+        self._answers.clear()
 
     @property
     def warnings(self) -> list[str]:
@@ -126,16 +126,16 @@ class AgentTurns:
         """
         origin = self._state.branch_origin
         self._not_replayed, self.previews = None, []
-        self._expect(checkpoint.session if checkpoint is not None else None)
+        self._expect_session(checkpoint.session if checkpoint is not None else None)
         self._checkpoints.start_from(checkpoint)
         layer = self._to_load
         if origin is not None and checkpoint == origin.checkpoint and layer is not None and layer.rung == "replay":
-            begin, digests = self._replayable_from(layer, origin), origin.checkpoint.digests
+            begin, digests = self._find_replay_origin(layer, origin), origin.checkpoint.digests
             if begin is not None and digests is not None and await self._replay(begin, origin, digests):
                 return
         await self._sandbox.provision(checkpoint)
 
-    def _expect(self, layer: SessionLayer | None) -> None:
+    def _expect_session(self, layer: SessionLayer | None) -> None:
         """Prepare for a sandbox in which no agent runs yet, and which has this session to resume; None for none."""
         self._connected, self._to_load = None, layer
 
@@ -159,7 +159,7 @@ class AgentTurns:
             load = None
         begin = None
         if load is not None and load.rung == "load" and origin is not None:
-            begin = self._replayable_from(load, origin)
+            begin = self._find_replay_origin(load, origin)
         connected = await self._open(step.session, load, may_replay=begin is not None)
         if load is not None and begin is not None and origin is not None and connected.digests is not None:
             if await self._replay(begin, origin, connected.digests):
@@ -207,7 +207,7 @@ class AgentTurns:
 
     # --- turns ----------------------------------------------------------------------------------------------
 
-    async def take(self, step: Step, branch_at: Callable[[Question], Awaitable[bool]]) -> TurnResult:
+    async def run_turn(self, step: Step, branch_at: Callable[[Question], Awaitable[bool]]) -> TurnResult:
         """Run the agent's turn of a step to its end, with its questions answered by users.
 
         Args:
@@ -225,7 +225,7 @@ class AgentTurns:
         async def respond(question: Question, given: Sequence[Answer]) -> Answer | None:
             if await branch_at(question):
                 return None
-            return self._answer_of_child(step, question, given) or await self._answer_of_user(question)
+            return self._answer_as_child(step, question, given) or await self._await_user_answer(question)
 
         turn, answers = await self._drive(step, respond, resumes=resumes)
         begin = self._state.session_begin
@@ -261,7 +261,7 @@ class AgentTurns:
                 return turn, work.answers
             work = work.model_copy(update={"answers": [*work.answers, answer]})
 
-    def note_resumed(self, step: Step, turn: TurnResult) -> None:
+    def update_resume_mode(self, step: Step, turn: TurnResult) -> None:
         """Correct the state's resume mode by a turn's result.
 
         Args:
@@ -280,7 +280,7 @@ class AgentTurns:
 
     # --- questions ------------------------------------------------------------------------------------------
 
-    def _answer_of_child(self, step: Step, question: Question, given: Sequence[Answer]) -> Answer | None:
+    def _answer_as_child(self, step: Step, question: Question, given: Sequence[Answer]) -> Answer | None:
         """Return the answer of a child under the policy `ask_user`; None for other rollouts, whose users answer.
 
         The child answers the question at which it starts by its own `ChildSpec`, and each later one by the first option
@@ -295,7 +295,7 @@ class AgentTurns:
         allowed = kinds.get("allow_once") or kinds.get("allow_always")
         return Answer(question=question.id, option=allowed or next((one.id for one in question.options), None))
 
-    async def _answer_of_user(self, question: Question) -> Answer:
+    async def _await_user_answer(self, question: Question) -> Answer:
         """Wait for a user's valid answer, and for verification previews to end. Return the answer.
 
         The deadline's clock stops meanwhile.
@@ -305,12 +305,12 @@ class AgentTurns:
         self._state.question = question
         self._phases.on_update()
         try:
-            with waiting("an answer"):
+            with pause_deadline("an answer"):
                 await workflow.wait_condition(lambda: self.answers.has(question) and not self.previews)
         finally:
             self._state.question = None
             self._phases.on_update()
-        return self.answers.to(question)
+        return self.answers.get(question)
 
     async def preview(self) -> VerifyResult:
         """Return how the verifier would score the world now, while the agent waits for an answer. Changes nothing.
@@ -341,14 +341,14 @@ class AgentTurns:
         except (asyncio.CancelledError, HostGoneError) as error:
             raise ApplicationError("the rollout has ended, or lost its host", type=UsageError.__name__) from error
         except ActivityError as error:
-            raise ApplicationError(failure_from(error, "verify").message, type=VerifierError.__name__) from error
+            raise ApplicationError(make_failure(error, "verify").message, type=VerifierError.__name__) from error
         finally:
             previews.remove(preview)
         return result
 
     # --- replay ---------------------------------------------------------------------------------------------
 
-    def _replayable_from(self, layer: SessionLayer, origin: BranchOrigin) -> SessionBegin | None:
+    def _find_replay_origin(self, layer: SessionLayer, origin: BranchOrigin) -> SessionBegin | None:
         """Return the origin of the parent's session, from which a child may replay it; None if it may not.
 
         Args:
@@ -385,7 +385,7 @@ class AgentTurns:
             return True
         self._not_replayed = f"the agent's session could not be driven to where it was: {why}"
         self._state.sessions.pop()
-        self._expect(origin.checkpoint.session)
+        self._expect_session(origin.checkpoint.session)
         return False
 
     async def _replay_turns(self, begin: SessionBegin, origin: BranchOrigin, digests: WorldDigests) -> str | None:
@@ -396,7 +396,7 @@ class AgentTurns:
         """
         taken = origin.before[begin.steps_done : origin.checkpoint.steps_done]
         for number, outcome in enumerate(taken):
-            respond = partial(self._answer_recorded, iter(begin.answers.get(outcome.step.index, [])))
+            respond = partial(self._repeat_answer, iter(begin.answers.get(outcome.step.index, [])))
             is_last = number + 1 == len(taken)
             replayed = TakenBefore(stop_reason=outcome.turn.stop_reason, is_last=is_last, digests=digests)
             turn, _ = await self._drive(outcome.step, respond, resumes=number > 0, replayed=replayed)
@@ -406,7 +406,7 @@ class AgentTurns:
                 return turn.failure.message
         return None
 
-    async def _answer_recorded(
+    async def _repeat_answer(
         self, recorded: Iterator[Answer], question: Question, given: Sequence[Answer]
     ) -> Answer | None:
         """Return the next recorded answer of the parent's turn, with the id of `question`; None after the last one."""

@@ -26,7 +26,7 @@ class Spans:
         """Yield the ranges, not the indices."""
         return iter(self._spans)
 
-    def first(self, count: int) -> list[Range]:
+    def peek(self, count: int) -> list[Range]:
         """Return the ranges of the first `count` indices, or of all if there are fewer. Remove nothing."""
         found: list[Range] = []
         for first, end in self._spans:
@@ -46,7 +46,7 @@ class Spans:
                 left.append((first + dropped, end))
         self._spans = left
 
-    def put_back(self, first: int, end: int) -> None:
+    def prepend(self, first: int, end: int) -> None:
         """Add the range of indices from `first` up to, not including, `end` to the front."""
         self._spans.insert(0, (first, end))
 
@@ -79,7 +79,7 @@ class Backlog:
         indices = [*(spec.index for spec in self.named), *(retry.index for retry in self.retries)]
         return index in indices or any(first <= index < end for first, end in self.pending)
 
-    def next(self, now: float, count: int, batch: int) -> tuple[list[Retry], list[Range]]:
+    def peek(self, now: float, count: int, batch: int) -> tuple[list[Retry], list[Range]]:
         """Return the rollouts to name next: due retries, or if there are none, pending rollouts. Remove nothing.
 
         Args:
@@ -91,7 +91,7 @@ class Backlog:
             The due retries, empty for pending rollouts, and the index ranges of the rollouts in either case.
         """
         due = [retry for retry in self.retries if retry.not_before <= now][:count]
-        return due, [(retry.index, retry.index + 1) for retry in due] or self.pending.first(batch)
+        return due, [(retry.index, retry.index + 1) for retry in due] or self.pending.peek(batch)
 
     def add_named(self, due: Sequence[Retry], specs: Sequence[RolloutSpec]) -> None:
         """Move rollouts that `next` returned to the named ones, with the number of the attempt in their specifications.
@@ -119,7 +119,7 @@ class Backlog:
         self.retries.append(retry)
         return retry
 
-    def unname(self, now: float) -> None:
+    def requeue_named(self, now: float) -> None:
         """Move the named rollouts back: first attempts to the front of the pending ones, others to the retries.
 
         Args:
@@ -129,7 +129,7 @@ class Backlog:
             if spec.attempt > 1:
                 self.add_retry(spec.index, spec.attempt, now)
             else:
-                self.pending.put_back(spec.index, spec.index + 1)
+                self.pending.prepend(spec.index, spec.index + 1)
         self.named.clear()
 
     def drop(self, due: Sequence[Retry], pending: Sequence[Range]) -> tuple[int, list[Range]]:
@@ -155,10 +155,10 @@ class Backlog:
         Args:
             now: Workflow time.
         """
-        self.unname(now)
+        self.requeue_named(now)
         number, never = self.drop(self.retries, [])
         for first, end in never:
-            self.pending.put_back(first, end)
+            self.pending.prepend(first, end)
         return number - len(never)
 
     def _drop_retries(self, indices: set[int]) -> None:

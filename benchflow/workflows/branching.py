@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from benchflow.branching.policies import children_at, draw
+    from benchflow.branching.policies import choose_children, draw
     from benchflow.contracts import temporal_names
     from benchflow.contracts.activities import Aggregated, AggregateInput, BranchDecision, DecideInput, TreeInput
     from benchflow.contracts.branch import (
@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.trajectories.state_values import is_user_function
     from benchflow.workflows import activity_options, rollout_slots
     from benchflow.workflows.agent_turns import AgentTurns
-    from benchflow.workflows.children import origin_of, run_child
+    from benchflow.workflows.children import make_origin, run_child
     from benchflow.workflows.clock import Phases
     from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
     from benchflow.workflows.rollout_checkpoints import Checkpoints
@@ -74,7 +74,7 @@ class Branching:
     def watches_questions(self) -> bool:
         """Return whether children may answer the agent's questions, so that a checkpoint is needed before each turn."""
         config = self._state.config
-        return config is not None and isinstance(config.policy, OnAskUser) and self._capacity() > 0
+        return config is not None and isinstance(config.policy, OnAskUser) and self._count_capacity() > 0
 
     @property
     def is_resumable(self) -> bool:
@@ -86,7 +86,7 @@ class Branching:
         config = self._state.config
         return self._state.branch_origin is not None and config is not None and isinstance(config.policy, TreeGrpo)
 
-    def retains(self, steps_done: int, *, branches: bool = False) -> bool:
+    def should_retain(self, steps_done: int, *, branches: bool = False) -> bool:
         """Return whether the checkpoint of a node is retained, by `checkpoint` in the branch configuration.
 
         Args:
@@ -105,7 +105,7 @@ class Branching:
             case wanted:
                 return wanted == "per_turn"
 
-    def _capacity(self) -> int:
+    def _count_capacity(self) -> int:
         """Return how many children may still start; 0 if the tree has reached its maximum depth."""
         config, origin = self._state.config, self._state.branch_origin
         assert config is not None
@@ -113,7 +113,7 @@ class Branching:
             return 0
         return (origin.budget if origin is not None else config.max_children) - self._state.n_children
 
-    async def due(self, question: Question | None = None) -> tuple[ChildSpec, ...]:
+    async def choose_children(self, question: Question | None = None) -> tuple[ChildSpec, ...]:
         """Return the children that start at the present node; none if the tree would grow too deep or too large.
 
         Args:
@@ -123,19 +123,21 @@ class Branching:
         done = len(state.steps)
         if config is None or isinstance(config.policy, Unbranched):
             return ()
-        if state.continues_itself and state.node(done) in {get_start_node(outcome.chain) for outcome in state.outcomes}:
+        if state.continues_itself and state.find_node(done) in {
+            get_start_node(outcome.chain) for outcome in state.outcomes
+        }:
             # Children have started at this node before, and the rollout now continues from it.
             return ()
         origin_steps = state.origin_steps if state.branch_origin is not None else None
         if isinstance(config.policy, CustomPolicy):
             left = state.last_step - done
-            if question is not None or done == origin_steps or left <= 0 or self._capacity() <= 0:
+            if question is not None or done == origin_steps or left <= 0 or self._count_capacity() <= 0:
                 return ()
             wanted = await self._decide(config.policy, left, config.max_children)
         else:
             total = len(state.plan.steps)
-            wanted = children_at(config.policy, done, total, question, config.children, begun_at=origin_steps)
-        return wanted if len(wanted) <= self._capacity() else ()
+            wanted = choose_children(config.policy, done, total, question, config.children, begun_at=origin_steps)
+        return wanted if len(wanted) <= self._count_capacity() else ()
 
     async def _decide(self, policy: CustomPolicy, steps_left: int, max_children: int) -> tuple[ChildSpec, ...]:
         """Run the user's own policy in an activity, and return the children that it wants at the present node.
@@ -149,8 +151,8 @@ class Branching:
         request = DecideInput(
             policy=policy,
             agent=state.spec.agent,
-            tree=state.tree(is_from_root=True),
-            node=state.node(len(state.steps)),
+            tree=state.make_tree(is_from_root=True),
+            node=state.find_node(len(state.steps)),
             steps_left=steps_left,
             most=max_children,
         )
@@ -159,13 +161,13 @@ class Branching:
             request,
             result_type=BranchDecision,
             summary=request.node,
-            **activity_options.shared(),
+            **activity_options.make_shared_options(),
         )
         return tuple(decision.children)
 
     # --- the step that branches -----------------------------------------------------------------------------
 
-    async def branch_at(self, before: Checkpoint | None, question: Question) -> bool:
+    async def branch_at_question(self, before: Checkpoint | None, question: Question) -> bool:
         """Run children that each answer the agent's question differently, if the policy has any.
 
         Args:
@@ -175,7 +177,7 @@ class Branching:
         Returns:
             Whether children have run. If not, a user is to answer the question.
         """
-        if before is None or not (children := await self.due(question)):
+        if before is None or not (children := await self.choose_children(question)):
             return False
         self._state.asked = make_question_id(self._state.spec.chain, len(self._state.steps))
         # The checkpoint is from before the turn, so it lent no slot: the turn needed it.
@@ -196,10 +198,12 @@ class Branching:
         state = self._state
         # The activity that took the checkpoint may have succeeded although it was cancelled, and swallowed that.
         state.check_stop()
-        rollout_slots.current().lend()
+        rollout_slots.get_slots().lend()
         if self._phases.phase != "branch":
             self._phases.begin("branch")
-        if self.retains(checkpoint.steps_done, branches=True) and not self._checkpoints.retains_node(checkpoint.node):
+        if self.should_retain(checkpoint.steps_done, branches=True) and not self._checkpoints.has_retained(
+            checkpoint.node
+        ):
             self._checkpoints.retain(checkpoint)
         grown = asyncio.Event()
         writing = asyncio.create_task(self._write_growth(grown))
@@ -270,25 +274,25 @@ class Branching:
         assert config is not None
         node = checkpoint.node if state.asked is None else state.asked
         origins = [
-            origin_of(state.spec, checkpoint, node, number, child, state.steps, len(children))
+            make_origin(state.spec, checkpoint, node, number, child, state.steps, len(children))
             for number, child in enumerate(children)
         ]
         if isinstance(config.policy, TreeGrpo):
             origins = [origin.model_copy(update={"tree": origin.chain}) for origin in origins]
         if isinstance(config.policy, CustomPolicy):
-            path = state.tree(is_from_root=True).path(node)
+            path = state.make_tree(is_from_root=True).path(node)
             origins = [origin.model_copy(update={"path": path}) for origin in origins]
         await self._run_all(origins, node)
         if isinstance(config.policy, TreeGrpo):
             for _ in range(config.policy.l):
-                await self._run_all(self._drawn_origins(config.policy, checkpoint), node)
-        state.value = state.value_of(node)
+                await self._run_all(self._draw_origins(config.policy, checkpoint), node)
+        state.value = state.compute_value(node)
         for value in state.values:
             if (failure := self._unaggregated.get(tuple(value.returns.values()))) is not None:
                 raise failure
         return state.value
 
-    def _drawn_origins(self, policy: TreeGrpo, root: Checkpoint) -> list[BranchOrigin]:
+    def _draw_origins(self, policy: TreeGrpo, root: Checkpoint) -> list[BranchOrigin]:
         """Return the origins of the next round of Tree-GRPO: new branch paths at nodes drawn from the trees so far.
 
         Args:
@@ -310,7 +314,7 @@ class Branching:
             steps = [*above.before, *above.steps] if above is not None else state.steps
             checkpoint = retained[node]
             before = steps[: checkpoint.steps_done]
-            origin = origin_of(state.spec, checkpoint, node, number, ChildSpec(), before, 1)
+            origin = make_origin(state.spec, checkpoint, node, number, ChildSpec(), before, 1)
             origins.append(origin.model_copy(update={"tree": tree}))
         return origins
 
@@ -330,19 +334,19 @@ class Branching:
             child = child_id(origin.root, origin.chain)
             try:
                 async with running_at_a_time:
-                    await rollout_slots.current().take(child)
+                    await rollout_slots.get_slots().take(child)
                     outcome = await run_child(state.spec, origin, starts)
             finally:
                 n_left -= 1
-                rollout_slots.current().give_back(child, is_last=n_left == 0)
+                rollout_slots.get_slots().give_back(child, is_last=n_left == 0)
             outcome = outcome.model_copy(update={"tree": origin.tree, "before": origin.before})
             # Under a lock, so that each V(s) counts all children that have ended before.
             async with self._counting:
                 if is_user_function(config.aggregate):
-                    await self._ask_aggregate(state.value_of(get_start_node(outcome.chain) or "", outcome))
+                    await self._ask_aggregate(state.compute_value(get_start_node(outcome.chain) or "", outcome))
                 state.pending.remove(origin.chain)
                 state.outcomes.append(outcome)
-                state.value = state.value_of(node)
+                state.value = state.compute_value(node)
             self._phases.on_update()
 
         running = [asyncio.create_task(run_one(origin)) for origin in origins]
@@ -370,7 +374,7 @@ class Branching:
                 request,
                 result_type=Aggregated,
                 summary=value.node,
-                **activity_options.shared(),
+                **activity_options.make_shared_options(),
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -398,7 +402,7 @@ class Branching:
         Raises:
             HostGoneError: The sandbox's host is lost.
         """
-        work = TreeInput(spec=self._state.spec, tree=self._state.tree())
+        work = TreeInput(spec=self._state.spec, tree=self._state.make_tree())
         try:
             await self._sandbox.run(temporal_names.WRITE_TREE, work, None)
         except ActivityError as error:

@@ -22,12 +22,12 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout_records import Failure, RolloutOutcome, StepOutcome, total
     from benchflow.errors import BranchError
     from benchflow.trajectories.growth import make_branch_path
-    from benchflow.workflows.clock import waiting
+    from benchflow.workflows.clock import pause_deadline
     from benchflow.workflows.rollout_state import RolloutState
-    from benchflow.workflows.workflow_failures import failure_from
+    from benchflow.workflows.workflow_failures import make_failure
 
 
-def origin_of(
+def make_origin(
     parent: RolloutSpec,
     checkpoint: Checkpoint,
     node: str,
@@ -67,7 +67,7 @@ def origin_of(
     )
 
 
-def child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
+def make_child_spec(parent: RolloutSpec, origin: BranchOrigin) -> RolloutSpec:
     """Return a child's specification: its parent's, with the id, origin, seed and model of the child.
 
     Args:
@@ -102,11 +102,11 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
         ChildWorkflowError: The parent was cancelled, and the child with it. May also be a `CancelledError`.
     """
     try:
-        spec = child_spec(parent, origin)
+        spec = make_child_spec(parent, origin)
         # The parent's clock stands still: a child has a deadline of its own.
-        with waiting("children"):
+        with pause_deadline("children"):
             async with starts:
-                child = await _start(spec, origin)
+                child = await _start_child(spec, origin)
             outcome: ChildOutcome = await child
             return outcome
     except Exception as error:
@@ -114,10 +114,10 @@ async def run_child(parent: RolloutSpec, origin: BranchOrigin, starts: asyncio.S
             raise
         if not isinstance(error, ChildWorkflowError):
             workflow.logger.exception("a child failed by a fault of the engine")
-        return ChildOutcome(chain=origin.chain, number=origin.number, failure=failure_from(error, "execute"))
+        return ChildOutcome(chain=origin.chain, number=origin.number, failure=make_failure(error, "execute"))
 
 
-async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkflowHandle[Any, ChildOutcome]:
+async def _start_child(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkflowHandle[Any, ChildOutcome]:
     """Start a child, and return its handle. If its workflow of an earlier run of the tree still runs, wait for its end.
 
     Raises:
@@ -144,7 +144,7 @@ async def _start(spec: RolloutSpec, origin: BranchOrigin) -> workflow.ChildWorkf
             await workflow.sleep(EARLIER_RUN_SEC)
 
 
-def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, retained: list[Checkpoint]) -> ChildOutcome:
+def make_minimal_outcome(origin: BranchOrigin, outcome: RolloutOutcome, retained: list[Checkpoint]) -> ChildOutcome:
     """Return the outcome of a child without its nodes and steps, for an end in which these could not be computed.
 
     Args:
@@ -163,7 +163,7 @@ def bare_outcome(origin: BranchOrigin, outcome: RolloutOutcome, retained: list[C
     )
 
 
-def child_outcome(
+def make_child_outcome(
     origin: BranchOrigin, state: RolloutState, outcome: RolloutOutcome, retained: list[Checkpoint], *, has_steps: bool
 ) -> ChildOutcome:
     """Return the outcome that a child returns to its parent, with its nodes, checkpoints and usage.
@@ -175,13 +175,13 @@ def child_outcome(
         retained: Checkpoints of the child that the root is to release; those of its descendants are added.
         has_steps: Whether to include the child's steps, because other rollouts may continue from its nodes.
     """
-    nodes = state.own_nodes()[1:]
-    return bare_outcome(origin, outcome, [*retained, *state.retained_below]).model_copy(
+    nodes = state.list_own_nodes()[1:]
+    return make_minimal_outcome(origin, outcome, [*retained, *state.retained_below]).model_copy(
         update={
             "value": state.value,
             "rung": state.resume_mode or origin.checkpoint.rung,
             "leaf": nodes[-1].id if nodes else None,
-            "nodes": state.nodes_below_origin(),
+            "nodes": state.list_nodes_below_origin(),
             "checkpoint": state.leaf,
             "steps": state.own_steps if has_steps else [],
             "adopted": state.adopted,
@@ -192,7 +192,7 @@ def child_outcome(
     )
 
 
-def no_return(outcomes: Sequence[ChildOutcome]) -> Failure:
+def make_no_return_failure(outcomes: Sequence[ChildOutcome]) -> Failure:
     """Return the failure of a node without a value, because no child has a return.
 
     Args:

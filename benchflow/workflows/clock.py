@@ -44,7 +44,7 @@ class Deadline:
         return self._waits[-1] if self._waits else None
 
     @contextmanager
-    def waiting(self, thing: str, on_change: Callable[[], None]) -> Iterator[None]:
+    def pause(self, thing: str, on_change: Callable[[], None]) -> Iterator[None]:
         """Stop the clock for the block. Blocks may overlap.
 
         Args:
@@ -96,13 +96,13 @@ class Deadline:
         return True
 
 
-def waiting(thing: str) -> AbstractContextManager[None]:
+def pause_deadline(thing: str) -> AbstractContextManager[None]:
     """Return a context in which the deadline's clock of the running rollout stops.
 
     Args:
         thing: What the rollout waits for, for display.
     """
-    stopped: AbstractContextManager[None] = workflow.instance().waiting(thing)
+    stopped: AbstractContextManager[None] = workflow.instance().pause_deadline(thing)
     return stopped
 
 

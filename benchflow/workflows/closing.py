@@ -13,18 +13,18 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.activities import FinishJob
     from benchflow.contracts.job import JobInput
     from benchflow.contracts.lost_rollouts import LostGroup
-    from benchflow.workflows.patience import Patience
+    from benchflow.workflows.work_retries import WorkRetries
 
 
 async def finish_job(
-    job: JobInput, lost: list[LostGroup], patience: Patience, children: Collection[asyncio.Task[Any]]
+    job: JobInput, lost: list[LostGroup], retries: WorkRetries, children: Collection[asyncio.Task[Any]]
 ) -> None:
     """Write the summary of a job and the missing rows, and wait a moment for the last rollouts to close.
 
     Args:
         job: The job.
         lost: Rollouts of the job that still need a row.
-        patience: Retry policy of the write.
+        retries: Retry policy of the write.
         children: Handles of the rollout workflows that this run has started and not seen close.
 
     Raises:
@@ -39,7 +39,7 @@ async def finish_job(
         total=job.total,
         lost=lost,
     )
-    await patience.execute(temporal_names.FINISH_JOB, finish, limit_sec=job.options.report_total_sec)
+    await retries.execute(temporal_names.FINISH_JOB, finish, limit_sec=job.options.report_total_sec)
     if children:
         # The last rollouts have reported and are about to close. If the event of a close arrives while the job
         # completes, the job's last workflow task fails and runs again.

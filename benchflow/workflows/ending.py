@@ -17,13 +17,13 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rewards import combine_steps, is_measured, scalar_of, status_of
     from benchflow.contracts.rollout_records import TRUNCATING, Failure, RolloutOutcome, RolloutTree
     from benchflow.workflows import activity_options, rollout_slots
-    from benchflow.workflows.children import bare_outcome, child_outcome, no_return
+    from benchflow.workflows.children import make_child_outcome, make_minimal_outcome, make_no_return_failure
     from benchflow.workflows.clock import Phases
-    from benchflow.workflows.hosts import on_host, tear_down
+    from benchflow.workflows.hosts import run_on_host, tear_down
     from benchflow.workflows.rollout_checkpoints import release, retain
     from benchflow.workflows.rollout_state import RolloutState
-    from benchflow.workflows.workflow_cancellation import result_of
-    from benchflow.workflows.workflow_failures import failure_from
+    from benchflow.workflows.workflow_cancellation import await_result
+    from benchflow.workflows.workflow_failures import make_failure
 
 
 class Ending:
@@ -71,14 +71,14 @@ class Ending:
         rewards: dict[str, float] | None = None
         verifier_error: Failure | None = None
         n_tool_calls, is_frozen = 0, False
-        with self._continuing():
+        with self._suppress_errors():
             # A cancellation ends the wait for a slot: the sandbox then stays frozen, and nothing is collected from it.
-            is_frozen = not await rollout_slots.current().hold(lambda: state.is_cancelled or self._is_hurried)
-        with self._continuing():
-            rewards, verifier_error = self._measured()
+            is_frozen = not await rollout_slots.get_slots().hold(lambda: state.is_cancelled or self._is_hurried)
+        with self._suppress_errors():
+            rewards, verifier_error = self._combine_rewards()
             n_tool_calls = state.n_tool_calls
         rewards = None if state.is_cancelled else rewards
-        with self._continuing():
+        with self._suppress_errors():
             self._phases.enter("report", rewards)
             self._phases.on_update()
         least = ReportInput(
@@ -108,9 +108,9 @@ class Ending:
         if unwritten is not None and rewards is not None:
             # Rewards do not count without a written result that proves them.
             status, rewards, error, state.value = "errored", None, unwritten, None
-        with self._continuing():
+        with self._suppress_errors():
             await workflow.wait_condition(workflow.all_handlers_finished)
-        with self._continuing():
+        with self._suppress_errors():
             self._phases.enter("teardown")
         retained = [*state.retained, *state.release_at_end]
         if state.keeps_checkpoints:
@@ -120,8 +120,8 @@ class Ending:
             # A root, or a cancelled child. Any other child hands its checkpoints up, and the root releases them.
             await self._try_twice(lambda: release([*retained, *state.retained_below], lost=lost))
         await self._try_twice(lambda: tear_down(spec, state.sandbox))
-        await self._try_twice(rollout_slots.current().close)
-        with self._continuing():
+        await self._try_twice(rollout_slots.get_slots().close)
+        with self._suppress_errors():
             self._phases.enter("done")
             self._phases.on_update()
         outcome = RolloutOutcome(
@@ -142,18 +142,18 @@ class Ending:
         if spec.branch is None:
             await self._try_twice(lambda: self._notify_job(outcome))
             return outcome
-        with self._continuing():
-            return child_outcome(spec.branch, state, outcome, retained, has_steps=is_resumable)
-        return bare_outcome(spec.branch, outcome, retained)
+        with self._suppress_errors():
+            return make_child_outcome(spec.branch, state, outcome, retained, has_steps=is_resumable)
+        return make_minimal_outcome(spec.branch, outcome, retained)
 
     @contextmanager
-    def _continuing(self) -> Iterator[None]:
+    def _suppress_errors(self) -> Iterator[None]:
         """Suppress an error of the block: log it, and make it the rollout's error if there is none yet."""
         try:
             yield
         except Exception as error:
             workflow.logger.exception("the rollout's end continues after a fault of the engine")
-            self._state.error = self._state.error or failure_from(error, self._phases.phase)
+            self._state.error = self._state.error or make_failure(error, self._phases.phase)
 
     async def _try_twice(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run one part of the end, and once more if it raises. An error is recorded, not raised.
@@ -162,10 +162,10 @@ class Ending:
             part: The part; running it twice must be harmless.
         """
         for _ in range(2):
-            with self._continuing():
+            with self._suppress_errors():
                 return await part()
 
-    def _measured(self) -> tuple[dict[str, float] | None, Failure | None]:
+    def _combine_rewards(self) -> tuple[dict[str, float] | None, Failure | None]:
         """Return the rewards, and the failure of a verifier; None for either that does not exist.
 
         If the rollout ended in its children and none has a return, set the rollout's error, unless there is one.
@@ -179,7 +179,7 @@ class Ending:
             # If a cancellation or a fault of the engine ended some children, the returns of the others are no V(s).
             value = None if state.pending and not is_measured(state.error) else state.value.value
             if value is None and state.error is None:
-                state.error = no_return(state.outcomes)
+                state.error = make_no_return_failure(state.outcomes)
             return (None if value is None else {"reward": value}), None
         if not state.own_steps:
             # The steps before a child's origin, and their rewards, belong to its parent.
@@ -200,12 +200,12 @@ class Ending:
             As `_write`. After a third error, an empty result and the rollout's error.
         """
         for is_complete in (True, True, False):
-            with self._continuing():
-                known = self._known(least.rewards) if is_complete else {"error": self._state.error}
+            with self._suppress_errors():
+                known = self._collect_fields(least.rewards) if is_complete else {"error": self._state.error}
                 return await self._write(least.model_copy(update=known))
         return ReportResult(), self._state.error
 
-    def _known(self, rewards: dict[str, float] | None) -> dict[str, Any]:
+    def _collect_fields(self, rewards: dict[str, float] | None) -> dict[str, Any]:
         """Return the report's other fields by name, from the state.
 
         Args:
@@ -218,7 +218,7 @@ class Ending:
         return {
             "steps": state.steps,
             "sessions": state.sessions,
-            "tree": self._tree(own) if has_tree or state.keeps_checkpoints else None,
+            "tree": self._make_tree(own) if has_tree or state.keeps_checkpoints else None,
             "value": state.value,
             "adopted_steps": sorted(state.adopted),
             "used_below": state.usage_below,
@@ -231,13 +231,13 @@ class Ending:
             "timing": self._phases.timing,
         }
 
-    def _tree(self, returns: float | None) -> RolloutTree:
+    def _make_tree(self, returns: float | None) -> RolloutTree:
         """Return the final tree. Only checkpoints that outlive the rollout remain in it.
 
         Args:
             returns: Return of the rollout's own branch path; None if it ended in its children, or has no rewards.
         """
-        tree = self._state.tree(returns=returns)
+        tree = self._state.make_tree(returns=returns)
         if not self._state.keeps_checkpoints:
             return tree.without_checkpoints()
         # Checkpoints of children are released.
@@ -271,28 +271,28 @@ class Ending:
                     if self._is_hurried and not was_hurried:
                         continue
                     # Only the sandbox's host knows whether anything was reverted, so no other host may write a result.
-                    return ReportResult(is_kept=True), failure_from(error, "report")
+                    return ReportResult(is_kept=True), make_failure(error, "report")
                 if report.sandbox is not None:
                     workflow.logger.warning("report on the sandbox's host failed: %s", error.__cause__ or error)
                     cancelled = is_cancelled_exception(error)
-                    why = "the rollout was cancelled" if cancelled else failure_from(error, "report").message
+                    why = "the rollout was cancelled" if cancelled else make_failure(error, "report").message
                     lines = [*report.warnings, f"what lies in the sandbox was not collected, or not all of it: {why}"]
                     report = report.model_copy(update={"sandbox": None, "warnings": lines})
                 elif was_hurried or not self._is_hurried:
                     if not isinstance(error, asyncio.CancelledError | ActivityError):
                         raise
                     workflow.logger.error("the result could not be written: %s", error.__cause__ or error)
-                    return ReportResult(), failure_from(error, "report")
+                    return ReportResult(), make_failure(error, "report")
 
     async def _execute_report(self, report: ReportInput) -> ReportResult:
         """Execute the activity that writes the result: on the sandbox's host, or without a sandbox on any host."""
-        limit = activity_options.current().report_total_sec
+        limit = activity_options.get_options().report_total_sec
         total = limit if self._is_hurried else None
         if report.sandbox is not None:
-            writing = on_host(report.sandbox.queue, temporal_names.REPORT, report, ReportResult, limit, total=total)
+            writing = run_on_host(report.sandbox.queue, temporal_names.REPORT, report, ReportResult, limit, total=total)
         else:
-            limits = activity_options.shared(limit, total_sec=total)
-            writing = result_of(
+            limits = activity_options.make_shared_options(limit, total_sec=total)
+            writing = await_result(
                 workflow.start_activity(
                     temporal_names.REPORT_WITHOUT_SANDBOX, report, result_type=ReportResult, **limits
                 )

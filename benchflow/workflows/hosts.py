@@ -30,9 +30,9 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.errors import HostFullError, HostLostError
     from benchflow.sanitise import sanitised_markdown
     from benchflow.workflows import activity_options, rollout_slots
-    from benchflow.workflows.clock import Phases, waiting
+    from benchflow.workflows.clock import Phases, pause_deadline
     from benchflow.workflows.rollout_state import RolloutState
-    from benchflow.workflows.workflow_cancellation import result_of, to_the_end
+    from benchflow.workflows.workflow_cancellation import await_result, run_to_end
 
 
 class HostGoneError(Exception):
@@ -79,7 +79,7 @@ class RolloutSandbox:
         """
         sandbox = self._state.sandbox
         assert sandbox is not None
-        return await on_host(sandbox.queue, name, arg, result, limit, summary, before=self._state.check_stop)
+        return await run_on_host(sandbox.queue, name, arg, result, limit, summary, before=self._state.check_stop)
 
     def discard(self, *, keeps_results: bool) -> None:
         """Forget the sandbox, which was removed or lost.
@@ -110,7 +110,7 @@ class RolloutSandbox:
         if origin is not None:
             self._spec = state.spec.model_copy(update={"branch": origin.model_copy(update={"replays": replays})})
         self._phases.begin("provision")
-        await rollout_slots.current().hold()
+        await rollout_slots.get_slots().hold()
         wanted = ProvisionInput(
             spec=self._spec,
             run_id=state.run_id,
@@ -144,14 +144,14 @@ class RolloutSandbox:
         """
         state = self._state
         assert state.sandbox is not None
-        await rollout_slots.current().hold()
+        await rollout_slots.get_slots().hold()
         wanted = ProvisionInput(spec=self._spec, run_id=state.run_id, generation=state.sandbox.generation)
         await wait_for_slot(state.sandbox.queue, wanted, state.check_stop)
         resumed = Resumed(**self.fields, session=state.session)
         await self.run(temporal_names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=[], resumed=resumed), None)
 
 
-async def on_host(
+async def run_on_host(
     queue: str,
     name: str,
     arg: Any,
@@ -185,14 +185,14 @@ async def on_host(
     while True:
         before()
         try:
-            limits = activity_options.on_host(queue, limit, total_sec=total)
-            return await result_of(workflow.start_activity(name, arg, result_type=result, summary=shown, **limits))
+            limits = activity_options.make_host_options(queue, limit, total_sec=total)
+            return await await_result(workflow.start_activity(name, arg, result_type=result, summary=shown, **limits))
         except ActivityError as error:
             cause = error.cause
             waited = isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START
             if not waited:
                 raise
-            if not await _lives(queue):
+            if not await _is_alive(queue):
                 raise HostGoneError("its host does not answer") from error
 
 
@@ -243,7 +243,7 @@ async def wait_for_slot(queue: str | None, wanted: ProvisionInput, before: Calla
     Raises:
         HostGoneError: The host of `queue` is lost.
     """
-    with waiting(SLOT):
+    with pause_deadline(SLOT):
         return await _run(queue, temporal_names.WAIT_FOR_SLOT, wanted, None, before)
 
 
@@ -264,7 +264,7 @@ async def _provision(queue: str | None, wanted: ProvisionInput, limit: float, be
         except (asyncio.CancelledError, ActivityError) as error:
             if place is not None and is_cancelled_exception(error):
                 # The activity may have been cancelled before a worker started it: then only this frees the slot.
-                await to_the_end(tear_down(wanted.spec, place))
+                await run_to_end(tear_down(wanted.spec, place))
             cause = error.cause if isinstance(error, ActivityError) else None
             if not isinstance(cause, ApplicationError) or cause.type != HostFullError.__name__:
                 raise
@@ -278,11 +278,11 @@ async def _run(
     summary = wanted.spec.run.sandbox
     place: SandboxRef
     if queue is not None:
-        place = await on_host(queue, name, wanted, SandboxRef, limit, summary, before=before)
+        place = await run_on_host(queue, name, wanted, SandboxRef, limit, summary, before=before)
         return place
     before()
-    limits = activity_options.shared(limit)
-    place = await result_of(workflow.start_activity(name, wanted, result_type=SandboxRef, summary=summary, **limits))
+    limits = activity_options.make_shared_options(limit)
+    place = await await_result(workflow.start_activity(name, wanted, result_type=SandboxRef, summary=summary, **limits))
     return place
 
 
@@ -299,14 +299,16 @@ async def tear_down(spec: RolloutSpec, sandbox: SandboxRef | None) -> None:
         await workflow.execute_activity(
             temporal_names.TEARDOWN,
             SandboxInput(spec=spec, sandbox=sandbox),
-            **activity_options.on_host(sandbox.queue, total_sec=activity_options.current().teardown_total_sec),
+            **activity_options.make_host_options(
+                sandbox.queue, total_sec=activity_options.get_options().teardown_total_sec
+            ),
         )
     except ActivityError as error:
         # The reaper of that host removes it, by its labels, once this workflow is over.
         workflow.logger.warning("teardown failed: %s", error.cause)
 
 
-async def _lives(queue: str) -> bool:
+async def _is_alive(queue: str) -> bool:
     """Return whether a worker of a host polls its task queue.
 
     A host may seem silent though it is not: after an outage of the network, or of the server, which knows only the
@@ -314,20 +316,23 @@ async def _lives(queue: str) -> bool:
     checked again after a time in which it would have polled. It lives if it has polled meanwhile, whatever the clocks
     say.
     """
-    silent_sec = activity_options.current().host_silent_sec
-    first = await _status_of(queue)
+    silent_sec = activity_options.get_options().host_silent_sec
+    first = await _poll_status(queue)
     if first.last_poll_sec is not None and first.last_poll_sec < silent_sec:
         return True
-    await workflow.sleep(min(silent_sec, activity_options.current().host_start_timeout_sec))
-    second = await _status_of(queue)
+    await workflow.sleep(min(silent_sec, activity_options.get_options().host_start_timeout_sec))
+    second = await _poll_status(queue)
     if second.last_poll is None or second.last_poll_sec is None:
         return False
     return second.last_poll_sec < silent_sec or second.last_poll != first.last_poll
 
 
-async def _status_of(queue: str) -> HostStatus:
+async def _poll_status(queue: str) -> HostStatus:
     """Return when a worker of a host last polled."""
     status: HostStatus = await workflow.execute_activity(
-        temporal_names.HOST_STATUS, HostQuery(queue=queue), result_type=HostStatus, **activity_options.shared()
+        temporal_names.HOST_STATUS,
+        HostQuery(queue=queue),
+        result_type=HostStatus,
+        **activity_options.make_shared_options(),
     )
     return status

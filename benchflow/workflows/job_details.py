@@ -14,7 +14,7 @@ from benchflow.contracts.rollout_records import RolloutOutcome
 from benchflow.sanitise import sanitised_markdown
 
 
-def job_attributes(name: str) -> TypedSearchAttributes:
+def make_job_attributes(name: str) -> TypedSearchAttributes:
     """Return the search attributes with which a job's workflow starts.
 
     Args:
@@ -23,7 +23,7 @@ def job_attributes(name: str) -> TypedSearchAttributes:
     return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword(temporal_names.ATTR_JOB), name)])
 
 
-def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[RolloutOutcome]) -> str:
+def format_job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[RolloutOutcome]) -> str:
     """Return a job's progress as Markdown: counts, mean rewards by agent, and a table of the latest outcomes.
 
     Args:
@@ -38,7 +38,7 @@ def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[Rol
         f"{counts.passed} passed · {counts.failed} failed · {counts.errored} errored · {counts.cancelled} cancelled"
         + (f" · {counts.scored} scored by several keys" if counts.scored else "")
         + (f" · {counts.not_started} not started" if counts.not_started else ""),
-        *_means(job, counts),
+        *_format_means(job, counts),
         "",
         "| rollout | status | reward | seconds |",
         "|---|---|---|---|",
@@ -53,7 +53,7 @@ def job_details(job: JobInput, counts: Counts, n_open: int, recent: Iterable[Rol
     return "\n".join(lines)
 
 
-def _means(job: JobInput, counts: Counts) -> Iterator[str]:
+def _format_means(job: JobInput, counts: Counts) -> Iterator[str]:
     """Yield an empty line, and a line with the mean rewards, for each agent that has any. Agents are not pooled."""
     for agent in job.agents:
         sums = counts.agents.get(agent)

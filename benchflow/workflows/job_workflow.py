@@ -40,13 +40,13 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.backlog import Backlog
     from benchflow.workflows.closing import finish_job
     from benchflow.workflows.error_stop import ErrorStop
-    from benchflow.workflows.job_details import job_details
-    from benchflow.workflows.operator import rollout_attributes, rollout_summary, show
-    from benchflow.workflows.patience import Patience
+    from benchflow.workflows.job_details import format_job_details
+    from benchflow.workflows.operator import format_rollout_summary, make_rollout_attributes, show
     from benchflow.workflows.slot_pool import SlotPool
     from benchflow.workflows.sweep import ANY_ATTEMPT, Sweep, is_of
-    from benchflow.workflows.workflow_cancellation import Cancellations, to_the_end
-    from benchflow.workflows.workflow_failures import failure_from
+    from benchflow.workflows.work_retries import WorkRetries
+    from benchflow.workflows.workflow_cancellation import Cancellations, run_to_end
+    from benchflow.workflows.workflow_failures import make_failure
 
 RECENT = 20
 """Number of outcomes of either kind, final and retried, that the query `progress` returns."""
@@ -79,17 +79,21 @@ class JobWorkflow:
         self._failed_starts = dict(job.failed_starts)
         self._children: set[asyncio.Task[Any]] = set()
         total_sec = self.options.start_total_sec
-        self._naming = Patience(total_sec, self._has_to_act, lambda: True, timeouts_pass=True, since=job.naming_since)
-        self._driving = Patience(total_sec, lambda: self._cancelled)
-        self._finishing = Patience(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
+        self._naming = WorkRetries(
+            total_sec, self._has_to_act, lambda: True, timeouts_pass=True, since=job.naming_since
+        )
+        self._driving = WorkRetries(total_sec, lambda: self._cancelled)
+        self._finishing = WorkRetries(self.options.report_total_sec, outlasts=lambda: not self._cancelled)
         self._slots = SlotPool(
             job.slots,
             self._open,
             lambda: 1 if job.one_at_a_time else self._concurrency,
             is_to_come=lambda index: not self._starts_nothing and self._backlog.has(index),
-            on_change=self._hear_change,
+            on_change=self._note_change,
         )
-        self._sweep = Sweep(job, self._open, self.rollout_done, self._take, outlasts=lambda: not self._cancelled)
+        self._sweep = Sweep(
+            job, self._open, self.rollout_done, self._close_rollout, outlasts=lambda: not self._cancelled
+        )
 
     @workflow.run
     async def run(self, job: JobInput) -> JobOutcome:
@@ -97,19 +101,19 @@ class JobWorkflow:
         self._beside = asyncio.gather(self._sweep.run(), self._slots.run(), return_exceptions=True)
         try:
             # Not passed on to activities and child starts, which may swallow a cancellation: `_drive` checks the flag.
-            await to_the_end(self._drive_to_the_end(), self._hear_cancel)
-            await to_the_end(self._end(), self._hear_cancel)
+            await run_to_end(self._drive_to_end(), self._handle_cancel)
+            await run_to_end(self._end(), self._handle_cancel)
         except Exception:
             workflow.logger.exception("the job's workflow has a defect; what it left undone is errored")
-            await to_the_end(self._end(), self._hear_cancel)
+            await run_to_end(self._end(), self._handle_cancel)
         self._show()
         return JobOutcome(id=job.id, counts=self._counts, not_started=self._backlog.n_unstarted, lost=self._lost)
 
-    def _hear_cancel(self) -> None:
+    def _handle_cancel(self) -> None:
         self._cancelled = True
-        self._hear_change()
+        self._note_change()
 
-    def _hear_change(self) -> None:
+    def _note_change(self) -> None:
         self._wake += 1
 
     # --- signals and queries -----------------------------------------------------------------------------
@@ -119,9 +123,9 @@ class JobWorkflow:
         """Take the outcome that a rollout reports. Idempotent: ignored unless this attempt of the rollout is open."""
         known = self._open.get(outcome.index)
         if known is not None and is_of(outcome, known):
-            self._take(outcome, LostRollout(index=known.index, attempt=known.attempt, run_id=known.run_id))
+            self._close_rollout(outcome, LostRollout(index=known.index, attempt=known.attempt, run_id=known.run_id))
 
-    def _take(self, outcome: RolloutOutcome, lost: LostRollout) -> None:
+    def _close_rollout(self, outcome: RolloutOutcome, lost: LostRollout) -> None:
         """Close an open rollout: count its outcome or schedule its retry. `lost` names its row, if it has no result."""
         del self._open[outcome.index]
         self._slots.drop(outcome.index)
@@ -131,8 +135,10 @@ class JobWorkflow:
             # Even if it is retried: the retry may never start, and this attempt needs a row then.
             failure = outcome.error or failure_of(BenchFlowError("there is no result"))
             self._lost = merged(self._lost, LostGroup(failure=failure, rollouts=[lost]))
-        if (wait := self._retry_wait(outcome)) is not None:
-            self._backlog.add_retry(outcome.index, outcome.attempt + 1, workflow.time() + wait)
+        is_final = self._starts_nothing or self._cancellations.has(outcome.id) or not self._job.retry.allows(outcome)
+        if not is_final:
+            not_before = workflow.time() + self._job.retry.wait(outcome.attempt)
+            self._backlog.add_retry(outcome.index, outcome.attempt + 1, not_before)
             self._run_again.append(outcome)
             return
         self._cancellations.forget(outcome.id)
@@ -197,7 +203,7 @@ class JobWorkflow:
 
     # --- the window --------------------------------------------------------------------------------------
 
-    async def _drive_to_the_end(self) -> None:
+    async def _drive_to_end(self) -> None:
         """Run `_drive` until all rollouts have ended. Errors are retried; after `start_total_sec` of them, give up."""
         while self._is_unfinished():
             before = (self._counts, len(self._open), self._backlog.n_unstarted)
@@ -211,7 +217,7 @@ class JobWorkflow:
                     continue
                 if self._starts_nothing:
                     return  # `_end` waits for the open rollouts.
-                self._give_up(failure_from(error, "plan"))
+                self._give_up(make_failure(error, "plan"))
 
     async def _drive(self) -> None:
         """Start and cancel rollouts until all have ended; continue as new, with rollouts open, at a long history."""
@@ -222,13 +228,16 @@ class JobWorkflow:
             # While rollouts end as fast as they are started, only the history's length ends this.
             while self._has_room() and not self._must_continue_as_new():
                 await self._name_next()
-                if not await self._start_named():
+                count = min(self._slots.n_free_for_roots, len(self._backlog.named)) if self._has_room() else 0
+                if count <= 0:
                     break
+                named = [self._backlog.named.popleft() for _ in range(count)]
+                await asyncio.gather(*(asyncio.create_task(self._start(spec)) for spec in named))
             if self._must_continue_as_new():
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 await self._slots.close()
-                workflow.continue_as_new(self._carry())
-            if self._is_unfinished() and not self._cancellations.unsent():
+                workflow.continue_as_new(self._make_next_input())
+            if self._is_unfinished() and not self._cancellations.list_unsent():
                 await self._wait(seen)
 
     @property
@@ -258,7 +267,7 @@ class JobWorkflow:
         if self._backlog.named:
             return
         count = min(self._slots.n_free_for_roots, self.options.start_batch)
-        due, indices = self._backlog.next(workflow.time(), count, self.options.start_batch)
+        due, indices = self._backlog.peek(workflow.time(), count, self.options.start_batch)
         if not indices:
             return
         run_id = workflow.info().first_execution_run_id
@@ -269,17 +278,9 @@ class JobWorkflow:
         except Exception as error:
             workflow.logger.error("rollouts can't be named: %s", error)
             if not self._has_to_act():
-                self._lose(failure_from(error, "plan"), due, [] if due else indices)
+                self._lose(make_failure(error, "plan"), due, [] if due else indices)
             return
         self._backlog.add_named(due, batch.rollouts)
-
-    async def _start_named(self) -> int:
-        """Start as many named rollouts as there are free slots, and return their number."""
-        count = min(self._slots.n_free_for_roots, len(self._backlog.named)) if self._has_room() else 0
-        starts = [asyncio.create_task(self._start(self._backlog.named.popleft())) for _ in range(count)]
-        if starts:
-            await asyncio.gather(*starts)
-        return len(starts)
 
     async def _start(self, spec: RolloutSpec) -> None:
         self._open[spec.index] = OpenRollout(index=spec.index, attempt=spec.attempt, id=spec.id)
@@ -292,17 +293,17 @@ class JobWorkflow:
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 run_timeout=spec.run_timeout,
-                search_attributes=TypedSearchAttributes(rollout_attributes(spec)),
-                static_summary=rollout_summary(spec),
+                search_attributes=TypedSearchAttributes(make_rollout_attributes(spec)),
+                static_summary=format_rollout_summary(spec),
             )
         except WorkflowAlreadyStartedError:
-            self._meet_running(spec)
+            self._handle_running(spec)
         except Exception as error:
             self._fail_start(spec, error)
         else:
             self._slots.drop(spec.index)
             self._children.add(child)
-            child.add_done_callback(self._child_closed)
+            child.add_done_callback(self._drop_child)
             self._confirm(spec, {"run_id": child.first_execution_run_id or ""})
 
     def _confirm(self, spec: RolloutSpec, update: dict[str, Any]) -> None:
@@ -312,17 +313,17 @@ class JobWorkflow:
         if known is not None and known.attempt == spec.attempt:
             self._open[spec.index] = known.model_copy(update={"since": workflow.time()} | update)
 
-    def _child_closed(self, child: asyncio.Task[Any]) -> None:
+    def _drop_child(self, child: asyncio.Task[Any]) -> None:
         """Drop the handle of a closed child. Its error is read so that asyncio logs none as "never retrieved"."""
         self._children.discard(child)
         if not child.cancelled():
             child.exception()
 
-    def _meet_running(self, spec: RolloutSpec) -> None:
+    def _handle_running(self, spec: RolloutSpec) -> None:
         """Handle a start whose workflow id is in use: try a later attempt again soon, or adopt a first one as open."""
         if spec.attempt > 1:
             # The previous attempt has reported its outcome, and its workflow is about to close.
-            self._sweep.end_if_stuck(spec.id)
+            self._sweep.await_end(spec.id)
             self._open.pop(spec.index, None)
             not_before = workflow.time() + max(0.1, self._job.retry.wait(spec.attempt))
             self._backlog.add_retry(spec.index, spec.attempt, not_before)
@@ -341,13 +342,7 @@ class JobWorkflow:
         not_before = now + max(0.1, self._job.retry.wait(failures + 1))
         retry = self._backlog.add_retry(spec.index, spec.attempt, not_before)
         if failures > 0 and now - since >= self.options.start_total_sec:
-            self._lose(failure_from(error, "plan"), [retry], [])
-
-    def _retry_wait(self, outcome: RolloutOutcome) -> float | None:
-        """Return the seconds until the next attempt of a rollout; None if its outcome is final."""
-        if self._starts_nothing or self._cancellations.has(outcome.id) or not self._job.retry.allows(outcome):
-            return None
-        return self._job.retry.wait(outcome.attempt)
+            self._lose(make_failure(error, "plan"), [retry], [])
 
     def _lose(self, failure: Failure, retries: list[Retry], spans: list[tuple[int, int]]) -> None:
         """Count retries and pending `spans` as errored. Those without an attempt so far get a row at the job's end."""
@@ -362,7 +357,7 @@ class JobWorkflow:
     def _give_up(self, failure: Failure) -> None:
         """Start nothing more, and count all rollouts that have not started as errored by `failure`."""
         self._given_up = True
-        self._backlog.unname(workflow.time())
+        self._backlog.requeue_named(workflow.time())
         self._lose(failure, self._backlog.retries, list(self._backlog.pending))
 
     def _must_continue_as_new(self) -> bool:
@@ -371,11 +366,11 @@ class JobWorkflow:
 
     def _has_to_act(self) -> bool:
         """Return whether a cancellation or continue-as-new is due, which ends the retries of a failing activity."""
-        return self._cancelled or bool(self._cancellations.unsent()) or self._must_continue_as_new()
+        return self._cancelled or bool(self._cancellations.list_unsent()) or self._must_continue_as_new()
 
-    def _carry(self) -> JobInput:
+    def _make_next_input(self) -> JobInput:
         """Return the input of the next run, for continue-as-new."""
-        self._backlog.unname(workflow.time())
+        self._backlog.requeue_named(workflow.time())
         return self._job.model_copy(
             update={
                 "pending": list(self._backlog.pending),
@@ -391,7 +386,7 @@ class JobWorkflow:
                 "failed_starts": self._failed_starts,
                 "naming_since": self._naming.since,
                 "slots": self._slots.accounts,
-                "sweep": self._sweep.state(),
+                "sweep": self._sweep.make_state(),
                 "error_limit": self._error_stop.limit,
             }
         )
@@ -419,4 +414,4 @@ class JobWorkflow:
             workflow.logger.error("the summary could not be written: %s", error)
 
     def _show(self) -> None:
-        show(lambda: job_details(self._job, self._counts, len(self._open), self._recent))
+        show(lambda: format_job_details(self._job, self._counts, len(self._open), self._recent))

@@ -23,7 +23,7 @@ from benchflow.workflows.rollout_slots import JOB_SLOT, RolloutSlots
 from benchflow.workflows.rollout_state import RolloutState
 
 
-def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
+def make_rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
     """Return the search attributes with which a rollout's workflow starts: job, task, agent, phase and model."""
     pairs = [
         (temporal_names.ATTR_JOB, spec.job_name),
@@ -36,12 +36,12 @@ def rollout_attributes(spec: RolloutSpec) -> list[SearchAttributePair[Any]]:
     return [SearchAttributePair(SearchAttributeKey.for_keyword(key), value) for key, value in pairs]
 
 
-def rollout_summary(spec: RolloutSpec) -> str:
+def format_rollout_summary(spec: RolloutSpec) -> str:
     """Return the line that the Web UI shows for a rollout's workflow: task, agent and repeat, as Markdown."""
     return f"{shown(spec.task.name)} · {shown(spec.agent.label)} · repeat {spec.repeat}"
 
 
-def phase_detail(state: RolloutState, phase: Phase, slots: RolloutSlots, waits_for: str | None) -> str:
+def format_phase_detail(state: RolloutState, phase: Phase, slots: RolloutSlots, waits_for: str | None) -> str:
     """Return the progress of a rollout within its phase, e.g. `step 2 of 3`; empty if there is nothing to add.
 
     Args:
@@ -67,7 +67,7 @@ def phase_detail(state: RolloutState, phase: Phase, slots: RolloutSlots, waits_f
     return f"step {len(state.steps) + 1} of {n_steps}" if n_steps > 1 and phase in ("execute", "verify") else ""
 
 
-def rollout_details(state: RolloutState, phase: str, timing: Mapping[str, float]) -> str:
+def format_rollout_details(state: RolloutState, phase: str, timing: Mapping[str, float]) -> str:
     """Return the state of a rollout as Markdown: phase, sandbox, world, question, steps, error and timing.
 
     Args:
@@ -85,7 +85,7 @@ def rollout_details(state: RolloutState, phase: str, timing: Mapping[str, float]
     if sandbox is not None:
         lines.append(f"\nsandbox: `{sandbox.name}` on `{sandbox.host_id}`")
     if world is not None:
-        lines.append(f"\nworld: {_world(world)}")
+        lines.append(f"\nworld: {_format_world(world)}")
     if question is not None:
         lines += ["", f"the agent asks (`{question.id}`): {shown(question.text)}", ""]
         lines += [f"- {shown(option.id)} {shown(option.name)}" for option in question.options]
@@ -114,7 +114,7 @@ def show(details: Callable[[], str]) -> None:
         workflow.logger.exception("the workflow's details can't be shown")
 
 
-def _world(world: ReadyWorld) -> str:
+def _format_world(world: ReadyWorld) -> str:
     """Return a world's services, the addresses of its ports and its start time, as Markdown in one line."""
     services = [f"{shown(service.name)} {service.state}" for service in world.services if service.state != "left_out"]
     ports = [f"port {port} at `{address}`" for port, address in world.ports.items()]

@@ -28,6 +28,9 @@ class PreflightWorkflow:
     async def run(self, wanted: PreflightInput) -> Preflight:
         """Request one token from each model, and return the problems of those that did not respond properly."""
         checked: Preflight = await workflow.execute_activity(
-            temporal_names.PREFLIGHT, wanted, result_type=Preflight, **activity_options.shared(PREFLIGHT_SEC)
+            temporal_names.PREFLIGHT,
+            wanted,
+            result_type=Preflight,
+            **activity_options.make_shared_options(PREFLIGHT_SEC),
         )
         return checked

@@ -25,9 +25,9 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.errors import HostLostError, NotRestorableError
     from benchflow.workflows import activity_options
     from benchflow.workflows.clock import Phases
-    from benchflow.workflows.hosts import HostGoneError, RolloutSandbox, on_host, tear_down
+    from benchflow.workflows.hosts import HostGoneError, RolloutSandbox, run_on_host, tear_down
     from benchflow.workflows.rollout_state import RolloutState
-    from benchflow.workflows.workflow_cancellation import to_the_end
+    from benchflow.workflows.workflow_cancellation import run_to_end
 
 
 async def release(
@@ -48,17 +48,17 @@ async def release(
         by_queue.setdefault(checkpoint.queue, []).append(checkpoint)
     for queue, those in by_queue.items():
         name, work = temporal_names.RELEASE_CHECKPOINT, ReleaseInput(checkpoints=those)
-        limit = activity_options.current().teardown_total_sec
+        limit = activity_options.get_options().teardown_total_sec
         try:
             try:
                 if queue not in lost:
-                    await on_host(queue, name, work, None, total=limit, before=before)
+                    await run_on_host(queue, name, work, None, total=limit, before=before)
                     continue
             except HostGoneError:
                 workflow.logger.warning("checkpoints on a lost host are left to its reaper: %s", queue)
             if any(checkpoint.is_portable for checkpoint in those):
                 before()
-                await workflow.execute_activity(name, work, **activity_options.shared(total_sec=limit))
+                await workflow.execute_activity(name, work, **activity_options.make_shared_options(total_sec=limit))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -76,8 +76,10 @@ async def retain(state: RolloutState, *, lost: Collection[str] = ()) -> None:
     kept = [*state.retained, *state.session_checkpoints]
     for queue in dict.fromkeys(one.queue for one in kept if one.queue not in lost):
         those = [one for one in kept if one.queue == queue]
-        work = RetainInput(rollout=state.spec.id, checkpoints=those, state=state.as_ended())
-        await on_host(queue, temporal_names.RETAIN, work, None, total=activity_options.current().teardown_total_sec)
+        work = RetainInput(rollout=state.spec.id, checkpoints=those, state=state.make_ended_state())
+        await run_on_host(
+            queue, temporal_names.RETAIN, work, None, total=activity_options.get_options().teardown_total_sec
+        )
 
 
 class Checkpoints:
@@ -111,7 +113,7 @@ class Checkpoints:
             **self._sandbox.fields,
             run_id=origin.run_id if origin is not None else state.run_id,
             goes_on=not freezes,
-            node=state.node(done) + name,
+            node=state.find_node(done) + name,
             steps_done=done,
             session=state.session,
             baseline=state.baseline,
@@ -145,7 +147,7 @@ class Checkpoints:
         """
         self._state.leaf = await self.take(steps_done=len(self._state.steps) + 1)
 
-    def retains_node(self, node: str) -> bool:
+    def has_retained(self, node: str) -> bool:
         """Return whether a checkpoint of the node with this id is retained."""
         return any(one.node == node for one in self._state.retained)
 
@@ -224,7 +226,7 @@ class RolloutRestores:
         if node in restorable:
             return
         have = f"those that have one: {', '.join(restorable)}" if restorable else "no node of it has one"
-        if node in state.path():
+        if node in state.list_path():
             _refuse(f"no checkpoint of {node} is kept; {have}")
         _refuse(f"it has not come by {node}; {have}")
 
@@ -237,14 +239,14 @@ class RolloutRestores:
         """Return whether the roll-back of this number was carried out, and the rollout has a sandbox again."""
         return len(self._state.rollbacks) >= number and self._state.sandbox is not None
 
-    def note_undone(self, undone: Undone) -> None:
+    def record_revert(self, undone: Undone) -> None:
         """Record the result of a pending revert (`RestorePoint.revert`) that was carried out."""
         state = self._state
         if state.is_restarting:
             state.rollbacks[-1] = state.rollbacks[-1].model_copy(update={"directory": undone.directory})
         state.is_restarting = False
 
-    def result(self, number: int) -> Restored:
+    def get_result(self, number: int) -> Restored:
         """Return the result of the completed roll-back of this number: its node, and the nodes that it has reverted."""
         done = self._state.rollbacks[number - 1]
         return Restored(rollout=self._state.spec.id, node=done.node, undone=done.undone)
@@ -261,17 +263,17 @@ class RolloutRestores:
         checkpoint, sandbox = state.restore_to, state.sandbox
         assert checkpoint is not None
         # Children that began at the checkpoint are run again with it.
-        gone = state.children_beside(state.path(checkpoint.steps_done - 1))
-        revert, undone = self._revert_input(checkpoint, gone, str(len(state.rollbacks) + 1)), None
+        gone = state.find_children_beside(state.list_path(checkpoint.steps_done - 1))
+        revert, undone = self._make_revert_input(checkpoint, gone, str(len(state.rollbacks) + 1)), None
         if sandbox is not None:
             try:
                 limit = state.spec.options.restore_limit_sec
-                undone = await on_host(sandbox.queue, temporal_names.UNDO, revert, Undone, limit)
+                undone = await run_on_host(sandbox.queue, temporal_names.UNDO, revert, Undone, limit)
             except HostGoneError:
                 workflow.logger.warning("what is reverted stays on the lost host %s", sandbox.host_id)
             # To its end, even if the rollout is cancelled now: it then has no other sandbox to remove.
-            await to_the_end(tear_down(state.spec, sandbox))
-        usage = self._reverted_usage(checkpoint, gone)
+            await run_to_end(tear_down(state.spec, sandbox))
+        usage = self._list_reverted_usage(checkpoint, gone)
         usage += [undone.used] if undone is not None and undone.used is not None else []
         directory = undone.directory if undone is not None else None
         state.rollbacks.append(Rollback(node=revert.node, undone=revert.undone, used=total(usage), directory=directory))
@@ -283,7 +285,7 @@ class RolloutRestores:
         state.restore_to = None
         return RestorePoint(checkpoint)
 
-    async def after_end(self, restart: Restart) -> RestorePoint:
+    async def rewind_ended(self, restart: Restart) -> RestorePoint:
         """Load the recorded state of a rollout that had ended, and rewind it to a node.
 
         The results stay as they are until the new sandbox is provisioned.
@@ -299,9 +301,9 @@ class RolloutRestores:
         """
         state, node = self._state, restart.node
         try:
-            state.recall(await on_host(restart.queue, temporal_names.RECALL, state.spec.id, EndedState))
+            state.recall(await run_on_host(restart.queue, temporal_names.RECALL, state.spec.id, EndedState))
         except HostGoneError:
-            raise lost_checkpoints(restart.queue) from None
+            raise make_lost_checkpoints_error(restart.queue) from None
         try:
             self.check(node, is_over=False, has_started=True)
         except ApplicationError as error:
@@ -309,13 +311,13 @@ class RolloutRestores:
             failure = failure_of(refusal, "plan")
             raise ApplicationError(failure.message, failure) from error
         checkpoint = state.restorable[node]
-        gone = state.children_beside(state.path(checkpoint.steps_done - 1))
+        gone = state.find_children_beside(state.list_path(checkpoint.steps_done - 1))
         label = str(len(state.rollbacks) + 1)
         update = {"sandbox": None, "interrupted": None, "session": None}
-        revert = self._revert_input(checkpoint, gone, label).model_copy(update=update)
-        usage = self._reverted_usage(checkpoint, gone)
+        revert = self._make_revert_input(checkpoint, gone, label).model_copy(update=update)
+        usage = self._list_reverted_usage(checkpoint, gone)
         # No step is running: after the last step there is at most the node of a question.
-        undone = [one for one in revert.undone if one in state.path()]
+        undone = [one for one in revert.undone if one in state.list_path()]
         undone += [one.id for outcome in gone for one in outcome.nodes]
         done = Rollback(node=node, undone=undone, used=total(usage), directory=f"rollbacks/{label}")
         state.rollbacks.append(done)
@@ -323,7 +325,7 @@ class RolloutRestores:
         state.release_at_end += self._rewind(checkpoint, gone)
         return RestorePoint(checkpoint, revert)
 
-    def after_loss(self) -> RestorePoint:
+    def rewind_lost(self) -> RestorePoint:
         """Rewind the state of a rollout whose host is lost.
 
         Returns:
@@ -341,17 +343,19 @@ class RolloutRestores:
         else:
             # No user has requested this: if the rollout continues after its children, those that started at the
             # checkpoint stay.
-            gone = state.children_beside(state.path(checkpoint.steps_done - (not state.continues_itself)))
+            gone = state.find_children_beside(state.list_path(checkpoint.steps_done - (not state.continues_itself)))
             self._n_losses += 1
-            revert = self._revert_input(checkpoint, gone, f"lost-{self._n_losses}").model_copy(update={"sandbox": None})
-            state.reverted_usage += self._reverted_usage(checkpoint, gone)
+            revert = self._make_revert_input(checkpoint, gone, f"lost-{self._n_losses}").model_copy(
+                update={"sandbox": None}
+            )
+            state.reverted_usage += self._list_reverted_usage(checkpoint, gone)
         unneeded = [*self._rewind(checkpoint, gone), *state.session_checkpoints]
         state.session_checkpoints = []
         # The others are on the lost host, whose reaper removes them.
         state.release_at_end += [one for one in unneeded if one.is_portable]
         return RestorePoint(checkpoint or (origin.checkpoint if origin is not None else None), revert)
 
-    def _revert_input(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome], label: str) -> UndoInput:
+    def _make_revert_input(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome], label: str) -> UndoInput:
         """Return the input of the activity that moves results after a checkpoint to the roll-back directory `label`."""
         state, steps, done = self._state, self._state.plan.steps, checkpoint.steps_done
         last = min(len(state.steps) + 1, len(steps))
@@ -359,9 +363,9 @@ class RolloutRestores:
             spec=state.spec,
             sandbox=state.sandbox,
             label=label,
-            node=state.node(done),
+            node=state.find_node(done),
             steps=steps[done : len(state.steps) + 1],
-            undone=[state.node(number) for number in range(done + 1, last + 1)],
+            undone=[state.find_node(number) for number in range(done + 1, last + 1)],
             chains=[*(outcome.chain for outcome in gone), *state.pending],
             untold=[*(outcome.chain for outcome in gone if outcome.used is None), *state.pending],
             interrupted=next(iter(steps[len(state.steps) :]), None),
@@ -369,7 +373,7 @@ class RolloutRestores:
             run_id=state.run_id,
         )
 
-    def _reverted_usage(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome]) -> list[Usage]:
+    def _list_reverted_usage(self, checkpoint: Checkpoint, gone: Sequence[ChildOutcome]) -> list[Usage]:
         """Return the model usage after a checkpoint, of the rollout's own steps and of the children that are gone."""
         adopted, after = self._state.adopted, self._state.steps[checkpoint.steps_done :]
         own = [outcome.turn.usage for outcome in after if outcome.step.index not in adopted]
@@ -400,7 +404,7 @@ class RolloutRestores:
         return [one for one in known.values() if one.id not in stays]
 
 
-def lost_checkpoints(queue: str) -> ApplicationError:
+def make_lost_checkpoints_error(queue: str) -> ApplicationError:
     """Return the error for a roll-back of an ended rollout whose checkpoints are on the lost host of `queue`."""
     message = f"the host of its checkpoints does not answer: {queue}"
     return ApplicationError(message, failure_of(HostLostError(message)))

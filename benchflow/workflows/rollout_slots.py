@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.fixed_durations import ASK_AGAIN_SEC, MAX_ASK_AGAIN_SEC, WITHOUT_JOB_SEC
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.slot_messages import SlotAccount, SlotGrant
-    from benchflow.workflows.clock import waiting
+    from benchflow.workflows.clock import pause_deadline
 
 JOB_SLOT = "a slot of the job"
 """Reason of the wait of a rollout that has lent its slot, and needs one of the job for its own sandbox again."""
@@ -75,7 +75,7 @@ class RolloutSlots:
             self._has_lent = False
 
         if self._has_lent:
-            with waiting(JOB_SLOT):
+            with pause_deadline(JOB_SLOT):
                 await self._take(take_back, give_up)
         return not self._has_lent
 
@@ -85,7 +85,7 @@ class RolloutSlots:
         Args:
             child: Workflow id of the child.
         """
-        with waiting("children"):
+        with pause_deadline("children"):
             await self._take(lambda: self._children.add(child))
 
     def give_back(self, child: str, *, is_last: bool) -> None:
@@ -206,7 +206,7 @@ class RolloutSlots:
         return True
 
 
-def current() -> RolloutSlots:
+def get_slots() -> RolloutSlots:
     """Return the slot account of the running rollout: the attribute `slots` of its workflow instance."""
     slots: RolloutSlots = workflow.instance().slots
     return slots

@@ -274,7 +274,7 @@ class RolloutState:
         mine = [f"{path}: {text}" if path else text for text in own]
         return (*mine, *(text for outcome in self.outcomes for text in outcome.warnings))
 
-    def value_of(self, node: str, *ended: ChildOutcome) -> StateValue:
+    def compute_value(self, node: str, *ended: ChildOutcome) -> StateValue:
         """Return V(s) of a node where children start.
 
         Args:
@@ -302,7 +302,7 @@ class RolloutState:
 
     # --- its nodes ------------------------------------------------------------------------------------------
 
-    def node(self, steps_done: int) -> str:
+    def find_node(self, steps_done: int) -> str:
         """Return the id of the rollout's node after a number of steps: its own, or one adopted from a child.
 
         Args:
@@ -312,16 +312,16 @@ class RolloutState:
             return self.origin
         return self.adopted.get(steps_done - 1) or make_node_id(self.spec.chain, steps_done)
 
-    def path(self, steps_done: int | None = None) -> list[str]:
+    def list_path(self, steps_done: int | None = None) -> list[str]:
         """Return the ids of the rollout's nodes from its origin on, adopted ones included.
 
         Args:
             steps_done: Number of steps, counted from the root, that led to the last node; None for the present one.
         """
         last = len(self.steps) if steps_done is None else steps_done
-        return [self.node(done) for done in range(self.origin_steps, last + 1)]
+        return [self.find_node(done) for done in range(self.origin_steps, last + 1)]
 
-    def own_nodes(self) -> list[Node]:
+    def list_own_nodes(self) -> list[Node]:
         """Return the nodes of the rollout's own branch path from its origin on, with rewards and checkpoints."""
         ids = {checkpoint.node: checkpoint.id for checkpoint in self.retained}
         nodes = [Node(id=self.origin, checkpoint=ids.get(self.origin))]
@@ -329,19 +329,19 @@ class RolloutState:
             index = outcome.step.index
             nodes.append(
                 Node(
-                    id=self.node(index + 1),
-                    parent=self.node(index),
+                    id=self.find_node(index + 1),
+                    parent=self.find_node(index),
                     step=index,
                     role=outcome.step.role,
                     rewards=outcome.verify.rewards if outcome.verify is not None else None,
-                    checkpoint=ids.get(self.node(index + 1)),
+                    checkpoint=ids.get(self.find_node(index + 1)),
                 )
             )
         if self.asked is not None:
             nodes.append(Node(id=self.asked, parent=nodes[-1].id))
         return nodes
 
-    def tree(self, *, is_from_root: bool = False, returns: float | None = None) -> RolloutTree:
+    def make_tree(self, *, is_from_root: bool = False, returns: float | None = None) -> RolloutTree:
         """Return the tree below the rollout's origin, as far as it has grown.
 
         Args:
@@ -349,7 +349,7 @@ class RolloutState:
                 (`BranchOrigin.path`).
             returns: Return of the rollout's own branch path; None if it ended in its children, or has no rewards.
         """
-        own = self.own_nodes()
+        own = self.list_own_nodes()
         if is_from_root and self.branch_origin is not None and self.branch_origin.path:
             own = [*self.branch_origin.path, *own[1:]]
         environment = self.spec.task.environment
@@ -357,9 +357,9 @@ class RolloutState:
         grown = grow_tree(self.spec.id, own, self.outcomes, self.values, returns=returns)
         return grown.model_copy(update={"warnings": [*unproven, *self.differences]})
 
-    def nodes_below_origin(self) -> list[Node]:
+    def list_nodes_below_origin(self) -> list[Node]:
         """Return the nodes after the rollout's origin and all below them, which a child returns to its parent."""
-        own = self.own_nodes()[1:]
+        own = self.list_own_nodes()[1:]
         if own and self.branch_origin is not None:
             mode = self.resume_mode or self.branch_origin.checkpoint.rung
             own[0] = own[0].model_copy(update={"rung": mode})
@@ -374,17 +374,17 @@ class RolloutState:
         found = {one.node: one for one in (*self.retained_below, *base, *self.retained)}
         if self.branch_origin is not None:
             found[self.origin] = self.branch_origin.checkpoint
-        return {node: found[node] for node in self.path() if node in found}
+        return {node: found[node] for node in self.list_path() if node in found}
 
-    def children_beside(self, nodes: Collection[str]) -> list[ChildOutcome]:
+    def find_children_beside(self, nodes: Collection[str]) -> list[ChildOutcome]:
         """Return the ended children whose branch paths lead back to none of the given nodes of this rollout.
 
         Args:
             nodes: Ids of nodes of this rollout that stay after a restore.
         """
-        return [outcome for outcome in self.outcomes if self._own_node_above(outcome.chain) not in nodes]
+        return [outcome for outcome in self.outcomes if self._find_own_node(outcome.chain) not in nodes]
 
-    def _own_node_above(self, path: str) -> str:
+    def _find_own_node(self, path: str) -> str:
         """Return the node of this rollout, adopted ones included, to which a branch path leads back."""
         own = set(self.adopted.values())
         node = get_start_node(path) or ""
@@ -392,7 +392,7 @@ class RolloutState:
             node = get_start_node(get_branch_path(node)) or ""
         return node
 
-    def as_ended(self) -> EndedState:
+    def make_ended_state(self) -> EndedState:
         """Return the part of the state that a roll-back after the rollout's end needs."""
         return EndedState(
             steps=self.steps,
@@ -426,7 +426,7 @@ class RolloutState:
             n_sessions: Number of sessions that remain.
             gone: Children that are removed.
         """
-        path = self.path(steps_done)
+        path = self.list_path(steps_done)
         self.steps = self.steps[:steps_done]
         self.agent_failure = first_failure(self.own_steps)
         self.leaf = self.question = None

@@ -44,21 +44,21 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.workflows.clock import Deadline, Phases
     from benchflow.workflows.ending import Ending
     from benchflow.workflows.hosts import HostGoneError, RolloutSandbox
-    from benchflow.workflows.operator import phase_detail, rollout_details, show
+    from benchflow.workflows.operator import format_phase_detail, format_rollout_details, show
     from benchflow.workflows.rollout_checkpoints import (
         Checkpoints,
         RestorePoint,
         RolloutRestores,
-        lost_checkpoints,
+        make_lost_checkpoints_error,
     )
     from benchflow.workflows.rollout_slots import RolloutSlots
     from benchflow.workflows.rollout_state import RolloutState
-    from benchflow.workflows.workflow_cancellation import result_of, to_the_end
-    from benchflow.workflows.workflow_failures import failure_from
+    from benchflow.workflows.workflow_cancellation import await_result, run_to_end
+    from benchflow.workflows.workflow_failures import make_failure
 
 
 @contextmanager
-def _as_update_failure() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     """Convert an error of the block to an `ApplicationError`, which fails the update.
 
     An error that is no `FailureError` would fail the workflow task, which the server retries for ever.
@@ -120,14 +120,14 @@ class RolloutWorkflow:
         except (asyncio.CancelledError, Exception) as error:
             if not isinstance(error, asyncio.CancelledError | FailureError):
                 workflow.logger.exception("the rollout failed by a fault of the engine")
-            state.error = failure_from(error, self._phases.phase)
+            state.error = make_failure(error, self._phases.phase)
         state.error = state.stop or state.error or state.agent_failure
         state.warnings += self._turns.answers.warnings
         try:
-            outcome = await to_the_end(self._end(), on_cancel=self._ending.hurry)
+            outcome = await run_to_end(self._end(), on_cancel=self._ending.hurry)
         except Exception:
             workflow.logger.exception("the rollout's end has a defect, and is run once more")
-            outcome = await to_the_end(self._end(), on_cancel=self._ending.hurry)
+            outcome = await run_to_end(self._end(), on_cancel=self._ending.hurry)
         if state.is_cancelled:
             raise asyncio.CancelledError
         return outcome
@@ -147,12 +147,12 @@ class RolloutWorkflow:
         except Exception as error:
             # An error of the deadline's clock: the work must not continue beside the report and teardown.
             workflow.logger.exception("the rollout's clock failed")
-            state.stop = failure_from(error, self._phases.phase)
+            state.stop = make_failure(error, self._phases.phase)
         if state.stop is not None:
             for task in (work, *self._turns.previews):
                 task.cancel()
         try:
-            await to_the_end(work, on_cancel=self._ending.hurry)
+            await run_to_end(work, on_cancel=self._ending.hurry)
         finally:
             self._is_over = True
 
@@ -166,7 +166,7 @@ class RolloutWorkflow:
             state.spec,
             result_type=RolloutPlan,
             summary=sanitised_markdown(state.spec.task.name),
-            **activity_options.shared(),
+            **activity_options.make_shared_options(),
         )
         state.warnings += state.plan.warnings
         if state.spec.stored is not None or state.spec.trial is not None:
@@ -176,7 +176,7 @@ class RolloutWorkflow:
             return
         start = RestorePoint(origin.checkpoint if origin is not None else None)
         if (restart := state.spec.restart) is not None:
-            start = await self._restores.after_end(restart)
+            start = await self._restores.rewind_ended(restart)
         for _ in range(self.options.max_provisions):
             try:
                 await self._run_on_host(start)
@@ -186,9 +186,9 @@ class RolloutWorkflow:
                 lost = state.sandbox
                 assert lost is not None
                 if state.is_restarting:
-                    raise lost_checkpoints(lost.queue) from None
-                start = self._restores.after_loss()
-                node = state.node(len(state.steps))
+                    raise make_lost_checkpoints_error(lost.queue) from None
+                start = self._restores.rewind_lost()
+                node = state.find_node(len(state.steps))
                 again = "provisioned again" if start.revert is None else f"it went on from {node}"
                 state.warnings.append(f"host {lost.host_id} was lost in {self._phases.phase}; {again}")
         message = f"{self.options.max_provisions} hosts in a row stopped answering"
@@ -203,8 +203,8 @@ class RolloutWorkflow:
         state = self._state
         self._phases.begin("verify")
         wanted = AgentlessInput(spec=state.spec, run_id=workflow.info().first_execution_run_id)
-        limits = activity_options.shared(state.plan.scoring_timeout_sec + self.options.margin_sec)
-        scored: AgentlessScore = await result_of(
+        limits = activity_options.make_shared_options(state.plan.scoring_timeout_sec + self.options.margin_sec)
+        scored: AgentlessScore = await await_result(
             workflow.start_activity(activity, wanted, result_type=AgentlessScore, **limits)
         )
         state.agentless = scored
@@ -236,7 +236,7 @@ class RolloutWorkflow:
         await self._turns.start_at(start.checkpoint)
         if start.revert is not None:
             limit = self.options.restore_limit_sec
-            self._restores.note_undone(await self._sandbox.run(temporal_names.UNDO, start.revert, Undone, limit))
+            self._restores.record_revert(await self._sandbox.run(temporal_names.UNDO, start.revert, Undone, limit))
             self._is_reverting = False
         await self._run_steps()
         is_resumable = self._branching.is_resumable or self._state.keeps_checkpoints
@@ -247,11 +247,11 @@ class RolloutWorkflow:
         state = self._state
         while len(state.steps) < state.last_step:
             done = len(state.steps)
-            if children := await self._branching.due():
+            if children := await self._branching.choose_children():
                 if not await self._branching.branch(await self._checkpoints.take(freezes=True), children):
                     return
                 continue
-            if self._branching.retains(done) and not self._checkpoints.retains_node(state.node(done)):
+            if self._branching.should_retain(done) and not self._checkpoints.has_retained(state.find_node(done)):
                 self._checkpoints.retain(await self._checkpoints.take())
                 await self._branching.write_tree()
             step = state.plan.steps[done]
@@ -271,14 +271,14 @@ class RolloutWorkflow:
         state = self._state
         before = await self._checkpoints.take() if self._branching.watches_questions else None
         self._phases.begin("execute")
-        turn = await self._turns.take(step, partial(self._branching.branch_at, before))
+        turn = await self._turns.run_turn(step, partial(self._branching.branch_at_question, before))
         if turn.question is not None:
             return None
         await self._checkpoints.release(before)
         state.agent_failure = state.agent_failure or turn.failure
         if not is_worth_scoring(turn.failure):
             return StepOutcome(step=step, turn=turn)
-        self._turns.note_resumed(step, turn)
+        self._turns.update_resume_mode(step, turn)
         if not step.scored and not is_last and turn.failure is None:
             return StepOutcome(step=step, turn=turn)
         if is_last and state.is_adoptable and len(state.steps) + 1 < len(state.plan.steps):
@@ -302,7 +302,7 @@ class RolloutWorkflow:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            failure = failure_from(error, "verify")
+            failure = make_failure(error, "verify")
             if failure.category.startswith(("verifier", "reward")):
                 return StepOutcome(step=step, turn=turn, verifier_error=failure)
             raise
@@ -316,7 +316,7 @@ class RolloutWorkflow:
         state, phases = self._state, self._phases
         return RolloutProgress(
             phase=phases.phase,
-            detail=self._phase_detail(),
+            detail=self._format_phase(),
             since=phases.since.timestamp(),
             attempt=state.spec.attempt,
             chain=state.spec.chain,
@@ -340,7 +340,7 @@ class RolloutWorkflow:
 
         An answer that arrives meanwhile takes effect afterwards. Refused if no answer is awaited, or a preview runs.
         """
-        with _as_update_failure():
+        with _convert_errors():
             return await self._turns.preview()
 
     @soft_verify.validator
@@ -361,7 +361,7 @@ class RolloutWorkflow:
         Raises:
             ApplicationError: The rollout has ended before it was restored.
         """
-        with _as_update_failure():
+        with _convert_errors():
             number = self._restores.request(wanted.node)
             assert self._in_sandbox is not None
             for task in (self._in_sandbox, *self._turns.previews):
@@ -369,7 +369,7 @@ class RolloutWorkflow:
             await workflow.wait_condition(lambda: self._is_over or self._restores.is_done(number))
             if not self._restores.is_done(number):
                 raise ApplicationError("the rollout ended before it was back", type=NotRestorableError.__name__)
-            return self._restores.result(number)
+            return self._restores.get_result(number)
 
     @restore.validator
     def _check_restore(self, wanted: Restore) -> None:
@@ -380,20 +380,20 @@ class RolloutWorkflow:
 
     # --- what an operator sees ----------------------------------------------------------------------------------
 
-    def waiting(self, thing: str) -> AbstractContextManager[None]:
+    def pause_deadline(self, thing: str) -> AbstractContextManager[None]:
         """Return a context in which the deadline's clock stops, and the Web UI shows what the rollout waits for.
 
         Args:
             thing: What it waits for, such as `hosts.SLOT`.
         """
-        return self._deadline.waiting(thing, self._show)
+        return self._deadline.pause(thing, self._show)
 
     def _show(self) -> None:
-        show(self._details)
+        show(self._format_details)
 
-    def _phase_detail(self) -> str:
-        return phase_detail(self._state, self._phases.phase, self.slots, self._deadline.waits_for)
+    def _format_phase(self) -> str:
+        return format_phase_detail(self._state, self._phases.phase, self.slots, self._deadline.waits_for)
 
-    def _details(self) -> str:
-        phase = f"**{self._phases.phase}** {sanitised_markdown(self._phase_detail())}"
-        return rollout_details(self._state, phase, self._phases.timing)
+    def _format_details(self) -> str:
+        phase = f"**{self._phases.phase}** {sanitised_markdown(self._format_phase())}"
+        return format_rollout_details(self._state, phase, self._phases.timing)

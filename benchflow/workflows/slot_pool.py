@@ -49,7 +49,7 @@ class SlotPool:
         self._on_change = on_change
         self._messages = 0
         self._is_on = bool(self._accounts)
-        self._is_telling = False
+        self._is_sending = False
         self._is_closing = False
 
     @property
@@ -60,12 +60,12 @@ class SlotPool:
     @property
     def n_free(self) -> int:
         """Return the number of free slots; negative while more are in use than a lowered limit allows."""
-        return self._limit() - len(self._open) - sum(account.in_use for account in self._counted())
+        return self._limit() - len(self._open) - sum(account.in_use for account in self._list_counted())
 
     @property
     def n_free_for_roots(self) -> int:
         """Return the number of slots for roots to start now: 0 while children of an open rollout wait for slots."""
-        return 0 if any(account.waiting for account in self._counted()) else self.n_free
+        return 0 if any(account.waiting for account in self._list_counted()) else self.n_free
 
     def note(self, account: SlotAccount) -> None:
         """Replace the account of a rollout by the one in its message. `run` then sends the grants.
@@ -124,13 +124,13 @@ class SlotPool:
             try:
                 await workflow.wait_condition(lambda: self._is_on and not self._is_closing and self._has_news())
                 self._grant()
-                self._is_telling = True
-                await asyncio.gather(*map(self._tell, self._untold()))
+                self._is_sending = True
+                await asyncio.gather(*map(self._send_grant, self._list_unsent()))
             except Exception:
                 workflow.logger.exception("slots are granted again in a moment")
                 await asyncio.sleep(GRANT_AGAIN_SEC)
             finally:
-                self._is_telling = False
+                self._is_sending = False
 
     async def close(self) -> None:
         """Stop sending grants, and wait until those under way are sent, before this run continues as new.
@@ -139,12 +139,12 @@ class SlotPool:
         """
         self._is_closing = True
         try:
-            await workflow.wait_condition(lambda: not self._is_telling)
+            await workflow.wait_condition(lambda: not self._is_sending)
         except Exception:
             self._is_closing = False
             raise
 
-    def _counted(self) -> list[PooledAccount]:
+    def _list_counted(self) -> list[PooledAccount]:
         """Return the accounts that count against the limit: of trees whose root is open.
 
         A tree of an earlier start of the job may still run. It counts once the job finds its root running.
@@ -157,9 +157,11 @@ class SlotPool:
 
     def _has_news(self) -> bool:
         """Return whether a grant is to be sent, or a free slot can be granted."""
-        return bool(self._untold()) or (self.n_free > 0 and any(account.waiting for account in self._counted()))
+        return bool(self._list_unsent()) or (
+            self.n_free > 0 and any(account.waiting for account in self._list_counted())
+        )
 
-    def _untold(self) -> list[PooledAccount]:
+    def _list_unsent(self) -> list[PooledAccount]:
         """Return the accounts with grants that were not sent."""
         return [account for account in self._accounts.values() if account.granted > account.told]
 
@@ -168,7 +170,7 @@ class SlotPool:
 
         Deep children first, so that open trees end before new branches start in others.
         """
-        waiting = sorted((one for one in self._counted() if one.waiting), key=lambda one: -one.depth)
+        waiting = sorted((one for one in self._list_counted() if one.waiting), key=lambda one: -one.depth)
         free = self.n_free
         for account in waiting:
             number = min(free, account.waiting)
@@ -178,7 +180,7 @@ class SlotPool:
             self._accounts[account.id] = account.model_copy(update={"granted": account.granted + number})
             self._on_change()
 
-    async def _tell(self, account: PooledAccount) -> None:
+    async def _send_grant(self, account: PooledAccount) -> None:
         """Send a rollout the total of its grants. Forget the account if that fails: its workflow no longer runs."""
         # Set before the send: a message that arrives meanwhile sets `told` back if the rollout has not got the grant.
         self._accounts[account.id] = account.model_copy(update={"told": account.granted})

@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.rollout_records import RolloutOutcome
     from benchflow.errors import RolloutTerminatedError
     from benchflow.workflows import activity_options
-    from benchflow.workflows.patience import Patience
+    from benchflow.workflows.work_retries import WorkRetries
 
 ANY_ATTEMPT = 0
 """Number of an unknown attempt: the rollout's workflow was running already when this job was to start it."""
@@ -77,11 +77,11 @@ class Sweep:
                 # A sleep of its own: the one above may have raised, and the loop would spin.
                 await asyncio.sleep(self._options.sweep_every_sec)
 
-    def state(self) -> SweepState:
+    def make_state(self) -> SweepState:
         """Return the state to carry across continue-as-new."""
         return SweepState(due=self._due, unknown=sorted(self._unknown), awaited=list(self._awaited))
 
-    def end_if_stuck(self, workflow_id: str) -> None:
+    def await_end(self, workflow_id: str) -> None:
         """Have the next sweep terminate an attempt that has reported, if it is stuck: its retry needs its workflow id.
 
         Args:
@@ -126,7 +126,7 @@ class Sweep:
             stuck_after_sec=self._options.stuck_after_sec,
         )
         states: ReportedStates = await workflow.execute_activity(
-            temporal_names.ROLLOUT_STATES, wanted, result_type=ReportedStates, **activity_options.shared()
+            temporal_names.ROLLOUT_STATES, wanted, result_type=ReportedStates, **activity_options.make_shared_options()
         )
         unknown: set[int] = set()
         for rollout, state in zip(silent, states.states, strict=True):
@@ -173,8 +173,8 @@ class Sweep:
             # Retried for long: the activity finds a result that the rollout has written, rewards included. Without it,
             # the rollout would count as errored.
             limit = self._options.report_total_sec
-            patience = Patience(limit, outlasts=self._outlasts)
-            found: LostOutcomes = await patience.execute(
+            retries = WorkRetries(limit, outlasts=self._outlasts)
+            found: LostOutcomes = await retries.execute(
                 temporal_names.REPORT_LOST, given, LostOutcomes, limit_sec=limit
             )
             outcome = found.outcomes[0]

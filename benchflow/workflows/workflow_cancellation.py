@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
 T = TypeVar("T")
 
 
-async def to_the_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda: None) -> T:
+async def run_to_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda: None) -> T:
     """Await `work` to its end, whatever is cancelled meanwhile, and return its result or raise its error.
 
     Args:
@@ -35,7 +35,7 @@ async def to_the_end(work: Awaitable[T], on_cancel: Callable[[], None] = lambda:
     return task.result()
 
 
-async def result_of(activity: workflow.ActivityHandle[Any]) -> Any:
+async def await_result(activity: workflow.ActivityHandle[Any]) -> Any:
     """Await an activity and return its result. A cancellation of the caller is passed on to the activity.
 
     A result that arrives together with a cancellation is returned. The SDK would drop it, and a sandbox, for example,
@@ -100,7 +100,7 @@ class Cancellations:
         """Forget the request to cancel a rollout, because it has ended; one that was not requested is ignored."""
         self._requested.pop(id_, None)
 
-    def unsent(self) -> list[OpenRollout]:
+    def list_unsent(self) -> list[OpenRollout]:
         """Return the running rollouts whose cancellation is due and was not sent to their present attempt."""
         started = [rollout for rollout in self._open.values() if rollout.since is not None]
         unsent = [rollout for rollout in started if (rollout.index, rollout.attempt) not in self._sent]
@@ -108,7 +108,7 @@ class Cancellations:
 
     async def send(self) -> None:
         """Send all due cancellations, once for each attempt, and those that become due meanwhile."""
-        while asked := self.unsent():
+        while asked := self.list_unsent():
             self._sent |= {(rollout.index, rollout.attempt) for rollout in asked}
             await cancel_workflows([rollout.id for rollout in asked], self._at_a_time)
 

@@ -13,7 +13,7 @@ from benchflow.contracts.rollout_records import Failure, Phase
 from benchflow.errors import ActivityTimeoutError, BenchFlowError, RolloutTerminatedError
 
 
-def failure_from(error: BaseException, phase: Phase) -> Failure:
+def make_failure(error: BaseException, phase: Phase) -> Failure:
     """Return the `Failure` that describes an exception.
 
     Args:

@@ -56,9 +56,9 @@ class Office:
     async def seconds(self, manifest: Manifest, *, probed: bool) -> float:
         """From the start of the services until all are healthy. probed: it is known that the image has them."""
         if self._image is None:
-            self._image = await self._blueprint.image()
+            self._image = await self._blueprint.prepare_image()
         name = f"perf-{uuid.uuid4().hex[:12]}"
-        wanted = self._blueprint.spec(name, self._image, {"benchflow.stack": STACK})
+        wanted = self._blueprint.make_spec(name, self._image, {"benchflow.stack": STACK})
         wanted, setup = await prepare_world(manifest, wanted, self._provider, task=TASK.name)
         sandbox = await self._provider.start(wanted, host_id="", queue="")
         try:

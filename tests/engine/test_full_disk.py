@@ -35,7 +35,7 @@ from benchflow.results.summary import write_summary
 from benchflow.store import Store
 from benchflow.testing.waiting import until
 from benchflow.workflow_executions import NOT_ENCODED
-from benchflow.workflows.patience import ATTEMPTS
+from benchflow.workflows.work_retries import ATTEMPTS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
@@ -124,7 +124,7 @@ async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(
     # An outage is waited for also where nothing else is.
     total_sec = 0 if where == "specification" else 0.2
     worker.options(retry_initial_sec=0.02, retry_max_sec=0.02, start_total_sec=total_sec)
-    is_full, load, put = True, worker.context.job, BulkCodec._put
+    is_full, load, put = True, worker.context.load_job, BulkCodec._put
     faults = [OSError("not mounted yet")] * ATTEMPTS if "another" in where else []
 
     async def load_once_there_is_space(ref: ArtifactRef) -> JobSpec:
@@ -140,7 +140,7 @@ async def test_the_naming_of_rollouts_waits_for_space_longer_than_its_limit(
         return await put(codec, payload)
 
     if where != "answer":
-        worker.patch.setattr(worker.context, "job", load_once_there_is_space)
+        worker.patch.setattr(worker.context, "load_job", load_once_there_is_space)
     else:
         worker.patch.setattr(messages, "MAX_INLINE_BYTES", 500)
         worker.patch.setattr(BulkCodec, "_put", put_once_there_is_space)
@@ -156,14 +156,14 @@ async def test_while_naming_waits_for_space_rollouts_are_cancelled_and_histories
 ) -> None:
     worker.options(retry_initial_sec=0.02, retry_max_sec=0.02, start_total_sec=0.2)
     worker.options(history_limit=60, sweep_every_sec=0.1, sweep_after_sec=0, start_batch=1)
-    is_full, load = False, worker.context.job
+    is_full, load = False, worker.context.load_job
 
     async def load_where_there_is_space(ref: ArtifactRef) -> JobSpec:
         if is_full:
             raise DiskFullError("the disk of the store is full")
         return await load(ref)
 
-    worker.patch.setattr(worker.context, "job", load_where_there_is_space)
+    worker.patch.setattr(worker.context, "load_job", load_where_there_is_space)
     worker.provider.held = True
     job = await worker.submit(repeats=2, concurrency=1)
     (first,) = await worker.in_turn(1)

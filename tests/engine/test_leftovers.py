@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.in_process_worker import InProcessWorker
 
-from benchflow.activities.leftovers import BULK, Leftovers, oldest_begin
+from benchflow.activities.leftovers import BULK, Leftovers, find_oldest_start
 from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.store import Store
 from benchflow.testing.waiting import until
@@ -78,7 +78,7 @@ async def test_a_workflow_that_continued_as_new_began_with_its_first_run(worker:
         return (await handle.describe()).run_id != first.run_id
 
     await until(has_continued)
-    began = await oldest_begin(worker.context.client)
+    began = await find_oldest_start(worker.context.client)
     assert before - 1 <= began <= first.start_time.timestamp()
 
 

@@ -118,21 +118,21 @@ async def test_a_namespace_that_is_not_loaded_yet_has_forgotten_no_rollout(worke
     assert await find_pack(worker.context.client, "any") is None
     labels = {"benchflow.workflow": "any", "benchflow.run": "any", "benchflow.deadline": "0"}
     reaper = Reaper(context)
-    assert not await reaper._is_over(OwnedSandbox(name="any", handle="any", labels=labels))
+    assert not await reaper._is_orphan(OwnedSandbox(name="any", handle="any", labels=labels))
 
 
 async def test_a_rollout_whose_outcome_is_not_in_the_store_holds_up_no_other(worker: InProcessWorker) -> None:
     job = await worker.submit(repeats=2)
     await worker.results(job)
     first, second = (job.spec.rollout_id(job.id, index) for index in range(2))
-    activities, state = JobActivities(worker.context), JobActivities._state
+    activities, state = JobActivities(worker.context), JobActivities._ask_state
 
     async def missing(self: JobActivities, workflow_id: str, asked: OpenRollouts) -> ReportedState:
         if workflow_id == first:
             raise MissingArtifactError("a blob is not where this host looks for it")
         return await state(self, workflow_id, asked)
 
-    worker.patch.setattr(JobActivities, "_state", missing)
+    worker.patch.setattr(JobActivities, "_ask_state", missing)
     states = (await activities.rollout_states(OpenRollouts(ids=[first, second]))).states
     assert [one.status for one in states] == ["running", "completed"]
 

@@ -19,7 +19,7 @@ from benchflow.activities import reaper as reapers
 from benchflow.activities.reaper import Reaper
 from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.errors import DaemonUnavailableError, StoreAccessError
-from benchflow.hosting.kept import CheckpointRecord, write_kept
+from benchflow.hosting.checkpoint_records import CheckpointRecord, write_checkpoint_record
 from benchflow.planes import sandbox
 from benchflow.rounds import Failures
 from benchflow.testing.waiting import until
@@ -70,10 +70,10 @@ async def test_one_bad_item_keeps_nothing_else_from_being_reaped(worker: InProce
     (terminated,) = await worker.in_turn(1)
     notes = worker.context.paths.checkpoints
     over = CheckpointRecord(workflow=terminated, run_id="an earlier one", provider="hall")
-    write_kept(notes / "b.json", over)
+    write_checkpoint_record(notes / "b.json", over)
     (notes / "a.json").write_text(over.model_dump_json().replace("{", '{"key_of_another_version": 1, ', 1))
     # Its handle is of another kind than any workflow id can be.
-    write_kept(notes / "c.json", over.model_copy(update={"workflow": ""}))
+    write_checkpoint_record(notes / "c.json", over.model_copy(update={"workflow": ""}))
     await job.engine.client.get_workflow_handle(terminated).terminate()
     with capture_logs() as logged:
         assert await reaper.reap() == 1

@@ -30,7 +30,7 @@ from benchflow.trajectories.journal import NodeWriter
 from benchflow.trajectories.state_values import compute_tree_grpo
 from benchflow.workflow_executions import FailingTask
 from benchflow.workflows.branching import MAX_STARTS
-from benchflow.workflows.workflow_cancellation import to_the_end
+from benchflow.workflows.workflow_cancellation import run_to_end
 
 
 @pytest.fixture(autouse=True)
@@ -138,13 +138,13 @@ async def test_a_child_whose_workflow_task_fails_again_and_again_is_ended_and_th
 
     async def broken(work: Any, on_cancel: Callable[[], None] = lambda: None) -> Any:
         if not workflow.info().workflow_id.endswith(ids.child_id("", "n1.0")):
-            return await to_the_end(work, on_cancel)
+            return await run_to_end(work, on_cancel)
         if asyncio.iscoroutine(work):
             work.close()
         raise KeyError("broken")
 
     # Both of a rollout's tries to end go through it.
-    worker.patch.setattr("benchflow.workflows.workflow_cancellation.to_the_end", broken)
+    worker.patch.setattr("benchflow.workflows.workflow_cancellation.run_to_end", broken)
     is_shown, is_stuck = asyncio.Event(), FailingTask.is_stuck
     # It is ended once it was seen.
     worker.patch.setattr(FailingTask, "is_stuck", lambda *given: is_shown.is_set() and is_stuck(*given))

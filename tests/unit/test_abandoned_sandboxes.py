@@ -29,4 +29,4 @@ async def test_what_a_living_process_uses_stays_however_late_the_clock_says_it_i
     context: Any = SimpleNamespace(options=None)
     labels = {"benchflow.stack": OF_A_PROCESS, "benchflow.deadline": "0", **labels}
     sandbox = OwnedSandbox(name="s", handle="s", labels=labels)
-    assert await Reaper(context)._is_over(sandbox) == is_over
+    assert await Reaper(context)._is_orphan(sandbox) == is_over

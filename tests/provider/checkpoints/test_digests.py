@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.small_worlds import DATABASE, MakeWorld, OnLocal, Worlds, notes
 
-from benchflow.checkpoints import difference, world_digests
+from benchflow.checkpoints import describe_difference, digest_world
 from benchflow.contracts.environment import StateTable
 from benchflow.contracts.sandbox import Sandbox
 
@@ -38,13 +38,15 @@ class TestDigests(OnLocal, Worlds):
         for sandbox in (first, second):
             await do(sandbox, MAKE)
         await do(second, SAME)
-        known = await world_digests(first, None)
-        assert difference(known, await world_digests(second, None)) is None
+        known = await digest_world(first, None)
+        assert describe_difference(known, await digest_world(second, None)) is None
         for change in OTHER:
             await do(second, change)
-            assert difference(known, await world_digests(second, None)) == "the files of the workspace are others"
+            assert (
+                describe_difference(known, await digest_world(second, None)) == "the files of the workspace are others"
+            )
             await do(second, f"rm -rf sub empty link more && {MAKE}")
-        assert difference(known, await world_digests(second, None)) is None
+        assert describe_difference(known, await digest_world(second, None)) is None
 
     async def test_equal_rows_are_the_same_and_others_are_not(self, fresh: Any, world: MakeWorld) -> None:
         digests = []
@@ -53,7 +55,7 @@ class TestDigests(OnLocal, Worlds):
             script = f"create table notes (text); insert into notes values {written}"
             command = ["python3", "-I", "-S", "-c", WRITE, DATABASE, script]
             assert (await sandbox.exec(command, cwd="/")).return_code == 0
-            digests.append(await world_digests(sandbox, world(notes(), sandbox=sandbox, state=STATE)))
+            digests.append(await digest_world(sandbox, world(notes(), sandbox=sandbox, state=STATE)))
         first, second, third = digests
-        assert difference(first, second) is None
-        assert difference(first, third) == "the rows of the databases are others"
+        assert describe_difference(first, second) is None
+        assert describe_difference(first, third) == "the rows of the databases are others"

@@ -33,11 +33,11 @@ async def test_a_call_that_is_under_way_for_long_delays_a_checkpoint_and_does_no
         call = asyncio.create_task(agent.call(stream=False))
         await until(lambda: upstream.visits)
         with pytest.raises(BenchFlowError, match="still under way") as caught:
-            await model.requests()
+            await model.count_requests()
         assert caught.value.retryable
         ready.set()
         assert (await call).status == 200
-        assert await model.requests() == 1
+        assert await model.count_requests() == 1
 
 
 def test_a_checkpoint_is_tried_for_longer_than_the_gateway_asks_an_endpoint_again() -> None:

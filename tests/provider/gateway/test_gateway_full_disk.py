@@ -223,21 +223,21 @@ async def test_a_turn_is_told_what_it_waits_for(
     async with raw_upstream(answer_done) as upstream:
         agent = await agent_on(own_gateway, disk, upstream.base_url)
         model = model_of(own_gateway.paths, own_gateway.directory / "notes", agent.id)
-        assert await model.blocked() == ()
-        assert await model_of(own_gateway.paths, own_gateway.directory / "notes", "nobody").blocked() == ()
+        assert await model.find_blocked() == ()
+        assert await model_of(own_gateway.paths, own_gateway.directory / "notes", "nobody").find_blocked() == ()
         with filled(disk):
             call = asyncio.create_task(agent.call(LONG, stream=False))
             await until(lambda: blocked_for(own_gateway, agent, 0.1))
-            assert await model.blocked()
+            assert await model.find_blocked()
         assert (await call).status == 200
     with monkeypatch.context() as patch, stopped([own_gateway.pid]):
         patch.setattr(models, "ANSWER_SEC", 0.2)
-        assert await model.blocked() is None
+        assert await model.find_blocked() is None
     await own_gateway.kill()
-    assert await model.blocked() is None
+    assert await model.find_blocked() is None
     # The next one knows of what its agent has waited for.
     await own_gateway.start()
-    blocked = await model.blocked()
+    blocked = await model.find_blocked()
     assert blocked and sum(ended - began for began, ended in blocked) >= 0.1
 
 

@@ -40,7 +40,7 @@ from benchflow.contracts import temporal_names
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.rollout_records import Answer
 from benchflow.errors import JobNotFoundError
-from benchflow.hosting.kept import read_kept
+from benchflow.hosting.checkpoint_records import read_checkpoint_record
 from benchflow.jobs import Job, open_job
 from benchflow.jobs.rollback_request import put_back
 from benchflow.paths import StatePaths
@@ -408,7 +408,7 @@ async def test_an_agent_that_waits_for_an_answer_asks_again_in_the_world_as_it_w
     assert len(seen.of("permission_request")) == 1
     assert [rollback.node for rollback in seen.result.rollbacks] == ["n1"]
     assert seen.result.rollbacks[0].directory == "rollbacks/1"
-    kept = [read_kept(file) for file in StatePaths.default().checkpoints.glob("*.json")]
+    kept = [read_checkpoint_record(file) for file in StatePaths.default().checkpoints.glob("*.json")]
     assert rollout_of(job, "hesitant") not in [one.workflow for one in kept if one is not None]
     assert_nothing_is_left(seen)
 

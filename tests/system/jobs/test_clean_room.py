@@ -17,7 +17,7 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import VerifierError
-from benchflow.hosting.clean_room import keep_for_room, put_for_room
+from benchflow.hosting.clean_room import pack_for_room, unpack_for_room
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox import close_providers, get_provider
 from benchflow.rescoring import RescoringRequest, rescore
@@ -277,9 +277,9 @@ async def test_a_workspace_that_is_too_large_to_travel_is_said_to_be(module_jobs
     try:
         # Its size is what counts: a file without content would travel as that many bytes.
         await sandbox.exec(["truncate", "-s", "3M", "/work/large"])
-        [note] = await keep_for_room(sandbox, [], tmp_path, limit_bytes=1 << 20)
+        [note] = await pack_for_room(sandbox, [], tmp_path, limit_bytes=1 << 20)
         with pytest.raises(VerifierError, match="larger than 1048576 bytes") as caught:
-            await put_for_room(sandbox, tmp_path)
+            await unpack_for_room(sandbox, tmp_path)
     finally:
         await provider.remove("large")
         await close_providers("")

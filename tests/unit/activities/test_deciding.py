@@ -8,7 +8,7 @@ import threading
 import pytest
 from support.freezes import FROZEN_SEC, freeze, notice_soon
 
-from benchflow.activities.deciding import asked
+from benchflow.activities.deciding import run_in_thread
 from benchflow.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ async def test_code_that_has_not_answered_while_its_worker_was_frozen_is_waited_
 ) -> None:
     notice_soon(monkeypatch)
     may_answer = threading.Event()
-    waiting = asyncio.ensure_future(asked(lambda: may_answer.wait(60), "policy", "key", patience=FROZEN_SEC))
+    waiting = asyncio.ensure_future(run_in_thread(lambda: may_answer.wait(60), "policy", "key", patience=FROZEN_SEC))
     await asyncio.sleep(0)
     freeze(3 * FROZEN_SEC)
     await asyncio.sleep(0)
@@ -28,5 +28,5 @@ async def test_code_that_has_not_answered_while_its_worker_was_frozen_is_waited_
 async def test_code_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     may_answer = threading.Event()
     with pytest.raises(ConfigError, match="has not answered"):
-        await asked(lambda: may_answer.wait(60), "policy", "key", patience=0.1)
+        await run_in_thread(lambda: may_answer.wait(60), "policy", "key", patience=0.1)
     may_answer.set()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from benchflow.activities.deciding import DecidingActivities, asked
+from benchflow.activities.deciding import DecidingActivities, run_in_thread
 from benchflow.contracts.activities import AggregateInput, DecideInput
 from benchflow.contracts.branch import CustomPolicy
 from benchflow.contracts.job import AgentSpec
@@ -72,6 +72,6 @@ async def test_what_never_answers_is_waited_for_no_longer_than_may_be() -> None:
     never = threading.Event()
     try:
         with pytest.raises(ConfigError, match=r"has not answered for 0\.05 s"):
-            await asked(never.wait, "mine:It", "branch.policy.policy", patience=0.05)
+            await run_in_thread(never.wait, "mine:It", "branch.policy.policy", patience=0.05)
     finally:
         never.set()

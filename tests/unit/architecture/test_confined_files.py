@@ -46,7 +46,7 @@ HOST: dict[str, str] = {
     "hosting/worker_host.py": _STATE,
     "hosting/hosted.py": "the state directory, and the directory of a rollout's results",
     "hosting/image_configs.py": _TASK,
-    "hosting/kept.py": _STATE,
+    "hosting/checkpoint_records.py": _STATE,
     "hosting/model.py": _STATE,
     "hosting/out_of_memory.py": _STATE,
     "hosting/parent_calls.py": _RESULTS,
@@ -129,7 +129,7 @@ HOST: dict[str, str] = {
 """Modules, and packages of them, that touch no file whose name a sandbox, an agent or an archive can choose."""
 
 HOST_FUNCTIONS: dict[str, str] = {
-    "hosting/session_files.py::keep_journals": "the directory that is made for the copies",
+    "hosting/session_files.py::store_journals": "the directory that is made for the copies",
     "planes/agent/journals.py::copy_journals": "names of notes",
     "hosting/reporting.py::_collect_logs": _RESULTS,
     "hosting/reporting.py::_collect_artifact": "the directory of all artifacts",
@@ -183,7 +183,7 @@ HOST_FUNCTIONS: dict[str, str] = {
     "planes/sandbox/local/ready/root_files.py::_empty": _IN_ROOT,
     "planes/sandbox/local/ready/root_files.py::_remove": _IN_ROOT,
     "planes/sandbox/local/ready/root_files.py::_parent": _IN_ROOT,
-    "hosting/stored_judging.py::_lay_out": "the archive itself",
+    "hosting/stored_judging.py::_unpack": "the archive itself",
     "secrets.py::of_job": _STATE,
     "secrets.py::leave": _STATE,
     "secrets.py::left": _STATE,

@@ -23,13 +23,13 @@ ALLOWED: dict[str, str] = {
 WALL_CLOCK: dict[str, str] = {
     "planes/environment/world_context.py::save_snapshot": "only notes the time",
     "planes/sandbox/docker/restores.py::tidy": "the age of what is left: who lives holds a lock",
-    "hosting/provisioning.py::sandbox_labels": "for the reaper of a later process, which watches what looks too old",
+    "hosting/provisioning.py::make_sandbox_labels": "for a later process's reaper, which watches what looks too old",
     "activities/reaper.py::_is_abandoned": "beside a clock that nobody sets",
-    "activities/reaper.py::_is_over": "beside a clock that nobody sets",
+    "activities/reaper.py::_is_orphan": "beside a clock that nobody sets",
     "activities/job_activities.py::host_status": "beside the time of the poll itself, which decides",
     "activities/job_secrets.py::_is_over": "the age of files",
     "activities/leftovers.py::remove": "the age of files",
-    "activities/leftovers.py::oldest_begin": "the age of files",
+    "activities/leftovers.py::find_oldest_start": "the age of files",
 }
 """Functions that may read the clock that may be set, each with the reason why that does no harm."""
 

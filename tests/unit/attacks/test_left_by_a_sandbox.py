@@ -15,7 +15,7 @@ from support.fetched import fetched
 
 from benchflow.errors import BenchFlowError, CorruptArtifactError, RewardFileError, StateError, VerifierError
 from benchflow.hosting.portable import _extract
-from benchflow.hosting.stored_judging import _lay_out
+from benchflow.hosting.stored_judging import _unpack
 from benchflow.planes.environment import rows
 from benchflow.planes.environment.rows import read_state
 from benchflow.planes.reward.hardening.survey import _read_archive as read_survey
@@ -106,7 +106,7 @@ def test_a_record_that_would_leave_its_directory_is_corrupt(tmp_path: Path, outs
 def test_a_workspace_of_terabytes_is_not_expanded(tmp_path: Path) -> None:
     workspace = holes(tmp_path / "workspace.tar", 10**13)
     with pytest.raises(VerifierError, match="cannot be read"):
-        _lay_out(workspace, tmp_path)
+        _unpack(workspace, tmp_path)
     with pytest.raises(tarfile.TarError), (tmp_path / "sink").open("wb") as sink:
         _rewrite_archive(workspace, sink, lambda name: True, False)
     assert (tmp_path / "sink").stat().st_size < 1_000_000
@@ -116,9 +116,9 @@ def test_a_workspace_is_laid_out_below_its_directory_alone(tmp_path: Path, outsi
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "a").symlink_to(outside)
     with pytest.raises(VerifierError):
-        _lay_out(packed(tmp_path / "workspace.tar", [("a/new", R, "")]), tmp_path / "target")
+        _unpack(packed(tmp_path / "workspace.tar", [("a/new", R, "")]), tmp_path / "target")
     assert (
-        _lay_out(
+        _unpack(
             packed(tmp_path / "1.tar", [("../outside/new", R, ""), ("b", R, ""), ("b", R, "")]), tmp_path / "target"
         )
         == 0

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from benchflow.branching.policies import BuiltIn, Drawn, children_at, count_of, draw
+from benchflow.branching.policies import BuiltIn, Drawn, choose_children, count_children, draw
 from benchflow.contracts.branch import AfterSteps, ChildSpec, EverySteps, Group, OnAskUser, TreeGrpo
 from benchflow.contracts.rollout_records import Answer, Node, Option, Question
 
@@ -21,7 +21,7 @@ ASKED = Question(
 
 def places(policy: BuiltIn, total: int, begun_at: int | None = None) -> list[tuple[int, int]]:
     """Where it branches, with how many children."""
-    found = [(done, len(children_at(policy, done, total, begun_at=begun_at))) for done in range(total + 1)]
+    found = [(done, len(choose_children(policy, done, total, begun_at=begun_at))) for done in range(total + 1)]
     return [(done, count) for done, count in found if count]
 
 
@@ -50,28 +50,28 @@ def test_a_child_does_not_branch_where_it_begins() -> None:
 
 
 def test_copies_differ_in_nothing_and_children_given_one_by_one_take_their_place() -> None:
-    assert children_at(Group(n=3), 0, 5) == (ChildSpec(), ChildSpec(), ChildSpec())
+    assert choose_children(Group(n=3), 0, 5) == (ChildSpec(), ChildSpec(), ChildSpec())
     given = (ChildSpec(seed=1), ChildSpec(model="other"))
-    assert children_at(AfterSteps(steps=(1,)), 1, 5, children=given) == given
-    assert children_at(AfterSteps(steps=(1,)), 2, 5, children=given) == ()
-    assert children_at(AfterSteps(steps=(1, 2), n=(2, 1)), 2, 5, children=given) == given[:1]
+    assert choose_children(AfterSteps(steps=(1,)), 1, 5, children=given) == given
+    assert choose_children(AfterSteps(steps=(1,)), 2, 5, children=given) == ()
+    assert choose_children(AfterSteps(steps=(1, 2), n=(2, 1)), 2, 5, children=given) == given[:1]
 
 
 def test_each_option_of_a_question_has_a_child_that_chooses_it() -> None:
-    children = children_at(OnAskUser(), 0, 1, ASKED)
+    children = choose_children(OnAskUser(), 0, 1, ASKED)
     assert [child.answer for child in children] == [
         Answer(question="q1", option=name) for name in ("allow_once", "allow_always", "reject_once")
     ]
-    assert children_at(OnAskUser(most=2), 0, 1, ASKED) == children[:2]
+    assert choose_children(OnAskUser(most=2), 0, 1, ASKED) == children[:2]
 
 
 def test_a_question_without_options_has_no_children() -> None:
-    assert children_at(OnAskUser(), 0, 1, ASKED.model_copy(update={"options": []})) == ()
+    assert choose_children(OnAskUser(), 0, 1, ASKED.model_copy(update={"options": []})) == ()
 
 
 @pytest.mark.parametrize("policy", [AfterSteps(steps=(0,)), EverySteps(every=1), Group(), TreeGrpo()])
 def test_a_policy_of_steps_does_not_branch_within_one(policy: BuiltIn) -> None:
-    assert children_at(policy, 0, 5, ASKED) == children_at(policy, 1, 5, ASKED) == ()
+    assert choose_children(policy, 0, 5, ASKED) == choose_children(policy, 1, 5, ASKED) == ()
 
 
 def test_the_most_children_of_one_state_are_known_before() -> None:
@@ -82,7 +82,7 @@ def test_the_most_children_of_one_state_are_known_before() -> None:
         (AfterSteps(steps=(1,), n=3), 3),
         (AfterSteps(steps=(1, 2), n=(2, 6)), 6),
     ]
-    assert [count_of(policy) for policy, _ in counted] == [count for _, count in counted]
+    assert [count_children(policy) for policy, _ in counted] == [count for _, count in counted]
 
 
 # --- Tree-GRPO ------------------------------------------------------------------------------------------

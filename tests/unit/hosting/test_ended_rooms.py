@@ -23,7 +23,7 @@ async def test_a_room_whose_removal_is_under_way_is_waited_for(tmp_path: Path, m
 
     removal = asyncio.create_task(remove())
     monkeypatch.setitem(clean_room._REMOVALS, "bf-room-1", removal)
-    ending = asyncio.create_task(clean_room.end_rooms("noop", tmp_path))
+    ending = asyncio.create_task(clean_room.remove_rooms("noop", tmp_path))
     asyncio.get_running_loop().call_soon(begun.set)
     await ending
     assert removal.done() and not place.exists()

@@ -54,8 +54,8 @@ async def asked(directory: Path, *, room: bool = False, external: Path | None = 
 
     blueprint = Blueprint(task, directory, external, None, never, provider, hidden=())
     if room:
-        blueprint = blueprint.of_verifier(None, task.verifier, "/where/the/agent/was")
-    await blueprint.image()
+        blueprint = blueprint.adapt_to_verifier(None, task.verifier, "/where/the/agent/was")
+    await blueprint.prepare_image()
     (config,) = provider.asked
     return config
 

@@ -42,10 +42,12 @@ class EndedSession(Session):
 async def take(session: Session, directory: Path) -> str:
     spec = SimpleNamespace(run=SimpleNamespace(permissions="auto"))
     record = SimpleNamespace(protocol="acp")
-    rollout: Any = SimpleNamespace(redact=Redactor({}), gateway_model=lambda session: None, spec=spec, record=record)
+    rollout: Any = SimpleNamespace(
+        redact=Redactor({}), find_gateway_model=lambda session: None, spec=spec, record=record
+    )
     work: Any = SimpleNamespace(step=Step(index=0, agent="any"), session=None, answers=(), goes_on=False)
     turn = SessionTurn(rollout, work, "go")
-    return (await turn.take(session, NodeWriter(directory / "trajectory.jsonl", "n1", "agent"))).stop_reason
+    return (await turn.run(session, NodeWriter(directory / "trajectory.jsonl", "n1", "agent"))).stop_reason
 
 
 async def test_a_turn_that_the_engine_has_stopped_has_no_result(tmp_path: Path) -> None:

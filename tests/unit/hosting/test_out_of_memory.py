@@ -25,9 +25,9 @@ from benchflow.errors import (
 )
 from benchflow.hosting.out_of_memory import (
     TurnMemory,
-    explaining_agent_errors,
-    explaining_losses,
-    session_note,
+    explain_agent_errors,
+    explain_losses,
+    make_session_note,
 )
 from benchflow.tasks import init_task, load_task
 from benchflow.trajectories.journal import NodeWriter
@@ -144,10 +144,10 @@ async def test_a_kill_in_a_turn_explains_its_failure_or_is_a_warning(
 
 
 async def test_an_agent_killed_as_it_opens_its_session_is_told_by_the_first_attempts_count(rollout: Rollout) -> None:
-    note = session_note(rollout.hosted, 0)
+    note = make_session_note(rollout.hosted, 0)
     for _ in range(2):
         with pytest.raises(SandboxMemoryError if rollout.sandbox.kills else AgentExitError, match="SIGKILL"):
-            async with explaining_agent_errors(rollout.hosted, note):
+            async with explain_agent_errors(rollout.hosted, note):
                 raise EXITED
         rollout.sandbox.kills = 1
 
@@ -157,6 +157,6 @@ async def test_a_sandbox_that_ended_after_a_kill_was_short_of_memory(kills: int 
     sandbox = Counting()
     sandbox.kills = kills
     with pytest.raises(SandboxLostError) as caught:
-        async with explaining_losses(sandbox):
+        async with explain_losses(sandbox):
             raise SandboxLostError("the sandbox no longer runs")
     assert caught.value.category == category

@@ -10,7 +10,7 @@ import pytest
 from support.stored_jobs import store_job, write_task
 
 from benchflow.host import SlotOwner
-from benchflow.hosting.stored_step import labels_of
+from benchflow.hosting.stored_step import make_labeller
 from benchflow.results.stored_rollouts import read_rollout
 
 
@@ -23,5 +23,5 @@ async def test_the_label_of_a_room_is_not_the_deadline_of_a_whole_tree(
     run = spec.run.model_copy(update={"deadline_sec": deadline_sec})
     rollout = SimpleNamespace(host=SimpleNamespace(stack="s"), spec=spec.model_copy(update={"run": run}))
     before = int(time.time())
-    labels = labels_of(SlotOwner("w", "r"))(rollout)  # type: ignore[arg-type]
+    labels = make_labeller(SlotOwner("w", "r"))(rollout)  # type: ignore[arg-type]
     assert before + expected_sec <= int(labels["benchflow.deadline"]) <= time.time() + expected_sec

@@ -28,8 +28,8 @@ async def test_secrets_of_both_tasks_are_taken_out(tmp_path: Path, state: Path) 
         rollout.redact = Redactor(values)
 
     text = "streng-geheim and verborgen"
-    failure = basis.redacted(failure_of(SandboxBusyError(text, log_tail=text)))
-    with pytest.raises(SandboxBusyError) as caught, basis.redacted_errors():
+    failure = basis.redact_failure(failure_of(SandboxBusyError(text, log_tail=text)))
+    with pytest.raises(SandboxBusyError) as caught, basis.redact_errors():
         raise SandboxBusyError(text, log_tail=text)
-    told = [failure.message, failure.log_tail, caught.value.message, caught.value.log_tail, basis.redacted_text(text)]
+    told = [failure.message, failure.log_tail, caught.value.message, caught.value.log_tail, basis.redact_text(text)]
     assert [one for one in told if one is None or "streng-geheim" in one or "verborgen" in one] == []

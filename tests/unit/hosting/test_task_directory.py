@@ -29,7 +29,7 @@ async def test_rollouts_that_begin_together_share_one_directory(state: Path, tmp
         slots=nothing,
         options=nothing,
     )
-    directories = await asyncio.gather(*(host.directory(ref) for _ in range(16)))
+    directories = await asyncio.gather(*(host.fetch_directory(ref) for _ in range(16)))
     assert len(set(directories)) == 1
     assert (directories[0] / "big").stat().st_size == 1_000_000
     assert [path.name for path in directories[0].parent.glob(".*.tar*")] == []

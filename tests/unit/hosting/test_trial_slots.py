@@ -12,7 +12,7 @@ from benchflow.errors import SandboxBusyError
 from benchflow.host import HostSlots
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.hosted_trial import HostedTrial
-from benchflow.hosting.interruption import answer_with
+from benchflow.hosting.interruption import set_cancellation_check
 from benchflow.hosting.worker_host import Host
 from benchflow.jobs.trial_job import freeze_trial, plan_trial
 from benchflow.paths import StatePaths
@@ -44,13 +44,13 @@ async def test_a_trial_that_is_cut_short_frees_its_slot(
         raise error
 
     monkeypatch.setattr(NoopDriver, "remove", remove)
-    answer_with(lambda: is_cancelled)
+    set_cancellation_check(lambda: is_cancelled)
     manifest = tmp_path / "environment.toml"
     manifest.write_text(MANIFEST)
     store, slots = Store.open(), HostSlots(tmp_path / "slots", 1, 1.0)
     spec = await freeze_trial(plan_trial(manifest, None, "noop", []), "trial", store)
     host = Host(paths=StatePaths.default(), store=store, host_id="h", queue="q", stack="s", slots=slots, options=None)  # type: ignore[arg-type]
-    rollout = await Hosted.of(host, spec.rollout("job/trial", Origin(host_id="h", job_dir=str(tmp_path)), 0))
+    rollout = await Hosted.load(host, spec.rollout("job/trial", Origin(host_id="h", job_dir=str(tmp_path)), 0))
     with pytest.raises(type(error)):
         await HostedTrial(rollout, "run").run()
     assert len(slots.taken()) == n_taken

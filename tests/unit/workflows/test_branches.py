@@ -18,7 +18,7 @@ from benchflow.contracts.job import AgentSpec, Origin, RolloutSpec, RunConfig, T
 from benchflow.contracts.rollout_records import Node, Step, StepOutcome, TurnResult
 from benchflow.contracts.sandbox import SandboxRef
 from benchflow.workflows.branching import Branching
-from benchflow.workflows.children import origin_of
+from benchflow.workflows.children import make_origin
 from benchflow.workflows.rollout_checkpoints import RolloutRestores
 from benchflow.workflows.rollout_state import RolloutState
 
@@ -110,20 +110,20 @@ def branching_of(spec: RolloutSpec, steps: int) -> Branching:
 )
 async def test_a_users_policy_is_not_asked_where_nothing_can_begin(spec: RolloutSpec, steps: int) -> None:
     # Outside of a workflow nobody can be asked.
-    assert await branching_of(spec, steps).due() == ()
+    assert await branching_of(spec, steps).choose_children() == ()
 
 
 async def test_a_users_policy_is_asked_anywhere_else() -> None:
     for spec, steps in ((spec_of(), 0), (spec_of(child_of(1), max_depth=2), 2)):
         with pytest.raises(TemporalError, match="Not in workflow event loop"):
-            await branching_of(spec, steps).due()
+            await branching_of(spec, steps).choose_children()
 
 
 def test_a_node_waits_for_the_chains_that_begin_there_and_for_no_others() -> None:
     state = RolloutState(spec_of(policy={"kind": "tree_grpo", "m": 2}))
     state.outcomes = [ended("n0.0", 0.25)]
     state.pending = ["n0.1", "n0.0/n9.0"]
-    nodes = {node.id: node for node in state.tree().nodes}
+    nodes = {node.id: node for node in state.make_tree().nodes}
     assert (nodes["n0"].pending, nodes["n0"].value) == (("n0.1",), 0.25)
     assert (nodes["n0.0/n9"].pending, nodes["n0.0/n9"].value) == (("n0.0/n9.0",), None)
 
@@ -131,7 +131,7 @@ def test_a_node_waits_for_the_chains_that_begin_there_and_for_no_others() -> Non
 def test_what_an_own_aggregate_has_not_said_of_is_worth_nothing_yet() -> None:
     state = RolloutState(spec_of(aggregate="support.own_branching:stdev"))
     state.outcomes = [ended("n0.0", 0.25), ended("n0.1", 0.75)]
-    (root, *_) = state.tree().nodes
+    (root, *_) = state.make_tree().nodes
     assert (root.value, root.n) == (None, 2)
 
 
@@ -139,7 +139,7 @@ def test_a_child_that_is_given_no_role_takes_its_parents() -> None:
     parent = spec_of(child_of(1, child={"role": "brave"}), max_depth=2)
     given = [{"seed": 3}, {"role": "careful"}]
     roles = [
-        origin_of(parent, parent.branch.checkpoint, "n1.0/n2", number, child, [], 2).child.role
+        make_origin(parent, parent.branch.checkpoint, "n1.0/n2", number, child, [], 2).child.role
         for number, child in enumerate(map(ChildSpec.model_validate, given))
         if parent.branch is not None
     ]
@@ -168,7 +168,7 @@ def test_a_rollout_that_lost_its_host_starts_at_its_last_portable_checkpoint_wit
     portable = [checkpoint_of("n0", 0, is_portable=True), checkpoint_of("n1.0/n2", 2, is_portable=True)]
     state = lost(*portable, checkpoint_of("n1.0/n3", 3))
     restores, kept = restores_of(state)
-    start = restores.after_loss()
+    start = restores.rewind_lost()
     assert start.checkpoint == portable[1] and start.revert is not None and kept == [True]
     assert (start.revert.node, start.revert.undone) == ("n1.0/n2", ["n1.0/n3", "n4"])
     assert (start.revert.sandbox, start.revert.chains) == (None, ["n1.0/n3.0", "n1.0/n3.1"])
@@ -180,15 +180,15 @@ def test_a_rollout_that_lost_its_host_starts_at_its_last_portable_checkpoint_wit
 def test_a_rollout_that_lost_its_host_with_all_checkpoints_starts_anew() -> None:
     state = lost(checkpoint_of("n0", 0), checkpoint_of("n1.0/n2", 2))
     restores, kept = restores_of(state)
-    start = restores.after_loss()
+    start = restores.rewind_lost()
     assert (start.checkpoint, start.revert, kept) == (None, None, [False])
     assert (state.steps, state.outcomes, state.pending, state.adopted, state.retained) == ([], [], [], {}, [])
 
 
 def test_children_stay_that_began_where_a_rollout_that_continues_by_itself_is_restored_after_a_loss() -> None:
     state = lost(checkpoint_of("n1", 1, is_portable=True), then="itself")
-    assert restores_of(state)[0].after_loss().checkpoint == checkpoint_of("n1", 1, is_portable=True)
+    assert restores_of(state)[0].rewind_lost().checkpoint == checkpoint_of("n1", 1, is_portable=True)
     assert [outcome.chain for outcome in state.outcomes] == ["n1.0", "n1.1"]
     state = lost(checkpoint_of("n1", 1, is_portable=True), then="best")
-    restores_of(state)[0].after_loss()
+    restores_of(state)[0].rewind_lost()
     assert state.outcomes == []

@@ -6,7 +6,7 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import JobInput, Origin
 from benchflow.contracts.rollout_records import RewardKind, RolloutOutcome
-from benchflow.workflows.job_details import job_details
+from benchflow.workflows.job_details import format_job_details
 
 PACK = ArtifactRef(uri="file:///x", sha256="0" * 64, size=0)
 
@@ -29,7 +29,7 @@ def shown(job: JobInput, *outcomes: RolloutOutcome) -> list[str]:
     counts = Counts()
     for outcome in outcomes:
         counts = counts.plus(outcome, job.agent_of(outcome.index))
-    return [line for line in job_details(job, counts, 2, outcomes).splitlines() if line]
+    return [line for line in format_job_details(job, counts, 2, outcomes).splitlines() if line]
 
 
 def test_each_agent_has_a_mean_of_its_own_and_the_job_has_none() -> None:
@@ -52,4 +52,4 @@ def test_a_job_of_an_earlier_version_shows_no_mean() -> None:
     counts = before.plus(ended(0, {"reward": 1.0}), job().agent_of(0))
     assert (counts.passed, counts.rewarded, counts.agents) == (4, 4, {})
     assert "reward_sum" not in counts.model_dump()
-    assert "mean" not in job_details(job(), counts, 0, [])
+    assert "mean" not in format_job_details(job(), counts, 0, [])

@@ -9,7 +9,7 @@ from typing import Any, cast
 from support.hostile_text import FORGED, RAW
 
 from benchflow.contracts.rollout_records import Failure, Option, Question
-from benchflow.workflows.operator import rollout_details, rollout_summary
+from benchflow.workflows.operator import format_rollout_details, format_rollout_summary
 from benchflow.workflows.rollout_state import RolloutState
 
 EVIL = f"{FORGED}\n\n# Forged\n\n[click](https://evil.example) <img src=x> | ` **"
@@ -36,11 +36,11 @@ def details(name: str) -> str:
         error=Failure(type="E", category="agent", message=name),
     )
     state.steps = cast(Any, [step])
-    return rollout_details(state, "**execute** ", {})
+    return format_rollout_details(state, "**execute** ", {})
 
 
 def test_names_questions_and_errors_hold_no_markup_link_or_control() -> None:
-    for text in (details(EVIL), rollout_summary(spec(EVIL))):
+    for text in (details(EVIL), format_rollout_summary(spec(EVIL))):
         assert RAW.search(text) is None
         # Outside of code spans, in which nothing is interpreted, none of it is left.
         outside = re.sub("`[^`\n]*`", "", text)
@@ -50,4 +50,4 @@ def test_names_questions_and_errors_hold_no_markup_link_or_control() -> None:
 
 
 def test_plain_names_stand_as_they_are() -> None:
-    assert rollout_summary(spec("archive-newsletters")) == "archive-newsletters · archive-newsletters · repeat 0"
+    assert format_rollout_summary(spec("archive-newsletters")) == "archive-newsletters · archive-newsletters · repeat 0"

@@ -56,10 +56,10 @@ def test_what_a_rollout_says_counts_and_what_it_has_not_heard_yet_is_told_again(
     job = Job(0)
     job.granted()
     job.say("r0", 0, asked=3, granted=0, released=1)
-    [account] = job.pool._untold()
+    [account] = job.pool._list_unsent()
     assert (account.granted, account.told) == (2, 0)
     job.say("r0", 0, asked=3, granted=2, released=1)
-    assert job.pool._untold() == []
+    assert job.pool._list_unsent() == []
 
 
 def test_one_that_asks_again_has_the_others_of_its_tree_looked_after() -> None:
@@ -68,9 +68,9 @@ def test_one_that_asks_again_has_the_others_of_its_tree_looked_after() -> None:
     job.say("r0/b/x", 0, depth=2, asked=2, granted=2, released=1)
     job.say("r1", 1, asked=2, granted=2, released=1)
     job.say("r0", 0, asked=3, released=1)
-    assert [account.id for account in job.pool._untold()] == ["r0/b/x"]
+    assert [account.id for account in job.pool._list_unsent()] == ["r0/b/x"]
     job.say("r0/b/x", 0, depth=2, asked=2, granted=2, released=1)
-    assert job.pool._untold() == []
+    assert job.pool._list_unsent() == []
 
 
 @pytest.mark.parametrize("ends", ["child", "root"])
@@ -92,7 +92,7 @@ def test_what_has_ended_without_a_word_holds_no_slot(ends: str) -> None:
 def test_children_of_a_root_that_is_over_do_not_wait() -> None:
     job = Job(1, limit=1)
     job.say("r7/b/x", 7, depth=2, asked=2, released=1)
-    [account] = job.pool._untold()
+    [account] = job.pool._list_unsent()
     assert (account.id, account.granted) == ("r7/b/x", 2)
     assert job.pool.n_free == 0
 

@@ -38,8 +38,8 @@ async def copy_finding(tmp_path: Path, task: Path | None) -> TrialFinding:
     host: Any = Host(
         paths=StatePaths.default(), store=store, host_id="h", queue="q", stack="s", slots=nothing, options=nothing
     )  # type: ignore[arg-type]
-    rollout = await Hosted.of(host, spec.rollout("job/trial", Origin(host_id="h", job_dir=str(tmp_path)), 0))
-    trial = _Trial(HostedTrial(rollout, "run").setting(), lambda what: None, tmp_path / "trial")
+    rollout = await Hosted.load(host, spec.rollout("job/trial", Origin(host_id="h", job_dir=str(tmp_path)), 0))
+    trial = _Trial(HostedTrial(rollout, "run").make_setting(), lambda what: None, tmp_path / "trial")
     await trial.compare_copy()
     return next(finding for finding in trial.result().findings if finding.what == "copy")
 

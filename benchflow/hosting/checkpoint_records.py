@@ -38,7 +38,7 @@ class CheckpointRecord(base.Model):
     """Whether it outlives its root, until it is released, or as old as other leftovers that are removed."""
 
 
-def read_kept(file: Path) -> CheckpointRecord | None:
+def read_checkpoint_record(file: Path) -> CheckpointRecord | None:
     """Return the record in a file; None if there is none."""
     try:
         return CheckpointRecord.model_validate_json(file.read_bytes())
@@ -46,7 +46,7 @@ def read_kept(file: Path) -> CheckpointRecord | None:
         return None
 
 
-def write_kept(file: Path, kept: CheckpointRecord) -> None:
+def write_checkpoint_record(file: Path, kept: CheckpointRecord) -> None:
     """Write a record, in place of an earlier one. Raises `StoreError`."""
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,14 +65,14 @@ async def remove_layers(name: str, kept: CheckpointRecord) -> None:
         await provider.remove_snapshots(f"{name}.{number}-")
 
 
-async def remove_kept(file: Path, store: Store) -> None:
+async def remove_checkpoint(file: Path, store: Store) -> None:
     """Remove a checkpoint: its images, its pins in the store, and last its record. Missing is success.
 
     Args:
         file: Record of the checkpoint; its name is the checkpoint's id.
         store: Store that the checkpoint was packed into.
     """
-    kept = await asyncio.to_thread(read_kept, file)
+    kept = await asyncio.to_thread(read_checkpoint_record, file)
     if kept is not None:
         await remove_layers(file.stem, kept)
     await asyncio.to_thread(unpin, store, file.stem)
@@ -88,10 +88,10 @@ async def retain(paths: StatePaths, work: RetainInput) -> None:
     """
     for checkpoint in work.checkpoints:
         file = paths.checkpoints / f"{checkpoint.id}.json"
-        kept = await asyncio.to_thread(read_kept, file)
+        kept = await asyncio.to_thread(read_checkpoint_record, file)
         if kept is not None:
-            await asyncio.to_thread(write_kept, file, kept.model_copy(update={"is_retained": True}))
-    file = _ended_file(paths, work.rollout)
+            await asyncio.to_thread(write_checkpoint_record, file, kept.model_copy(update={"is_retained": True}))
+    file = _locate_ended_state(paths, work.rollout)
     with storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     await asyncio.to_thread(write_atomic, file, work.state.model_dump_json().encode())
@@ -108,18 +108,18 @@ async def recall(paths: StatePaths, rollout: str) -> EndedState:
         NotRestorableError: No state was written.
     """
     try:
-        state = EndedState.model_validate_json(await asyncio.to_thread(_ended_file(paths, rollout).read_bytes))
+        state = EndedState.model_validate_json(await asyncio.to_thread(_locate_ended_state(paths, rollout).read_bytes))
     except FileNotFoundError:
         raise NotRestorableError(
             f"nothing is known of how {rollout} ended", key="ROLLOUT", remedy="submit with --keep checkpoints"
         ) from None
 
     def left(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-        return [one for one in checkpoints if read_kept(paths.checkpoints / f"{one.id}.json") is not None]
+        return [one for one in checkpoints if read_checkpoint_record(paths.checkpoints / f"{one.id}.json") is not None]
 
     update = {"retained": left(state.retained), "session_checkpoints": left(state.session_checkpoints)}
     return state.model_copy(update=update)
 
 
-def _ended_file(paths: StatePaths, rollout: str) -> Path:
+def _locate_ended_state(paths: StatePaths, rollout: str) -> Path:
     return paths.ended / f"{short_hash(rollout, 32)}.json"

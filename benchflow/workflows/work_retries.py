@@ -18,13 +18,13 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.fixed_durations import MAX_OUTAGE_WAIT_SEC, MAX_TRY_WAIT_SEC
     from benchflow.errors import ActivityTimeoutError
     from benchflow.workflows import activity_options
-    from benchflow.workflows.workflow_failures import failure_from
+    from benchflow.workflows.workflow_failures import make_failure
 
 ATTEMPTS = 5
 """Attempts that the server makes of an activity, within seconds, in one try of the workflow."""
 
 
-class Patience:
+class WorkRetries:
     """Retry policy of one kind of work: its consecutive failures, the wait after each, and when to give up."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Patience:
         """
         now = workflow.time()
         self._failures += 1
-        failure = failure_from(error, "plan")
+        failure = make_failure(error, "plan")
         is_outage = error_type(failure.type).is_outage or (
             self._timeouts_pass and failure.type == ActivityTimeoutError.__name__
         )
@@ -90,7 +90,7 @@ class Patience:
         message = f"{failure.file}: {failure.message}" if failure.file else failure.message
         self.trouble = f"{work}, attempt {self._failures + 1}: {failure.type}: {message[:MAX_LINE]}"
         workflow.logger.warning("%s", self.trouble)
-        growing = activity_options.current().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
+        growing = activity_options.get_options().retry_initial_sec * 2.0 ** min(self._failures - 1, 20)
         try:
             await workflow.wait_condition(self._is_over, timeout=max(0.001, min(growing, left, longest)))
         except TimeoutError:
@@ -110,7 +110,7 @@ class Patience:
         Raises:
             ActivityError: The last failure, when the time is over; or at once, one that no retry can change.
         """
-        limits = activity_options.shared(limit_sec)
+        limits = activity_options.make_shared_options(limit_sec)
         limits["retry_policy"] = replace(limits["retry_policy"], maximum_attempts=ATTEMPTS)
         while True:
             try:
@@ -133,4 +133,4 @@ def _is_final(error: Exception) -> bool:
     """
     cause = error.cause if isinstance(error, ActivityError) else None
     is_ended = isinstance(cause, ApplicationError) and cause.non_retryable
-    return is_ended and not failure_from(error, "plan").retryable
+    return is_ended and not make_failure(error, "plan").retryable
