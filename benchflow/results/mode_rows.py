@@ -162,7 +162,8 @@ def _make_row(mode: JobMode, result: RolloutResult, paths: RolloutPaths, tree: R
     }
     if isinstance(mode, ValueMode):
         known = node.model_dump(include={"value", "variance", "stderr"}) if node is not None else {}
-        return ValueRow(**about, **known, returns=_returns(tree, name))
+        returns = {get_branch_path(end.id): end.returns for end in _find_end_nodes(tree, name)}
+        return ValueRow(**about, **known, returns=returns)
     return GroupRow(
         **about,
         mean=node.value if node is not None else None,
@@ -197,11 +198,6 @@ def _find_end_nodes(tree: RolloutTree | None, start: str) -> list[Node]:
     failed = {chain for node in nodes for chain in node.failed}
     mine = [node for node in nodes if get_branch_path(node.id) and get_start_node(get_branch_path(node.id)) == start]
     return [node for node in mine if node.returns is not None and get_branch_path(node.id) not in failed]
-
-
-def _returns(tree: RolloutTree | None, start: str) -> dict[str, float]:
-    """Return the returns of a state's children by branch path."""
-    return {get_branch_path(node.id): node.returns for node in _find_end_nodes(tree, start) if node.returns is not None}
 
 
 def _make_leaves(paths: RolloutPaths, stored: str | None, tree: RolloutTree | None, start: str) -> list[Leaf]:

@@ -102,15 +102,8 @@ def read_children(rollout: StoredRollout) -> list[StoredRollout]:
     found = []
     for file in rollout.paths.root.glob("children/*/result.json"):
         require_directory(rollout.paths.root, f"children/{file.parent.name}")
-        found.append(_as_its_parent(read_rollout(file.parent), rollout.spec))
+        found.append(apply_job_spec(read_rollout(file.parent), rollout.spec))
     return sorted(found, key=lambda child: int(child.spec.chain.rpartition(".")[2]))
-
-
-def _as_its_parent(child: StoredRollout, parent: RolloutSpec) -> StoredRollout:
-    """Return a child with its parent's task, agent and run, except for the model and the sampling of its own."""
-    agent = parent.agent.model_copy(update={"model": child.spec.agent.model})
-    run = parent.run.model_copy(update={"sampling": child.spec.run.sampling})
-    return replace(child, spec=child.spec.model_copy(update={"task": parent.task, "agent": agent, "run": run}))
 
 
 def read_rollout_spec(paths: RolloutPaths) -> RolloutSpec:
@@ -132,13 +125,13 @@ def _make_invalid_file_error(file: Path, error: Exception) -> ResultFileError:
 
 
 def apply_job_spec(stored: StoredRollout, spec: RolloutSpec) -> StoredRollout:
-    """Return a rollout with the task, agent and run of its job's configuration in place of those it recorded itself.
+    """Return a rollout with the task, agent and run of another specification in place of those that it recorded.
 
-    A child keeps its own model and sampling, which may differ from its job's.
+    It keeps its own model and sampling: a child's may differ from those of its job and of its parent.
 
     Args:
         stored: The stored rollout.
-        spec: Specification of the rollout that scores it again, as the job has it.
+        spec: Specification by the job that scores the rollout again, or that of the rollout's parent.
     """
     own = stored.spec
     agent = spec.agent.model_copy(update={"model": own.agent.model})

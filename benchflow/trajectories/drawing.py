@@ -130,10 +130,10 @@ class _Shape:
             if isinstance(at, _Line):
                 yield at._replace(guide=guide, rest=column)
                 continue
-            run = self._run_from(at)
-            straight, branches = self._below(run[-1])
-            branches = self._drawn(branches, depth)
-            yield self._line(guide, column + ("│" if branches else " ").ljust(_INDENT), run)
+            run = self._collect_run(at)
+            straight, branches = self._list_children(run[-1])
+            branches = self._limit_branches(branches, depth)
+            yield self._make_line(guide, column + ("│" if branches else " ").ljust(_INDENT), run)
             if straight is not None:
                 waiting.append((column, column, depth, straight))
             for number, branch in enumerate(reversed(branches)):
@@ -141,20 +141,20 @@ class _Shape:
                 edge, rest = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
                 waiting.append((column + edge, column + rest, depth + 1, branch))
 
-    def _drawn(self, branches: list[Node | _Line], depth: int) -> list[Node | _Line]:
+    def _limit_branches(self, branches: list[Node | _Line], depth: int) -> list[Node | _Line]:
         """Return the children to draw at a depth; those beyond a limit are folded into one line."""
         limit = 0 if self._depth is not None and depth >= self._depth else self._limit
         # Folding a single child would save no line.
         if limit is None or len(branches) <= limit + (limit > 0):
             return branches
         shown, rest = branches[:limit], branches[limit:]
-        return [*shown, _Line("", "", (), "", folded=self._folded(rest, is_rest=limit > 0))] if rest else shown
+        return [*shown, _Line("", "", (), "", folded=self._summarise(rest, is_rest=limit > 0))] if rest else shown
 
-    def _folded(self, branches: Sequence[Node | _Line], *, is_rest: bool) -> str:
+    def _summarise(self, branches: Sequence[Node | _Line], *, is_rest: bool) -> str:
         """Return the summary of children that are not drawn. `is_rest`: whether others of the node are drawn."""
         begun = [branch for branch in branches if not isinstance(branch, _Line)]
         others = [branch for branch in branches if isinstance(branch, _Line)]
-        inside = [node for branch in begun for node in self._inside(branch)]
+        inside = [node for branch in begun for node in self._iterate_subtree(branch)]
         returns = [node.returns for node in inside if node.returns is not None]
         leaves = sum(not self._children.get(node.id) for node in inside)
         told = f"… {len(branches)} {'more ' if is_rest else ''}{'child' if len(branches) == 1 else 'children'}"
@@ -172,7 +172,7 @@ class _Shape:
             parts.append(f"{len(failed)} failed: {names}")
         return "  ".join(parts)
 
-    def _inside(self, node: Node) -> Iterator[Node]:
+    def _iterate_subtree(self, node: Node) -> Iterator[Node]:
         """Yield a node and all nodes below it."""
         waiting = [node]
         while waiting:
@@ -180,17 +180,17 @@ class _Shape:
             waiting += self._children.get(at.id, ())
             yield at
 
-    def _line(self, guide: str, rest: str, run: Sequence[Node]) -> _Line:
+    def _make_line(self, guide: str, rest: str, run: Sequence[Node]) -> _Line:
         """Return the line of a run of nodes, with the failure of the child if the run begins it."""
         chain = get_branch_path(run[0].id)
         begins = run[0].parent is not None and get_start_node(chain) == run[0].parent
         return _Line(guide, rest, run, chain, failure=self._failed.get(chain) if begins else None)
 
-    def _run_from(self, node: Node) -> list[Node]:
+    def _collect_run(self, node: Node) -> list[Node]:
         """Return a node and those after it in its branch path, up to the first one with anything to show."""
         run = [node]
         while _is_quiet(run[-1]):
-            straight, branches = self._below(run[-1])
+            straight, branches = self._list_children(run[-1])
             if straight is None or branches or get_branch_path(straight.id) != get_branch_path(node.id):
                 break
             if run[-1].role not in (None, straight.role):
@@ -198,7 +198,7 @@ class _Shape:
             run.append(straight)
         return run
 
-    def _below(self, node: Node) -> tuple[Node | None, list[Node | _Line]]:
+    def _list_children(self, node: Node) -> tuple[Node | None, list[Node | _Line]]:
         """Return the node by which the branch path continues, and the children; one without nodes as a line."""
         children = self._children[node.id]
         straight = next((child for child in children if get_start_node(get_branch_path(child.id)) != node.id), None)
@@ -253,7 +253,7 @@ class _LineText:
 
         if line.folded:
             return Text(sanitise_line(line.folded), style="dim")
-        text = Text(sanitise_line(self._name(line)), style="" if line.nodes else "dim")
+        text = Text(sanitise_line(self._format_name(line)), style="" if line.nodes else "dim")
         if line.nodes:
             node = line.nodes[-1]
             if node.checkpoint:
@@ -261,7 +261,7 @@ class _LineText:
             # Earlier versions wrote `process` for a child of a node without a session.
             if line.nodes[0].rung not in (None, "process"):
                 text.append(f"  session={line.nodes[0].rung}", "dim")
-            for fact, style in self._facts(node):
+            for fact, style in self._iterate_facts(node):
                 text.append("  ").append(sanitise_line(fact), style)
         if line.failure is not None:
             text.append("  ").append(f"failed: {_format_failure(line.failure)}", "red")
@@ -269,18 +269,18 @@ class _LineText:
             text.append("  ").append("still running", "dim")
         return text
 
-    def _name(self, line: _Line) -> str:
+    def _format_name(self, line: _Line) -> str:
         """Return the id, or range of ids, of a line's nodes; without the parent's part if full ids do not fit."""
         if not line.nodes:
-            return line.chain if self._has_full_names else _relative(line.chain, get_start_node(line.chain) or "")
+            return line.chain if self._has_full_names else line.chain.removeprefix(get_start_node(line.chain) or "")
         first, last = line.nodes[0], line.nodes[-1]
         name = first.id
         if not self._has_full_names:
             is_first = get_start_node(line.chain) == first.parent
-            name = _relative(first.id, first.parent or "") if is_first else first.id.rpartition("/")[2]
+            name = first.id.removeprefix(first.parent or "") if is_first else first.id.rpartition("/")[2]
         return name if first is last else f"{name} – {last.id.rpartition('/')[2]}"
 
-    def _facts(self, node: Node) -> Iterator[tuple[str, str]]:
+    def _iterate_facts(self, node: Node) -> Iterator[tuple[str, str]]:
         """Yield a node's rewards, return, V(s) and advantage, each with its style."""
         if self._has_roles and node.role:
             yield node.role, "dim"
@@ -315,10 +315,6 @@ def _format_value(node: Node) -> str:
         return "V=–"
     error = "" if node.stderr is None else f"±{_format_number(node.stderr)}"
     return f"V={_format_number(node.value)}{error} n={node.n}"
-
-
-def _relative(name: str, start: str) -> str:
-    return name.removeprefix(start)
 
 
 def _format_failure(failure: Failure) -> str:

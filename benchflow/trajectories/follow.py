@@ -106,13 +106,13 @@ class _Reader:
             if whole or len(data) < size:
                 break
             if size >= MAX_LINE:
-                raise self._spoilt(data)
+                raise self._make_error(data)
             size *= 2
-        events = [self._event(line) for line in data[:whole].split(b"\n") if line]
+        events = [self._parse_event(line) for line in data[:whole].split(b"\n") if line]
         self._offset += whole
         return events
 
-    def _event(self, line: bytes) -> dict[str, Any]:
+    def _parse_event(self, line: bytes) -> dict[str, Any]:
         """Return the event in a line. Raise `ResultFileError` if it is none."""
         try:
             event = json.loads(line)
@@ -120,9 +120,9 @@ class _Reader:
             event = None
         if isinstance(event, dict):
             return event
-        raise self._spoilt(line)
+        raise self._make_error(line)
 
-    def _spoilt(self, line: bytes) -> ResultFileError:
+    def _make_error(self, line: bytes) -> ResultFileError:
         return ResultFileError(
             f"this line is no event of a trajectory: {line[:80].decode(errors='replace')}",
             file=str(self._path),

@@ -29,6 +29,9 @@ Nodes = dict[str, Node]
 
 _ASKED = "-asked"
 
+_VALUE_FIELDS = ("value", "n", "variance", "stderr", "failed", "pending")
+"""Fields of a node that V(s) sets."""
+
 
 # --- names ----------------------------------------------------------------------------------------------
 
@@ -151,7 +154,7 @@ def merge_nodes(
     ended = list(outcomes)
     nodes = _collect_nodes([own, *(outcome.nodes for outcome in ended)])
     for value in compute_state_values(ended) if values is None else values:
-        _update_node(nodes, value.node, _known_of(value))
+        _update_node(nodes, value.node, {name: getattr(value, name) for name in _VALUE_FIELDS})
     for outcome in ended:
         if (
             outcome.leaf is not None
@@ -177,12 +180,6 @@ def _collect_nodes(sources: Iterable[Iterable[Node]]) -> Nodes:
             if known is not node and known != node:
                 raise _make_error(f"two different nodes are called {node.id}")
     return nodes
-
-
-def _known_of(value: StateValue) -> dict[str, Any]:
-    """Return the fields of a node that V(s) sets."""
-    names = ("value", "n", "variance", "stderr", "failed", "pending")
-    return {name: getattr(value, name) for name in names}
 
 
 def _has_branched(node: Node) -> bool:

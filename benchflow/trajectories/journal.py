@@ -89,7 +89,7 @@ class NodeWriter:
         self._read = self._lines = 0
         self._present = self._given = 0
         self._first: int | None = None
-        with self._locked():
+        with self._lock():
             pass
 
     @property
@@ -109,12 +109,12 @@ class NodeWriter:
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
         """Append the next lines of the node, except those that are in the file already. Raise `StoreError`."""
-        with self._locked():
+        with self._lock():
             new = lines[max(0, self._present - self._given) :]
             self._given += len(lines)
             if not new:
                 return
-            text = "".join(self._written(line, number) for number, line in enumerate(new, self._lines))
+            text = "".join(self._format_line(line, number) for number, line in enumerate(new, self._lines))
             with storage_errors(self._path):
                 # Some agents cut an emoji in half: a lone surrogate cannot be encoded.
                 append_lines(self._fd, text.encode(errors="replace"))
@@ -130,13 +130,13 @@ class NodeWriter:
         """Close the file."""
         os.close(self._fd)
 
-    def _written(self, line: dict[str, Any], number: int) -> str:
+    def _format_line(self, line: dict[str, Any], number: int) -> str:
         """Return a line as it is written: with number, time, node and role, and redacted."""
         event = {"seq": number, "ts": format_timestamp(), "node": self._node, "role": self._role} | line
         return self._redact(json.dumps(event, ensure_ascii=False)) + "\n"
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Lock the file, and count the lines of other writers: an attempt that was given up as lost may still run."""
         lock(self._fd)
         try:

@@ -39,7 +39,7 @@ def build_nodes(
     Raises:
         ResultFileError: A line is no event, or the tree is invalid.
     """
-    return _link_nodes(tree, events, lambda node: evidence, file)[0]
+    return _link_nodes(tree, events, lambda node: evidence, file)
 
 
 def load_rollout(
@@ -79,7 +79,7 @@ def load_rollout(
             mine[node].append(event)
             unfinished += chain == stored.chain and node not in known
     events = _number_events(tree, mine)
-    nodes = _link_nodes(tree, events, lambda node: made[get_branch_path(node.id)].evidence(node), None)[0]
+    nodes = _link_nodes(tree, events, lambda node: made[get_branch_path(node.id)].evidence(node), None)
     if whole and unfinished:
         raise VerifierError(
             f"the rollout ended within a step: the last {unfinished} lines lead to no state that it reached",
@@ -215,8 +215,8 @@ def _read_state_file(model: type[M], paths: RolloutPaths, step: str | None, name
 
 def _link_nodes(
     tree: RolloutTree, events: Sequence[Mapping[str, Any]], evidence: Callable[[Node], Evidence], file: Path | None
-) -> tuple[dict[str, RolloutNode], int]:
-    """Return the linked nodes, and the number of lines that belong to none."""
+) -> dict[str, RolloutNode]:
+    """Return the nodes by id, each linked to its parent and children, and with its events and evidence."""
     mine: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         mine[_get_event_node(event, file)].append(dict(event))
@@ -238,7 +238,7 @@ def _link_nodes(
             parent.children.append(nodes[node.id])
     if tree.root not in nodes:
         raise make_file_error(f"the root {tree.root} is not among the nodes", f"tree of {tree.rollout}")
-    return nodes, sum(map(len, mine.values()))
+    return nodes
 
 
 def _check_order(node: Node, tree: RolloutTree, before: Mapping[str, RolloutNode]) -> None:

@@ -49,7 +49,11 @@ def build_tree(
                 role=outcome.step.role,
                 events=(mine[0], mine[-1] + 1) if mine else (0, 0),
                 rewards=outcome.verify.rewards if outcome.verify else None,
-                scores=[_parse_score(line) for line in rewards if _is_of(line, outcome.step.index)],
+                scores=[
+                    _parse_score(line)
+                    for line in rewards
+                    if line["granularity"] == "step" and line["step_index"] == outcome.step.index
+                ],
             )
         )
     return RolloutTree(rollout=rollout, root=root, nodes=nodes)
@@ -65,11 +69,6 @@ def add_events(grown: RolloutTree, own: RolloutTree) -> RolloutTree:
     known = {node.id: {"events": node.events, "scores": node.scores} for node in own.nodes}
     nodes = [node.model_copy(update=known.get(node.id, {})) for node in grown.nodes]
     return grown.model_copy(update={"nodes": nodes})
-
-
-def _is_of(line: dict[str, Any], step: int) -> bool:
-    """Return whether a line of `rewards.jsonl` is a reward of this step."""
-    return bool(line["granularity"] == "step" and line["step_index"] == step)
 
 
 def _parse_score(line: dict[str, Any]) -> RewardEvent:

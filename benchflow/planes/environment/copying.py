@@ -60,7 +60,7 @@ class Comparison:
         done = await self.act()
         before = await observe(self.place.helper, urls, with_bodies=True)
         again = await observe(self.place.helper, urls, with_bodies=True)
-        async with self._copied() as copy:
+        async with self._restore_copy() as copy:
             after = await observe(copy.helper, urls, with_bodies=True)
         told = zip(first, before, again, after, strict=True)
         seen = {answers[0].url: judge_url(*answers, done) for answers in told}
@@ -77,7 +77,7 @@ class Comparison:
         return done, [seen[url].model_copy(update=where) for url in self.urls]
 
     @asynccontextmanager
-    async def _copied(self) -> AsyncIterator[WorldPlace]:
+    async def _restore_copy(self) -> AsyncIterator[WorldPlace]:
         """Start a copy for a block, with restored databases, as in a branch's child, and its services ready."""
         is_stateful = self.world.manifest.is_stateful
         state = await self.world.snapshot(self.name) if is_stateful else None

@@ -201,7 +201,7 @@ class _Trial:
             failure=self._failure,
         )
 
-    async def _step(self, what: str, work: Callable[[], Awaitable[str | Timed]]) -> None:
+    async def _run_step(self, what: str, work: Callable[[], Awaitable[str | Timed]]) -> None:
         """Run one step and record its finding. Raise `_EndedError` if it raises a `BenchFlowError`."""
         self._tell(what)
         started = time.monotonic()
@@ -223,10 +223,10 @@ class _Trial:
 
     async def start(self) -> None:
         """Build the image, start the sandbox and the services, and wait until the world is ready."""
-        await self._step("image", self._build)
-        await self._step("sandbox", self._start)
-        await self._step("services", self._provision)
-        await self._step("ready", self._wait)
+        await self._run_step("image", self._build)
+        await self._run_step("sandbox", self._start)
+        await self._run_step("services", self._provision)
+        await self._run_step("ready", self._await_readiness)
 
     # Each of these steps returns a phrase for its finding.
 
@@ -256,11 +256,11 @@ class _Trial:
 
         self._place = await place()
         self._writer = Writer(setup.python)
-        self._world = self._world_in(self._place, recycle)
+        self._world = self._make_world(self._place, recycle)
         whose = "its own python3" if setup.python == "python3" else "a mounted Python"
         return f"{provider.name}; {whose} reads the state"
 
-    def _world_in(self, place: WorldPlace, recycle: Recycle | None = None) -> ManifestEnvironment:
+    def _make_world(self, place: WorldPlace, recycle: Recycle | None = None) -> ManifestEnvironment:
         return ManifestEnvironment(
             self._manifest,
             WorldContext(place.sandbox, self._setting.task, self._records / place.sandbox.ref.name, self._setting.env),
@@ -291,7 +291,7 @@ class _Trial:
         absent = f"; not in this image: {', '.join(left_out)}" if left_out else ""
         return f"{', '.join(here)}{absent}"
 
-    async def _wait(self) -> str:
+    async def _await_readiness(self) -> str:
         assert self._world is not None
         self._ready = await self._world.readiness()
         return format_answers(self._ready)
@@ -304,13 +304,13 @@ class _Trial:
         states = WorldRollback(
             self._world, self._place, self._writer, self._states, self._setting.source, posts=self._setting.posts
         )
-        await self._step("snapshot", states.take_baseline)
+        await self._run_step("snapshot", states.take_baseline)
         if states.is_empty and not self._setting.posts:
             for what in ("write", "restore", "reset"):
                 self._record(what, "not tried", "no declared database is in this image")
             return
         for what, work in (("write", states.write), ("restore", states.restore), ("reset", states.reset)):
-            await self._step(what, work)
+            await self._run_step(what, work)
 
     # --- copy ----------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class _Trial:
         if not setting.provider.capabilities().snapshot:
             return self._record("copy", "not tried", f"{setting.provider.name} takes no snapshots")
         started = time.monotonic()
-        await self._step("copy", self._compare)
+        await self._run_step("copy", self._compare)
         lost = [proof.detail for proof in self._proofs if not proof.is_proven]
         if lost:
             # URLs that are not declared do not fail a check.
@@ -339,8 +339,8 @@ class _Trial:
             place=self._place,
             provider=setting.provider,
             urls=setting.observe,
-            act=self._act,
-            start_copy=self._copy,
+            act=self._change_state,
+            start_copy=self._start_copy,
             name=f"{self._spec.name}-copy",
             image=self._spec.image.reference,
         ).run()
@@ -354,7 +354,7 @@ class _Trial:
             )
         return f"{done}; {', '.join(setting.observe)} answer alike in a copy"
 
-    async def _act(self) -> str:
+    async def _change_state(self) -> str:
         """Change the state by the task's oracle and the requests; return a sentence about it."""
         assert self._place is not None and self._writer is not None
         setting, done = self._setting, []
@@ -365,14 +365,14 @@ class _Trial:
         return ", ".join(done) or "there is neither --write nor a task with an oracle"
 
     @asynccontextmanager
-    async def _copy(self, image: ImageRef) -> AsyncIterator[tuple[ManifestEnvironment, WorldPlace]]:
+    async def _start_copy(self, image: ImageRef) -> AsyncIterator[tuple[ManifestEnvironment, WorldPlace]]:
         """Start a sandbox from a snapshot of this one, yield its world, not started yet, and remove it."""
         assert self._setup is not None
         spec = self._spec.model_copy(update={"name": f"{self._spec.name}-copy", "image": image})
         try:
             sandbox = await self._start_sandbox(spec)
             place = WorldPlace(sandbox, self._setup.make_helper(sandbox))
-            yield self._world_in(place), place
+            yield self._make_world(place), place
         finally:
             await run_to_completion(self._setting.provider.remove(spec.name))
 
@@ -382,10 +382,10 @@ class _Trial:
         """Tear the world down and remove its sandbox, however far the trial came, and verify both."""
         with suppress(_EndedError):
             if self._ready is not None:
-                await self._step("teardown", self._tear_down)
+                await self._run_step("teardown", self._tear_down)
         if "sandbox" in self._findings:
             with suppress(_EndedError):
-                await self._step("removed", self._remove_sandbox)
+                await self._run_step("removed", self._remove_sandbox)
         else:
             # A start that was cancelled halfway may have left a sandbox.
             await self._setting.provider.remove(self._spec.name)

@@ -137,41 +137,41 @@ class ManifestEnvironment(StatefulEnvironment):
         """Start the services that this image has, unless they run; return the statuses, none with an entrypoint."""
         if self._manifest.owns_lifecycle:
             return ()
-        return await (await self._services()).start()
+        return await (await self._open_services()).start()
 
     async def readiness(self) -> ReadyWorld:
         """Wait until all probes are healthy; return their answers, the services' statuses and their addresses.
 
         Raise `ReadinessError` at the deadline, or `ServiceDiedError` once a service or the entrypoint has ended.
         """
-        async with self._explaining_loss(), awake_clock() as clock:
-            statuses = await self._statuses()
+        async with self._explain_loss(), awake_clock() as clock:
+            statuses = await self._read_statuses()
             probes = await wait_until_healthy(
                 self._place.helper,
-                list_targets(self._manifest, self._started(statuses)),
+                list_targets(self._manifest, self._list_started(statuses)),
                 self._manifest.readiness.timeout_sec,
-                exits=() if self._manifest.owns_lifecycle else await (await self._services()).exit_files(),
-                look=self._look_while_starting,
+                exits=() if self._manifest.owns_lifecycle else await (await self._open_services()).exit_files(),
+                look=self._check_start,
                 logs=self.logs,
                 clock=clock,
             )
-            age = await self._age()
+            age = await self._read_age()
             return ReadyWorld(
-                services=await self._statuses(),
+                services=await self._read_statuses(),
                 probes=probes,
-                ports=await self._reachable(statuses),
+                ports=await self._expose_ports(statuses),
                 seconds=age,
             )
 
     async def check(self) -> None:
         """Raise `ServiceDiedError` if a part of the world that should run has ended."""
-        async with self._explaining_loss():
+        async with self._explain_loss():
             if self._manifest.owns_lifecycle:
                 await self._check_entrypoint(starting=False)
                 # The provider may learn late that entrypoint and sandbox have ended. A command there fails at once.
                 await self._place.sandbox.control(":")
             else:
-                await (await self._services()).require_running()
+                await (await self._open_services()).require_running()
 
     async def logs(self, *, tail: int | None = None) -> dict[str, str]:
         """Return the output of each service, or the end of the entrypoint's under the name `ENTRYPOINT`.
@@ -180,8 +180,8 @@ class ManifestEnvironment(StatefulEnvironment):
             tail: Limit of each text, which keeps its end, in bytes; of the entrypoint's in characters.
         """
         if not self._manifest.owns_lifecycle:
-            return await (await self._services()).logs(tail=tail)
-        log = (await self._entrypoint()).log
+            return await (await self._open_services()).logs(tail=tail)
+        log = (await self._read_entrypoint()).log
         return {ENTRYPOINT: log if tail is None else log[-tail:] if tail else ""}
 
     async def teardown(self) -> None:
@@ -189,7 +189,7 @@ class ManifestEnvironment(StatefulEnvironment):
         if self._manifest.owns_lifecycle:
             await self._provider.end_entrypoint(self._place.sandbox.ref.name)
         else:
-            await (await self._services()).stop()
+            await (await self._open_services()).stop()
 
     # --- state ---------------------------------------------------------------------------------------
 
@@ -198,8 +198,8 @@ class ManifestEnvironment(StatefulEnvironment):
 
         Raise `StatelessError` if the manifest declares no state, and the errors of `SqliteStore.snapshot`.
         """
-        paths = self._state_paths("snapshot")
-        return await self._store().snapshot(name, paths)
+        paths = self._get_state_paths("snapshot")
+        return await self._make_store().snapshot(name, paths)
 
     async def restore(self, snapshot: StateSnapshot) -> None:
         """Restore the state, verify it, and return when the services are ready again.
@@ -207,19 +207,19 @@ class ManifestEnvironment(StatefulEnvironment):
         Raise `StatelessError` if the manifest declares no state, and the errors of `SqliteStore.restore` and
         `readiness`.
         """
-        self._state_paths("restore")
+        self._get_state_paths("restore")
         if self._manifest.owns_lifecycle:
-            await self._store().restore(snapshot, live=True)
+            await self._make_store().restore(snapshot, live=True)
         else:
-            services = await self._services()
+            services = await self._open_services()
             await services.stop()
-            await self._store().restore(snapshot, live=False)
+            await self._make_store().restore(snapshot, live=False)
             await services.start()
         await self.readiness()
 
     async def reset(self) -> None:
         """Restore the baseline. A no-op where the entrypoint starts the services: see `recycle`."""
-        self._state_paths("reset")
+        self._get_state_paths("reset")
         if not self._manifest.owns_lifecycle:
             await self.restore(self.context.baseline())
 
@@ -252,7 +252,7 @@ class ManifestEnvironment(StatefulEnvironment):
         """
         snapshot = await self.snapshot(f"{self.context.namespace}{label}")
         for name, one in ((BASELINE, baseline), (label, snapshot)):
-            if one is not None and not await self._store().fetch(one, snapshots / name, limit_bytes):
+            if one is not None and not await self._make_store().fetch(one, snapshots / name, limit_bytes):
                 await asyncio.to_thread(remove_directories, snapshots / label)
                 return StateEvidence(None, warnings=(TOO_LARGE.format(limit_bytes),))
 
@@ -273,10 +273,10 @@ class ManifestEnvironment(StatefulEnvironment):
             StateError: The state is larger than `QUERY_BYTES`, or cannot be read. `StatelessError` if there is none.
         """
         name = f"query-{secrets.token_hex(8)}"
-        snapshot = await self._store().snapshot(name, self._state_paths("query"))
+        snapshot = await self._make_store().snapshot(name, self._get_state_paths("query"))
         try:
             with tempfile.TemporaryDirectory(prefix="benchflow-query-") as directory:
-                if not await self._store().fetch(snapshot, Path(directory) / name, QUERY_BYTES):
+                if not await self._make_store().fetch(snapshot, Path(directory) / name, QUERY_BYTES):
                     raise StateError(
                         f"the state is too large to be read as a whole: {snapshot.size / 2**20:.0f} MiB",
                         file=self._source or None,
@@ -287,7 +287,7 @@ class ManifestEnvironment(StatefulEnvironment):
         finally:
             await self._place.sandbox.control('rm -rf -- "$1"', snapshot.directory)
 
-    def _state_paths(self, what: str) -> tuple[str, ...]:
+    def _get_state_paths(self, what: str) -> tuple[str, ...]:
         """Return the declared databases; raise `StatelessError`, naming the operation `what`, if there are none."""
         state = self._manifest.state
         if state is None:
@@ -299,7 +299,7 @@ class ManifestEnvironment(StatefulEnvironment):
             )
         return state.paths
 
-    def _store(self) -> SqliteStore:
+    def _make_store(self) -> SqliteStore:
         return SqliteStore(self._place.helper, foreign=self._foreign)
 
     async def observe(self) -> tuple[Observation, ...]:
@@ -309,7 +309,7 @@ class ManifestEnvironment(StatefulEnvironment):
 
     # --- services and entrypoint ---------------------------------------------------------------------
 
-    async def _services(self) -> Services:
+    async def _open_services(self) -> Services:
         """Return the services. They belong to the sandbox, not to a rollout: the next rollout in it finds them."""
         if self._held is None:
             sandbox = self._place.sandbox
@@ -325,15 +325,15 @@ class ManifestEnvironment(StatefulEnvironment):
             )
         return self._held
 
-    async def _statuses(self) -> tuple[ServiceStatus, ...]:
-        return () if self._manifest.owns_lifecycle else await (await self._services()).statuses()
+    async def _read_statuses(self) -> tuple[ServiceStatus, ...]:
+        return () if self._manifest.owns_lifecycle else await (await self._open_services()).statuses()
 
-    async def _look_while_starting(self) -> None:
+    async def _check_start(self) -> None:
         """Raise `ServiceDiedError` if a part of the world has ended before it was healthy."""
         if self._manifest.owns_lifecycle:
             await self._check_entrypoint(starting=True)
         else:
-            await (await self._services()).require_running(starting=True)
+            await (await self._open_services()).require_running(starting=True)
 
     async def _check_entrypoint(self, *, starting: bool) -> None:
         """Raise `ServiceDiedError` if the entrypoint has ended, and its services with it.
@@ -341,7 +341,7 @@ class ManifestEnvironment(StatefulEnvironment):
         After exit status 0 they may run in the background. `starting`: leave it to the readiness probes; else probe
         them, if the manifest declares any.
         """
-        state = await self._entrypoint()
+        state = await self._read_entrypoint()
         if state.running:
             return
         if state.exit_code == 0:
@@ -351,13 +351,13 @@ class ManifestEnvironment(StatefulEnvironment):
             probed = await self._place.helper.probe(http=targets.http, tcp=targets.tcp, deadline=_PROBE_SEC)
             if probed.healthy:
                 return
-        raise self._death(state)
+        raise self._make_death_error(state)
 
-    async def _entrypoint(self) -> EntrypointState:
+    async def _read_entrypoint(self) -> EntrypointState:
         return await self._provider.entrypoint_state(self._place.sandbox.ref.name)
 
     @asynccontextmanager
-    async def _explaining_loss(self) -> AsyncIterator[None]:
+    async def _explain_loss(self) -> AsyncIterator[None]:
         """Turn the loss of the sandbox in a block into `ServiceDiedError`, if the entrypoint's end caused it.
 
         The provider may report that end some time after the loss: poll for `_LOSS_TIMEOUT_SEC`.
@@ -368,17 +368,17 @@ class ManifestEnvironment(StatefulEnvironment):
             deadline = time.monotonic() + _LOSS_TIMEOUT_SEC
             while self._manifest.owns_lifecycle and time.monotonic() < deadline:
                 try:
-                    state = await self._entrypoint()
+                    state = await self._read_entrypoint()
                 except SandboxError as error:
                     if error.retryable:
                         raise
                     break
                 if not state.running:
-                    raise self._death(state) from None
+                    raise self._make_death_error(state) from None
                 await asyncio.sleep(_POLL_INTERVAL_SEC)
             raise
 
-    def _death(self, state: EntrypointState) -> ServiceDiedError:
+    def _make_death_error(self, state: EntrypointState) -> ServiceDiedError:
         status = "an unknown exit status" if state.exit_code is None else f"exit status {state.exit_code}"
         return ServiceDiedError(
             f"the image's entrypoint ended with {status}",
@@ -390,20 +390,20 @@ class ManifestEnvironment(StatefulEnvironment):
 
     # --- addresses -----------------------------------------------------------------------------------
 
-    def _started(self, statuses: tuple[ServiceStatus, ...]) -> list[Service]:
+    def _list_started(self, statuses: tuple[ServiceStatus, ...]) -> list[Service]:
         """Return the declared services that this image has."""
         here = {status.name for status in statuses if status.state != "left_out"}
         return [service for service in self._manifest.services if service.name in here]
 
-    async def _age(self) -> float:
+    async def _read_age(self) -> float:
         """Return the seconds since the services were started, or the sandbox with its entrypoint."""
         if self._manifest.owns_lifecycle:
             return await service_epoch.read_uptime(self._place.sandbox)
-        return await (await self._services()).age()
+        return await (await self._open_services()).age()
 
-    async def _reachable(self, statuses: tuple[ServiceStatus, ...]) -> dict[int, str]:
+    async def _expose_ports(self, statuses: tuple[ServiceStatus, ...]) -> dict[int, str]:
         """Return `host:port` of this host for each port; empty if one cannot be exposed, as without a network."""
-        ports = [*self._manifest.ports, *(service.port for service in self._started(statuses))]
+        ports = [*self._manifest.ports, *(service.port for service in self._list_started(statuses))]
         found = {}
         for port in dict.fromkeys(ports):
             try:

@@ -106,19 +106,19 @@ class Services:
             WorldError: The image has none of the services, a service's port was listened on before, the supervisor
                 ended, or a probe hangs.
         """
-        seen = await self._look()
+        seen = await self._read_epoch()
         if seen.stage == "stopping":
-            await self._end(seen)
-        known = self._known_from(seen)
+            await self._stop_epoch(seen)
+        known = self._read_probe_results(seen)
         number = await service_epoch.claim_epoch(self._sandbox)
         key = seen.key(number)
         said = await self._launch(seen, number, key, self._probed | known)
-        seen = await self._decided(said)
+        seen = await self._await_decisions(said)
         await self._sandbox.mark_baseline(key)
         await self._require_startable(seen)
-        return await self._statuses(seen)
+        return await self._make_statuses(seen)
 
-    def _known_from(self, seen: ServiceEpoch) -> dict[str, bool]:
+    def _read_probe_results(self, seen: ServiceEpoch) -> dict[str, bool]:
         """Return the results of the probes in the last epoch, by name; nothing if no service came up in it."""
         decided = {
             name: record.state != "left_out"
@@ -145,7 +145,7 @@ class Services:
         command += [str(self._probe_sec), str(self._log_cap), *rows]
         return await start_once(self._sandbox, key, command, self._env)
 
-    async def _decided(self, said: SandboxExecResult | None) -> ServiceEpoch:
+    async def _await_decisions(self, said: SandboxExecResult | None) -> ServiceEpoch:
         """Poll until each service was started or left out, and return the service_epoch. Raise `WorldError` if not.
 
         Args:
@@ -153,7 +153,7 @@ class Services:
         """
         giving_up, pause = AwakeDeadline(self._probe_sec + PROBE_SEC), _MIN_POLL_SEC
         while True:
-            seen = await self._look()
+            seen = await self._read_epoch()
             if seen.supervised is not None and not any(record.state == "waiting" for record in seen.records):
                 return seen
             if said is not None or seen.supervised is False or giving_up.is_over():
@@ -171,7 +171,7 @@ class Services:
         for service, record in both:
             if record.state == "taken":
                 who = (await self._ports.ports_in_use([service.port])).get(service.port) or "another process"
-                await self._end(seen)
+                await self._stop_epoch(seen)
                 raise WorldError(
                     f"port {service.port} of the service {service.name!r} belongs to {who}",
                     file=self._source or None,
@@ -180,7 +180,7 @@ class Services:
                 )
         if all(record.state == "left_out" for _, record in both):
             words = await service_epoch.read_logs(self._sandbox, [f"{name}.probe" for name in self._names], _LAST_WORDS)
-            await self._end(seen)
+            await self._stop_epoch(seen)
             answers = (_format_answer(one, record, said) for (one, record), said in zip(both, words, strict=True))
             raise WorldError(
                 "this image has none of the services: `--help` succeeded for none of them",
@@ -194,18 +194,17 @@ class Services:
 
     async def statuses(self) -> tuple[ServiceStatus, ...]:
         """Return the status of each declared service."""
-        return await self._statuses(await self._settled())
+        return await self._make_statuses(await self._await_settled())
 
     async def exit_files(self) -> tuple[str, ...]:
         """Return the files of the sandbox that the supervisor writes when services end, one for each service."""
-        seen = await self._look()
+        seen = await self._read_epoch()
         return tuple(f"{seen.boot}/{seen.number}/{name}.exit" for name in self._names)
 
     async def age(self) -> float:
         """Return the seconds since the first of the services was started; 0 if none was."""
-        return max(
-            ((record.ran or 0.0) + (record.ended_ago or 0.0) for record in (await self._look()).records), default=0.0
-        )
+        records = (await self._read_epoch()).records
+        return max(((record.ran or 0.0) + (record.ended_ago or 0.0) for record in records), default=0.0)
 
     async def require_running(self, *, starting: bool = False) -> None:
         """Raise `ServiceDiedError` if a service that was started has ended.
@@ -215,21 +214,21 @@ class Services:
         Args:
             starting: Tolerate a service that waits for its start, and, for `late_sec`, one that ended with status 0.
         """
-        seen = await self._settled()
+        seen = await self._await_settled()
         ended = [
             (service, record)
             for service, record in zip(self._services, seen.records, strict=True)
             if record.state in ("ended", "lost") or (record.state == "waiting" and not starting)
         ]
-        behind = await self._in_background(seen)
+        behind = await self._find_in_background(seen)
         for service, record in ended:
             if service.name in behind:
                 continue
             if record.code == 0 and starting and (record.ended_ago or 0.0) < self._late_sec:
                 continue
-            raise await self._death(service, record)
+            raise await self._make_death_error(service, record)
 
-    async def _death(self, service: Service, record: ServiceRecord) -> ServiceDiedError:
+    async def _make_death_error(self, service: Service, record: ServiceRecord) -> ServiceDiedError:
         """Return the error for a service that has ended, with the end of its log."""
         after = f" after {record.ran:.1f} s" if record.ran is not None else ""
         if record.code is not None:
@@ -258,11 +257,11 @@ class Services:
 
     async def stop(self) -> None:
         """Stop the services and all their descendants. Success if none runs."""
-        seen = await self._look()
+        seen = await self._read_epoch()
         if seen.stage in ("open", "stopping"):
-            await self._end(seen)
+            await self._stop_epoch(seen)
 
-    async def _end(self, seen: ServiceEpoch) -> None:
+    async def _stop_epoch(self, seen: ServiceEpoch) -> None:
         """Stop an epoch: SIGTERM, then SIGKILL after `grace_sec`.
 
         Its directory records the begin and the end of that, so that after a crash the next call completes it.
@@ -277,23 +276,23 @@ class Services:
 
     # --- records -------------------------------------------------------------------------------------
 
-    async def _look(self) -> ServiceEpoch:
+    async def _read_epoch(self) -> ServiceEpoch:
         return await service_epoch.read_epoch(self._sandbox, self._names)
 
-    async def _settled(self) -> ServiceEpoch:
+    async def _await_settled(self) -> ServiceEpoch:
         """Return the epoch once no service is `lost`: the supervisor may not have recorded an exit status yet.
 
         Give that up when the supervisor is dead, or after `_REAP_TIMEOUT_SEC`.
         """
         reaping = AwakeDeadline(_REAP_TIMEOUT_SEC)
         while True:
-            seen = await self._look()
+            seen = await self._read_epoch()
             lost = any(record.state == "lost" for record in seen.records)
             if not lost or not seen.supervised or reaping.is_over():
                 return seen
             await asyncio.sleep(_MIN_POLL_SEC)
 
-    async def _in_background(self, seen: ServiceEpoch) -> set[str]:
+    async def _find_in_background(self, seen: ServiceEpoch) -> set[str]:
         """Return the services that ended with status 0 while their port is served, by a process that they left."""
         quiet = {
             service.port: service.name
@@ -302,8 +301,8 @@ class Services:
         }
         return {quiet[port] for port in await self._ports.ports_in_use(list(quiet))} if quiet else set()
 
-    async def _statuses(self, seen: ServiceEpoch) -> tuple[ServiceStatus, ...]:
-        behind = await self._in_background(seen)
+    async def _make_statuses(self, seen: ServiceEpoch) -> tuple[ServiceStatus, ...]:
+        behind = await self._find_in_background(seen)
         return tuple(
             _make_status(service, ServiceRecord("running") if service.name in behind else record)
             for service, record in zip(self._services, seen.records, strict=True)

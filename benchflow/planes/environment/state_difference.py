@@ -135,7 +135,7 @@ class _TableComparison:
             self._merge(columns, *rows)
         else:
             change = None if _make_shape(one) == _make_shape(other) else "columns"
-            self._both(old, one, new, other)
+            self._compare_rows(old, one, new, other)
         total = sum(self._counts.values())
         if not change and not total:
             return None
@@ -151,7 +151,7 @@ class _TableComparison:
             left_out=total - len(self._added) - len(self._removed) - len(self._changed),
         )
 
-    def _both(self, old: _Side, one: Table, new: _Side, other: Table) -> None:
+    def _compare_rows(self, old: _Side, one: Table, new: _Side, other: Table) -> None:
         """Compare the rows of a table that both sides have, by key where the keys are the same."""
         same = set(one.columns) == set(other.columns)
         columns = one.columns, one.columns if same else other.columns
@@ -173,17 +173,17 @@ class _TableComparison:
         while one is not None or other is not None:
             if other is None or (one is not None and one[0] < other[0]):
                 assert one is not None
-                self._note("removed", _name_columns(columns[0], one[1]), None)
+                self._record("removed", _name_columns(columns[0], one[1]), None)
                 one = next(old, None)
             elif one is None or other[0] < one[0]:
-                self._note("added", None, _name_columns(columns[1], other[1]))
+                self._record("added", None, _name_columns(columns[1], other[1]))
                 other = next(new, None)
             else:
                 if columns[0] != columns[1] or encode_row(one[1]) != encode_row(other[1]):
-                    self._note("changed", _name_columns(columns[0], one[1]), _name_columns(columns[1], other[1]))
+                    self._record("changed", _name_columns(columns[0], one[1]), _name_columns(columns[1], other[1]))
                 one, other = next(old, None), next(new, None)
 
-    def _note(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+    def _record(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
         """Count a difference, and list it unless the limit is reached."""
         self._counts[kind] += 1
         if not self._room:

@@ -57,19 +57,19 @@ class WorldContext:
             command: Argv of the service.
             env: Variables besides those of the context.
         """
-        key = self._service_key(name)
+        key = self._choose_service_key(name)
         await start_once(self.sandbox, key, command, {**self.env, **(env or {})})
         await self.sandbox.mark_baseline(key)
 
     async def stop_service(self, name: str) -> None:
         """Kill a service and all its descendants. Success if it was not started."""
-        key = self._service_key(name)
+        key = self._choose_service_key(name)
         if await self.sandbox.was_started(key):
             await self.sandbox.kill_once(key)
             # A key starts a command once only: this record lets the next start use another key.
             write_atomic(self.records / f"stopped-{key}", b"")
 
-    def _service_key(self, name: str) -> str:
+    def _choose_service_key(self, name: str) -> str:
         """Return the `exec_once` key of a service that runs or is to be started.
 
         It has no rollout's namespace: services belong to the sandbox. Raise `StateError` for an unusable name.

@@ -82,7 +82,7 @@ class SqliteStore:
                     remedy="correct environment.state.paths",
                 )
         request = {"directory": self._directory, "name": name, "paths": list(paths)}
-        taken = StateSnapshot.model_validate(await self._ask("snapshot", request))
+        taken = StateSnapshot.model_validate(await self._run_helper("snapshot", request))
         # The sandbox's answer is untrusted, and its paths are read on this host later.
         known = all(file.path in paths and file.file == f"files{file.path}" for file in taken.files if file.present)
         if taken.directory != f"{self._directory}/{name}" or not known:
@@ -105,7 +105,7 @@ class SqliteStore:
             StateBusyError: A process has a database open, or holds it for longer than `patience`.
             StateError: The snapshot has changed since it was taken, or the sandbox's disk is full.
         """
-        await self._ask("restore", {"snapshot": snapshot.model_dump(mode="json"), "live": live})
+        await self._run_helper("restore", {"snapshot": snapshot.model_dump(mode="json"), "live": live})
 
     async def fetch(self, snapshot: StateSnapshot, target: Path, limit_bytes: int) -> bool:
         """Download a snapshot to this host, for `read_state` and `diff_snapshots`; return whether it is small enough.
@@ -134,7 +134,7 @@ class SqliteStore:
             part.rename(target)
         return True
 
-    async def _ask(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+    async def _run_helper(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         """Run an operation of the helper with the settings that all of them share."""
         common = {"foreign": list(self._foreign), "fence_table": FENCE_TABLE, "patience": self._patience}
         # The helper of a worker that died keeps running and holds the lock, perhaps for this very request: wait for it.

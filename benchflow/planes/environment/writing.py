@@ -93,7 +93,7 @@ class Writer:
 
 
 def _guess_content_type(body: str) -> str:
-    """Return the content type of a body: JSON if it parses as that, else plain text."""
+    """Return the content type of a request's body: JSON if the body parses as JSON, else plain text."""
     try:
         json.loads(body)
     except ValueError:
