@@ -17,13 +17,13 @@ from benchflow.contracts.config import JobConfig, RolloutConfig, Scene
 from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.job_modes import GrpoMode, ValueMode
 from benchflow.errors import ConfigError, UnsupportedFeatureError
-from benchflow.user_files.problems import ProblemError, did_you_mean
+from benchflow.user_files.problems import ProblemError, suggest_known
 from benchflow.user_files.user_document import UserDocument, decode_text
 from benchflow.user_files.user_model import KeyFault, require_model
 
 M = TypeVar("M", bound=Model)
 
-NOT_CARRIED_OUT = {
+REFUSED_KEYS = {
     "user": "a simulated user",
     "max_user_rounds": "a simulated user",
     "oracle_access": "a simulated user",
@@ -52,7 +52,7 @@ def read_job_file(file: Path) -> dict[str, Any]:
         UnsupportedFeatureError: It has a key that this release refuses.
     """
     values = _read(file, [*JobConfig.model_fields, *_JOB_SPELLINGS, "model"])
-    values = _normal(values, _JOB_SPELLINGS, file)
+    values = _replace_aliases(values, _JOB_SPELLINGS, file)
     for key in ("paths", "agents"):
         if isinstance(values.get(key), str):
             values[key] = [values[key]]
@@ -64,7 +64,7 @@ def read_job_file(file: Path) -> dict[str, Any]:
             raise ConfigError(
                 "is not a key of a file", file=str(file), key=f"agents[{index}].record", remedy="remove `record`"
             )
-    return _beside(_with_mode(_with_branch(values, file), file), _JOB_PATHS, file)
+    return _resolve_paths(_expand_mode(_expand_branch(values, file), file), _JOB_PATHS, file)
 
 
 def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
@@ -79,7 +79,7 @@ def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
     """
     file = Path(path)
     values = _read(file, [*RolloutConfig.model_fields, *_ROLLOUT_SPELLINGS, "agent", "model"])
-    values = _normal(values, _ROLLOUT_SPELLINGS, file)
+    values = _replace_aliases(values, _ROLLOUT_SPELLINGS, file)
     agent, model = values.pop("agent", None), values.pop("model", None)
     if agent is not None and "scenes" in values:
         raise ConfigError("says the same as `scenes`", file=str(file), key="agent", remedy="give one of the two")
@@ -89,12 +89,12 @@ def rollout_config_from_yaml(path: Path | str) -> RolloutConfig:
         spec = AgentSpec.parse(str(agent))
         values["scenes"] = [Scene.single(agent=spec.name, model=spec.model or model)]
     elif isinstance(values.get("scenes"), list):
-        values["scenes"] = [_scene(scene) for scene in values["scenes"]]
-    values = _beside(_with_branch(values, file), _ROLLOUT_PATHS, file)
-    return validated(RolloutConfig, values, dict.fromkeys(RolloutConfig.model_fields, str(file)))
+        values["scenes"] = [_expand_turns(scene) for scene in values["scenes"]]
+    values = _resolve_paths(_expand_branch(values, file), _ROLLOUT_PATHS, file)
+    return validate(RolloutConfig, values, dict.fromkeys(RolloutConfig.model_fields, str(file)))
 
 
-def branch_config(given: str, *, beside: Path = Path()) -> BranchConfig:
+def parse_branch(given: str, *, beside: Path = Path()) -> BranchConfig:
     """Return the branch configuration in `POLICY:KEY=VALUE,…`, or in a file with the keys of `BranchConfig`.
 
     A key in the short form is the policy's, if it has that key, else the table's. Several `steps`, and their `n`, are
@@ -112,48 +112,48 @@ def branch_config(given: str, *, beside: Path = Path()) -> BranchConfig:
         if Path(given).suffix in _BRANCH_FILES:
             file = beside / Path(given).expanduser()
             table = _read(file, list(BranchConfig.model_fields))
-            return validated(BranchConfig, table, dict.fromkeys(BranchConfig.model_fields, str(file)))
-        close = did_you_mean(kind, _POLICIES)
+            return validate(BranchConfig, table, dict.fromkeys(BranchConfig.model_fields, str(file)))
+        close = suggest_known(kind, _POLICIES)
         raise ConfigError(
             f"there is no branch policy {kind!r}", remedy=f"{close}; a file ends in {', '.join(_BRANCH_FILES)}"
         )
-    table = _in_short(kind, rest)
+    table = _parse_short_form(kind, rest)
     try:
-        return validated(BranchConfig, table, {})
+        return validate(BranchConfig, table, {})
     except ConfigError as error:
         error.message, error.key = f"{error.key}: {error.message}", None
         raise
 
 
-def _in_short(kind: str, rest: str) -> dict[str, Any]:
+def _parse_short_form(kind: str, rest: str) -> dict[str, Any]:
     """Return the table that the short form of a branch configuration stands for."""
     policy: dict[str, Any] = {"kind": kind}
     table: dict[str, Any] = {"policy": policy}
     of_policy = [name for name in _POLICIES[kind].model_fields if name not in ("kind", "options")]
     known = [*of_policy, *(name for name in BranchConfig.model_fields if name not in _NOT_IN_SHORT)]
-    for name, value in _pairs(kind, rest, known, "POLICY:KEY=VALUE,… as in group:n=8,at=0").items():
+    for name, value in _parse_pairs(kind, rest, known, "POLICY:KEY=VALUE,… as in group:n=8,at=0").items():
         where = policy if name in of_policy else table
         where[name] = value.split("+") if name == "steps" or (name == "n" and "+" in value) else value
     return table
 
 
-def mode_config(given: str) -> GrpoMode | ValueMode:
+def parse_mode(given: str) -> GrpoMode | ValueMode:
     """Return the mode in `MODE:KEY=VALUE,…`; several depths are joined by `+`. Raise `ConfigError`, without a key."""
     kind, _, rest = given.partition(":")
     if kind not in _MODES:
-        raise ConfigError(f"there is no mode {kind!r}", remedy=did_you_mean(kind, _MODES))
+        raise ConfigError(f"there is no mode {kind!r}", remedy=suggest_known(kind, _MODES))
     model = _MODES[kind]
     known = [name for name in model.model_fields if name != "kind"]
-    pairs = _pairs(kind, rest, known, "MODE:KEY=VALUE,… as in value:depths=0+2,n=4")
+    pairs = _parse_pairs(kind, rest, known, "MODE:KEY=VALUE,… as in value:depths=0+2,n=4")
     table = {name: value.split("+") if name == "depths" else value for name, value in pairs.items()}
     try:
-        return validated(model, table, {})
+        return validate(model, table, {})
     except ConfigError as error:
         error.message, error.key = f"{error.key}: {error.message}" if error.key else error.message, None
         raise
 
 
-def _pairs(kind: str, rest: str, known: Sequence[str], form: str) -> dict[str, str]:
+def _parse_pairs(kind: str, rest: str, known: Sequence[str], form: str) -> dict[str, str]:
     """Return the pairs in `KEY=VALUE,…`.
 
     Args:
@@ -168,39 +168,39 @@ def _pairs(kind: str, rest: str, known: Sequence[str], form: str) -> dict[str, s
         if not equals:
             raise ConfigError(f"{part!r} is no KEY=VALUE", remedy=f"write {form}")
         if name not in known:
-            raise ConfigError(f"{kind} has no {name!r}", remedy=did_you_mean(name, known))
+            raise ConfigError(f"{kind} has no {name!r}", remedy=suggest_known(name, known))
         if name in pairs:
             raise ConfigError(f"{name!r} is given twice", remedy="give it once; several are joined by +: 1+2")
         pairs[name] = value
     return pairs
 
 
-def _with_branch(values: dict[str, Any], file: Path) -> dict[str, Any]:
+def _expand_branch(values: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the values with the short form of `branch`, if any, replaced by the configuration."""
     given = values.get("branch")
     if not isinstance(given, str):
         return values
     try:
-        return values | {"branch": branch_config(given, beside=file.parent)}
+        return values | {"branch": parse_branch(given, beside=file.parent)}
     except ConfigError as error:
         if error.file is None:
             error.file, error.key = str(file), "branch"
         raise
 
 
-def _with_mode(values: dict[str, Any], file: Path) -> dict[str, Any]:
+def _expand_mode(values: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the values with the short form of `mode`, if any, replaced by the mode."""
     given = values.get("mode")
     if not isinstance(given, str):
         return values
     try:
-        return values | {"mode": mode_config(given)}
+        return values | {"mode": parse_mode(given)}
     except ConfigError as error:
         error.file, error.key = str(file), "mode"
         raise
 
 
-def validated(model: type[M], values: Mapping[str, Any], files: Mapping[str, str]) -> M:
+def validate(model: type[M], values: Mapping[str, Any], files: Mapping[str, str]) -> M:
     """Return a model made from values.
 
     Args:
@@ -218,10 +218,10 @@ def validated(model: type[M], values: Mapping[str, Any], files: Mapping[str, str
     return require_model(model, dict(values), error)
 
 
-def refuse(key: str, file: str | None = None) -> UnsupportedFeatureError:
+def make_refusal(key: str, file: str | None = None) -> UnsupportedFeatureError:
     """Return the error for a valid key that this release refuses."""
     return UnsupportedFeatureError(
-        f"{NOT_CARRIED_OUT[key]} cannot be carried out in this release", file=file, key=key, remedy=f"remove `{key}`"
+        f"{REFUSED_KEYS[key]} cannot be carried out in this release", file=file, key=key, remedy=f"remove `{key}`"
     )
 
 
@@ -237,13 +237,13 @@ def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
         raise error.as_error(ConfigError) from error
     for key in values:
         if key not in known:
-            if key in NOT_CARRIED_OUT:
-                raise refuse(key, str(file))
-            raise ConfigError("is not a known key", file=str(file), key=key, remedy=did_you_mean(key, known))
+            if key in REFUSED_KEYS:
+                raise make_refusal(key, str(file))
+            raise ConfigError("is not a known key", file=str(file), key=key, remedy=suggest_known(key, known))
     return values
 
 
-def _normal(values: dict[str, Any], spellings: Mapping[str, str], file: Path) -> dict[str, Any]:
+def _replace_aliases(values: dict[str, Any], spellings: Mapping[str, str], file: Path) -> dict[str, Any]:
     """Return the values with aliases replaced by field names."""
     for other, name in spellings.items():
         if other in values and name in values:
@@ -251,7 +251,7 @@ def _normal(values: dict[str, Any], spellings: Mapping[str, str], file: Path) ->
     return {spellings.get(key, key): value for key, value in values.items()}
 
 
-def _beside(values: dict[str, Any], keys: Sequence[str], file: Path) -> dict[str, Any]:
+def _resolve_paths(values: dict[str, Any], keys: Sequence[str], file: Path) -> dict[str, Any]:
     """Resolve relative paths under these keys against the file's directory, and return the values."""
 
     def resolve(value: Any) -> Any:
@@ -264,7 +264,7 @@ def _beside(values: dict[str, Any], keys: Sequence[str], file: Path) -> dict[str
     return values
 
 
-def _scene(scene: Any) -> Any:
+def _expand_turns(scene: Any) -> Any:
     """Return a scene with turns that are just a role's name replaced by tables."""
     if not isinstance(scene, dict) or not isinstance(scene.get("turns"), list):
         return scene

@@ -361,7 +361,7 @@ class ConfinedDirectory:
     def _resolve(self, parent: int, path: str, name: str, flags: int) -> int:
         """Open a path below a directory through no link. `name` is the path in errors."""
         try:
-            return _opener()(parent, path, flags)
+            return _choose_opener()(parent, path, flags)
         except OSError as error:
             if error.errno == errno.ELOOP and "/" not in path and not flags & os.O_DIRECTORY:
                 raise self._unsafe(name, "is a symbolic link") from error
@@ -522,7 +522,7 @@ Opener = Callable[[int, str, int], int]
 
 
 @functools.cache
-def _opener() -> Opener:
+def _choose_opener() -> Opener:
     """Return `open_by_kernel` if the kernel has openat2(2), else `open_by_steps`."""
     root = os.open("/", _DIRECTORY)
     try:
@@ -559,7 +559,7 @@ def open_by_steps(parent: int, path: str, flags: int) -> int:
 def _openat2(parent: int, path: str, flags: int, resolve: int) -> int:
     how = struct.pack("=QQQ", flags, 0, resolve)
     for _ in range(_ATTEMPTS):
-        fd: int = _libc().syscall(_OPENAT2, parent, os.fsencode(path), how, len(how))
+        fd: int = _load_libc().syscall(_OPENAT2, parent, os.fsencode(path), how, len(how))
         if fd >= 0:
             return fd
         number = ctypes.get_errno()
@@ -570,5 +570,5 @@ def _openat2(parent: int, path: str, flags: int, resolve: int) -> int:
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
+def _load_libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)

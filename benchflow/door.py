@@ -31,7 +31,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from benchflow.log import configure_logging
-from benchflow.paths import PRIVATE_UMASK, StatePaths, socket_address
+from benchflow.paths import PRIVATE_UMASK, StatePaths, make_socket_address
 from benchflow.stack import make_ui_token
 
 _HOP_BY_HOP = {
@@ -201,7 +201,7 @@ class Door:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         """Send a request to the Web UI and stream its response."""
-        headers = _end_to_end(request.headers)
+        headers = _strip_hop_by_hop(request.headers)
         cookies = "; ".join(f"{name}={value}" for name, value in request.cookies.items() if name != self._cookie)
         headers.popall("Cookie", None)
         if cookies:
@@ -216,7 +216,7 @@ class Door:
         except aiohttp.ClientError:
             return web.Response(status=502, text="The Temporal server does not answer now; it may be restarting.\n")
         async with answer:
-            found = _end_to_end(answer.headers)
+            found = _strip_hop_by_hop(answer.headers)
             for name in [name for name in found if name.lower().startswith("access-control-")]:
                 del found[name]
             response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=found)
@@ -236,7 +236,7 @@ def _is_equal(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
-def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def _strip_hop_by_hop(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """Return the headers without hop-by-hop ones, which concern one connection only."""
     kept: CIMultiDict[str] = CIMultiDict(headers)
     named = {name.strip().lower() for value in kept.getall("Connection", []) for name in value.split(",")}
@@ -253,7 +253,7 @@ def main() -> None:
     listener, run = sys.argv[1:]
     paths = StatePaths.default()
     configure_logging(file=paths.logs / "door.log")
-    door = Door(socket.socket(fileno=int(listener)), socket_address(paths.ui_socket), make_ui_token(paths), run)
+    door = Door(socket.socket(fileno=int(listener)), make_socket_address(paths.ui_socket), make_ui_token(paths), run)
     asyncio.run(door.serve())
 
 

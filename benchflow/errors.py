@@ -81,7 +81,7 @@ class BenchFlowError(Exception):
         return text
 
 
-def categories() -> set[str]:
+def list_categories() -> set[str]:
     """Return the categories of all errors, those of loaded plugins included."""
     found, waiting = set(), [BenchFlowError]
     while waiting:

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 
 from benchflow.contracts.operator_options import CAPACITY_VARIABLE
 from benchflow.errors import ConfigError, HostFullError
-from benchflow.host_files import lock, locked, make_private_directory, opened, overwrite, storage_errors, write_atomic
+from benchflow.host_files import (
+    hold_lock,
+    lock,
+    make_private_directory,
+    open_fd,
+    overwrite,
+    raise_storage_errors,
+    write_atomic,
+)
 from benchflow.paths import StatePaths
 
 MAX_LINKS = 40
@@ -38,8 +46,8 @@ def require_own_place(path: Path, *, key: str) -> None:
         key: Option or variable that names it, for the error.
     """
     at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
-    while (status := _status(at)) is not None:
-        if problem := _why_not_own(status):
+    while (status := _read_status(at)) is not None:
+        if problem := _find_foreign_control(status):
             raise ConfigError(
                 f"{at} {problem}, who could put something else in the place of what is below it",
                 file=str(path),
@@ -58,7 +66,7 @@ def require_own_place(path: Path, *, key: str) -> None:
         at = Path("/") if part == "/" else at.parent if part == ".." else at / part
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _read_status(path: Path) -> os.stat_result | None:
     """Return the status of a path itself; None if it does not exist."""
     try:
         return path.lstat()
@@ -66,9 +74,9 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _why_not_own(status: os.stat_result) -> str | None:
+def _find_foreign_control(status: os.stat_result) -> str | None:
     """Return the reason why others than this user and root control a directory or link; None if they do not."""
-    if status.st_uid not in (0, os.geteuid(), _unmapped_user()):
+    if status.st_uid not in (0, os.geteuid(), _read_unmapped_user()):
         return f"belongs to user {status.st_uid}"
     # The modes of a link have no meaning.
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
@@ -80,7 +88,7 @@ def _why_not_own(status: os.stat_result) -> str | None:
     return None
 
 
-def _unmapped_user() -> int:
+def _read_unmapped_user() -> int:
     """Return the id of unmapped users in a user namespace, such as the owner of `/`; root's id outside of one.
 
     Inside, the real owner of such a directory cannot be determined. The namespace's user has no more rights there than
@@ -111,7 +119,7 @@ def make_state_private(paths: StatePaths) -> None:
         ConfigError: It belongs to another user, or another user could replace it.
     """
     require_own_place(paths.root, key="BENCHFLOW_STATE_DIR")
-    with storage_errors(paths.root):
+    with raise_storage_errors(paths.root):
         make_private_directory(paths.root)
         found = paths.root.stat()
         if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
@@ -126,9 +134,9 @@ def make_state_private(paths: StatePaths) -> None:
             paths.root.chmod(0o700)
 
 
-def host_id(paths: StatePaths) -> str:
+def read_host_id(paths: StatePaths) -> str:
     """Return the id of this host, which is made once and kept in a file of the state directory."""
-    with locked(paths.root / "host-id.lock"):
+    with hold_lock(paths.root / "host-id.lock"):
         # After a power cut, the file of an earlier version may be empty.
         if not paths.host_id.exists() or not paths.host_id.read_text().strip():
             write_atomic(paths.host_id, uuid.uuid4().hex[:12].encode())
@@ -175,7 +183,7 @@ class HostSlots:
             attempt: Number of the attempt.
             owner: Workflow that owns the slot; None for the recorded one.
         """
-        with self._locked(), storage_errors(self.directory):
+        with self._locked(), raise_storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             slot = self.directory / name
             counted = self._counted()
@@ -199,7 +207,7 @@ class HostSlots:
 
         The kernel releases the lock when the process dies.
         """
-        with locked(self.directory / name, shared=True):
+        with hold_lock(self.directory / name, shared=True):
             yield
 
     def lend(self, name: str) -> None:
@@ -210,7 +218,7 @@ class HostSlots:
         self._freed.set()
 
     def _locked(self) -> AbstractContextManager[int | None]:
-        return locked(self.directory.with_suffix(".lock"))
+        return hold_lock(self.directory.with_suffix(".lock"))
 
     def _lent(self, name: str) -> Path:
         return self.directory / f".{name}.lent"
@@ -243,12 +251,12 @@ class HostSlots:
 
     def owner(self, name: str) -> SlotOwner | None:
         """Return the recorded owner of a slot; None if the slot is free, or its record has none."""
-        record = _slot_record(self.directory / name)
+        record = _read_slot_record(self.directory / name)
         return SlotOwner(record["workflow"], record["run"]) if "run" in record else None
 
     @staticmethod
     def _attempt(slot: Path) -> int:
-        return int(_slot_record(slot).get("attempt", 0))
+        return int(_read_slot_record(slot).get("attempt", 0))
 
     def free(self, name: str) -> None:
         """Free a slot; a free one is success."""
@@ -259,7 +267,7 @@ class HostSlots:
     def free_unused(self, name: str) -> bool:
         """Free a slot unless a living process holds it with `in_use`. Return whether it is free."""
         with self._locked():
-            with suppress(FileNotFoundError), opened(self.directory / name, os.O_RDONLY) as slot:
+            with suppress(FileNotFoundError), open_fd(self.directory / name, os.O_RDONLY) as slot:
                 if not lock(slot, wait_sec=0):
                     return False
                 self.free(name)
@@ -280,7 +288,7 @@ def _write_slot_record(slot: Path, record: dict[str, Any]) -> None:
     overwrite(slot, json.dumps(record).ljust(_RECORD_LENGTH).encode())
 
 
-def _slot_record(slot: Path) -> dict[str, Any]:
+def _read_slot_record(slot: Path) -> dict[str, Any]:
     """Return the record of a slot; empty if the slot is free, or a full disk has cut off the record."""
     try:
         record = json.loads(slot.read_text())

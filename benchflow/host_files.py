@@ -29,7 +29,7 @@ _FIRST_PAUSE_SEC, _MAX_PAUSE_SEC = 0.01, 0.25
 
 
 @contextlib.contextmanager
-def storage_errors(what: Path | str) -> Iterator[None]:
+def raise_storage_errors(what: Path | str) -> Iterator[None]:
     """Raise a `StoreError` for each `OSError` about the engine's files. what: the file, for errors that name none."""
     try:
         yield
@@ -55,7 +55,7 @@ def make_private_directory(path: Path, *, durable: bool = False) -> None:
 
 def sync_directory(path: Path) -> None:
     """Wait until the entries of a directory would survive a power cut: fsync(2) of a file does not cover its name."""
-    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+    with open_fd(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
         try:
             os.fsync(fd)
         except OSError as error:
@@ -68,7 +68,9 @@ def sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, *, mode: int = 0o600, durable: bool = False, replaces: bool = True) -> Iterator[IO[bytes]]:
+def create_atomic(
+    path: Path, *, mode: int = 0o600, durable: bool = False, replaces: bool = True
+) -> Iterator[IO[bytes]]:
     """Yield a new file that gets the name `path` as the block ends: readers, also after a crash, see all or nothing.
 
     It is discarded if the block raises, or closes it. Raises `OSError`.
@@ -100,14 +102,14 @@ def atomic_file(path: Path, *, mode: int = 0o600, durable: bool = False, replace
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True, replaces: bool = True) -> bool:
-    """Write a file as `atomic_file` does, in a directory that is made if missing. Return whether it was written.
+    """Write a file as `create_atomic` does, in a directory that is made if missing. Return whether it was written.
 
     Without `replaces`, a file that exists by then is left, and the result is False. Raises `StoreError`.
     """
-    with storage_errors(path):
+    with raise_storage_errors(path):
         make_private_directory(path.parent, durable=durable)
         try:
-            with atomic_file(path, mode=mode, durable=durable, replaces=replaces) as file:
+            with create_atomic(path, mode=mode, durable=durable, replaces=replaces) as file:
                 file.write(data)
         except FileExistsError:
             return False
@@ -124,7 +126,7 @@ def overwrite(path: Path, data: bytes) -> None:
 
     It stays the same file, also for those who hold a lock on it. Raises `OSError`.
     """
-    with opened(path, os.O_WRONLY | os.O_CREAT) as fd:
+    with open_fd(path, os.O_WRONLY | os.O_CREAT) as fd:
         write_all(fd, data)
 
 
@@ -132,7 +134,7 @@ def overwrite(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+def open_fd(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
     """Yield the descriptor of a file or directory, which is closed as the block ends. Raises `OSError`."""
     fd = os.open(path, flags, mode)
     try:
@@ -174,7 +176,7 @@ def unlock(fd: int) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, shared: bool = False, wait_sec: float = math.inf) -> Iterator[int | None]:
+def hold_lock(path: Path, *, shared: bool = False, wait_sec: float = math.inf) -> Iterator[int | None]:
     """Hold a lock on a file in the block, as `lock` does, and yield its descriptor; None if it is not locked.
 
     The file and its directory are made if missing. The holder of an exclusive lock may remove the file. Raises
@@ -182,10 +184,10 @@ def locked(path: Path, *, shared: bool = False, wait_sec: float = math.inf) -> I
     """
     while True:
         with contextlib.ExitStack() as stack:
-            with storage_errors(path):
+            with raise_storage_errors(path):
                 make_private_directory(path.parent)
                 # 0600: any user who may read the file could lock it.
-                fd = stack.enter_context(opened(path, os.O_RDWR | os.O_CREAT))
+                fd = stack.enter_context(open_fd(path, os.O_RDWR | os.O_CREAT))
                 is_held = lock(fd, shared=shared, wait_sec=wait_sec)
             # A lock on a file that was removed meanwhile excludes no other process.
             if not is_held or _is_at(fd, path):
@@ -202,8 +204,8 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> AsyncIterator[bool]:
-    """Hold a lock on a file in the block, as `locked` does, without blocking the event loop; yield whether it is held.
+async def hold_lock_async(path: Path, *, shared: bool = False, wait: bool = True) -> AsyncIterator[bool]:
+    """Hold a lock in the block, as `hold_lock` does, without blocking the event loop; yield whether it is held.
 
     Waiting polls, because a thread blocked in flock(2) could not be cancelled.
 
@@ -214,7 +216,7 @@ async def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> A
     """
     pause = _FIRST_PAUSE_SEC
     while True:
-        with locked(path, shared=shared, wait_sec=0) as fd:
+        with hold_lock(path, shared=shared, wait_sec=0) as fd:
             if fd is not None or not wait:
                 yield fd is not None
                 return
@@ -242,7 +244,7 @@ def append_lines(fd: int, data: bytes) -> None:
         fd: Descriptor of the file, open for reading and writing.
         data: The lines, with their line ends.
     """
-    end = end_of_lines(fd)
+    end = find_end_of_lines(fd)
     try:
         os.ftruncate(fd, end)
         os.lseek(fd, end, os.SEEK_SET)
@@ -252,7 +254,7 @@ def append_lines(fd: int, data: bytes) -> None:
         raise
 
 
-def end_of_lines(fd: int) -> int:
+def find_end_of_lines(fd: int) -> int:
     """Return the offset after the last line end of an open file; a partial line of a writer that died begins there."""
     end = os.fstat(fd).st_size
     while end:

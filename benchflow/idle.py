@@ -35,9 +35,9 @@ class IdleWatch:
 
 async def _has_work(record: StackRecord) -> bool:
     # Imported late, so that the supervisor starts without it.
-    from benchflow.temporal import connect, stack_target
+    from benchflow.temporal import connect, make_stack_target
 
-    client = await connect(stack_target(record))
+    client = await connect(make_stack_target(record))
     if (await client.count_workflows('ExecutionStatus="Running"')).count:
         return True
     async for schedule in await client.list_schedules():

@@ -57,10 +57,10 @@ class GuardedStream(io.TextIOBase):
 
 def guard_stderr() -> None:
     """Replace `sys.stderr` by a stream that sanitises what is written, tracebacks and warnings included."""
-    sys.stderr = _guarded(sys.stderr)
+    sys.stderr = _guard(sys.stderr)
 
 
-def _guarded(stream: TextIO) -> TextIO:
+def _guard(stream: TextIO) -> TextIO:
     return stream if isinstance(stream, GuardedStream) else cast(TextIO, GuardedStream(stream))
 
 
@@ -73,11 +73,11 @@ class SanitisedFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:
         """Return the traceback, sanitised and indented."""
-        return _indented(super().formatException(ei))
+        return _indent(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
         """Return the stack, sanitised and indented."""
-        return _indented(super().formatStack(stack_info))
+        return _indent(super().formatStack(stack_info))
 
 
 def configure_quiet_logging() -> None:
@@ -118,7 +118,7 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
         )
     else:
         guard_stderr()
-        sys.stdout = _guarded(sys.stdout)
+        sys.stdout = _guard(sys.stdout)
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(file, encoding="utf-8")
         # Imports the data models, which a short command does not need.
@@ -158,26 +158,25 @@ def configure_logging(*, verbose: bool = False, file: Path | None = None) -> Non
 def _sanitise_event(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """Return the event with keys and values sanitised; the last processor before the renderer."""
     return {
-        sanitise_line(key): sanitise(value) if key in _TEXTS else _sanitised_value(value)
-        for key, value in event.items()
+        sanitise_line(key): sanitise(value) if key in _TEXTS else _sanitise_value(value) for key, value in event.items()
     }
 
 
 def _sanitise_and_indent_event(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     made = dict(_sanitise_event(logger, method, event))
-    return made | {key: _indented(made[key]) for key in _TEXTS if made.get(key)}
+    return made | {key: _indent(made[key]) for key in _TEXTS if made.get(key)}
 
 
-def _sanitised_value(value: Any) -> Any:
+def _sanitise_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {sanitise_line(key): _sanitised_value(inner) for key, inner in value.items()}
+        return {sanitise_line(key): _sanitise_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_sanitised_value(inner) for inner in value]
+        return [_sanitise_value(inner) for inner in value]
     return sanitise_line(value if isinstance(value, str) else repr(value))
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     """Return the lines of a traceback, sanitised and indented, so that none of them looks like a record."""
     return "\n".join(f"  │ {line}" for line in sanitise(text).split("\n"))

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from benchflow.host_files import lock, make_private_directory, opened
+from benchflow.host_files import lock, make_private_directory, open_fd
 
 LIMIT_BYTES = 50_000_000
 """Size from which a log file is cut. At most as much of its end is retained beside it, in `NAME.1`."""
@@ -56,7 +56,7 @@ def bound_logs(directory: Path, limit: int = LIMIT_BYTES) -> None:
         ]
     if not large:
         return
-    with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+    with open_fd(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
         # One process at a time: a second one would replace `NAME.1` by the few lines since the first cut.
         lock(fd)
         for path in large:
@@ -65,21 +65,21 @@ def bound_logs(directory: Path, limit: int = LIMIT_BYTES) -> None:
 
 def _bound(path: Path, limit: int) -> None:
     """Truncate one log file that exceeds the limit, after retaining its end."""
-    with opened(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK) as log:
+    with open_fd(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK) as log:
         status = os.fstat(log)
         if not stat.S_ISREG(status.st_mode) or status.st_size <= limit:
             return
         # No `atomic_file`, whose names are random: of processes that are killed here, at most one copy stays.
         partial = path.with_name(f".{path.name}.new")
         try:
-            with opened(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as kept:
+            with open_fd(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as kept:
                 _copy_end(log, kept, status.st_size, limit)
         except OSError:
             # With a full disk, the end is not retained; the file is truncated all the more.
             partial.unlink(missing_ok=True)
         os.ftruncate(log, 0)
         with contextlib.suppress(FileNotFoundError):
-            partial.replace(kept_part(path))
+            partial.replace(find_retained_part(path))
 
 
 def _copy_end(log: int, kept: int, size: int, limit: int) -> None:
@@ -92,7 +92,7 @@ def _copy_end(log: int, kept: int, size: int, limit: int) -> None:
         offset += count
 
 
-def kept_part(path: Path) -> Path:
+def find_retained_part(path: Path) -> Path:
     """Return the path of the retained end of a truncated log file."""
     return path.with_name(f"{path.name}.1")
 
@@ -100,7 +100,7 @@ def kept_part(path: Path) -> Path:
 def read_tail(path: Path, lines: int = 20) -> str:
     """Return the last lines of a log, including the part that was cut off; empty if there is no file."""
     found: list[str] = []
-    for part in (path, kept_part(path)):
+    for part in (path, find_retained_part(path)):
         with contextlib.suppress(FileNotFoundError), part.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(0, size - _LINE_BYTES))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-def state_dir() -> Path:
+def find_state_dir() -> Path:
     """Return `$BENCHFLOW_STATE_DIR`, else `$XDG_STATE_HOME/benchflow`, else `~/.local/state/benchflow`."""
     explicit = os.environ.get("BENCHFLOW_STATE_DIR")
     if explicit:
@@ -35,7 +35,7 @@ MAX_SOCKET_ADDRESS_BYTES = 107
 """Maximum bytes of a socket's path: the kernel's 108 without the final NUL."""
 
 
-def socket_address(path: Path) -> str:
+def make_socket_address(path: Path) -> str:
     """Return an address by which this process can connect to a socket, even if its path is longer than an address."""
     if len(os.fsencode(path)) <= MAX_SOCKET_ADDRESS_BYTES:
         return str(path)
@@ -57,8 +57,8 @@ class StatePaths:
 
     @classmethod
     def default(cls) -> StatePaths:
-        """Return the paths below `state_dir()`."""
-        return cls(state_dir())
+        """Return the paths below `find_state_dir()`."""
+        return cls(find_state_dir())
 
     @property
     def host_id(self) -> Path:
@@ -282,7 +282,7 @@ WORKSPACE = "workspace.tar"
 """Archive of the workspace, in a step's evidence."""
 
 
-def state_label(step: str | None) -> str:
+def make_state_label(step: str | None) -> str:
     """Return the label of the world's state after a step; None stands for the only step.
 
     The prefix keeps a step's label apart from the baseline's. A name that cannot name a snapshot in a sandbox is
@@ -361,7 +361,7 @@ class RolloutPaths:
 
     def state(self, step: str | None) -> Path:
         """Return the directory of the world's state that a step's verifier was given."""
-        return self.state_called(state_label(step))
+        return self.state_called(make_state_label(step))
 
     def state_called(self, label: str) -> Path:
         """Return the directory of a state of the world, by its label."""

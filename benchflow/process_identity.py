@@ -8,7 +8,7 @@ _EXITING = 0x4
 """The kernel's flag PF_EXITING: a sandbox's first process waits in this state for the end of all others."""
 
 
-def start_time(pid: int) -> int | None:
+def read_start_time(pid: int) -> int | None:
     """Return a process's start time in clock ticks since boot; None if it does not exist, or is a zombie or exiting."""
     try:
         # Not by `pathlib`, which the helper of local sandboxes does not import.
@@ -21,7 +21,7 @@ def start_time(pid: int) -> int | None:
 
 def is_alive(pid: int, started: int | None) -> bool:
     """Return whether the process with this pid and start time runs; with None, whether any process with this pid."""
-    now = start_time(pid)
+    now = read_start_time(pid)
     return now is not None and started in (None, now)
 
 
@@ -31,7 +31,7 @@ def open_process(pid: int, started: int) -> int | None:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    if start_time(pid) == started:
+    if read_start_time(pid) == started:
         return handle
     os.close(handle)
     return None

@@ -17,10 +17,10 @@ from benchflow.confined import ConfinedDirectory
 from benchflow.contracts.job import AgentSpec, JobSpec
 from benchflow.errors import ResultFileError, StackError, UnsafePathError, UntrustedJobError
 from benchflow.host import make_state_private, require_own_place
-from benchflow.host_files import locked, write_atomic
+from benchflow.host_files import hold_lock, write_atomic
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.results.summary import parse_spec, read_config
-from benchflow.secrets import agent_references
+from benchflow.secrets import list_agent_references
 from benchflow.stored_files import read_stored
 
 _KEY_BYTES = 32
@@ -42,7 +42,7 @@ def write_config(job: JobPaths, spec: JobSpec) -> None:
     writes, either configuration is still valid.
     """
     content = spec.model_dump_json(indent=2).encode() + b"\n"
-    macs = [_mac(_make_key(StatePaths.default()), content), *_read_macs(job)[:1]]
+    macs = [_compute_mac(_make_key(StatePaths.default()), content), *_read_macs(job)[:1]]
     write_atomic(job.config_mac, "".join(f"{mac}\n" for mac in macs).encode())
     write_atomic(job.config, content)
 
@@ -67,14 +67,14 @@ def read_own_spec(job: JobPaths, *, trust: bool = False) -> JobSpec:
     content = read_config(job)
     spec = parse_spec(job, content)
     if not trust and not _has_mac(job, content):
-        raise _untrusted(job, spec)
+        raise _make_untrusted_error(job, spec)
     return spec
 
 
-def _untrusted(job: JobPaths, spec: JobSpec) -> UntrustedJobError:
+def _make_untrusted_error(job: JobPaths, spec: JobSpec) -> UntrustedJobError:
     """Return the error for an untrusted job, which lists what its configuration would use."""
     lines = []
-    for kind, names in _uses(spec).items():
+    for kind, names in _list_uses(spec).items():
         listed = list(dict.fromkeys(names))
         if listed:
             more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
@@ -87,11 +87,11 @@ def _untrusted(job: JobPaths, spec: JobSpec) -> UntrustedJobError:
     )
 
 
-def _uses(spec: JobSpec) -> dict[str, list[str]]:
+def _list_uses(spec: JobSpec) -> dict[str, list[str]]:
     """Return what a command would use for a job's configuration, by kind."""
     run = spec.run
     worlds = [task.environment for task in spec.tasks if task.environment is not None]
-    references = [name for agent in spec.agents for name in sorted(agent_references(agent))]
+    references = [name for agent in spec.agents for name in sorted(list_agent_references(agent))]
     variables = [name for name in references if not name.startswith("~/")]
     variables += [name for world in worlds for name in world.manifest.forward_env.keys]
     files = [name for name in references if name.startswith("~/")]
@@ -103,8 +103,8 @@ def _uses(spec: JobSpec) -> dict[str, list[str]]:
         "sandbox": [run.sandbox],
         "variables": [*variables, *([run.judge.credential] if run.judge.credential else [])],
         "credential files": [*files, *(f"~/{path}" for agent in spec.agents for path in _login_files(agent))],
-        "addresses": [*_addresses(spec), *([run.judge.base_url] if run.judge.base_url else [])],
-        "code": list(_code(spec)),
+        "addresses": [*_list_addresses(spec), *([run.judge.base_url] if run.judge.base_url else [])],
+        "code": list(_list_code(spec)),
         "files of this host": [path for path in paths if path],
         "packs": [pack.uri for pack in packs if pack.uri.startswith("file:")],
     }
@@ -114,7 +114,7 @@ def _login_files(agent: AgentSpec) -> tuple[str, ...]:
     return agent.record.credential_files if agent.record is not None else ()
 
 
-def _addresses(spec: JobSpec) -> Iterator[str]:
+def _list_addresses(spec: JobSpec) -> Iterator[str]:
     """Yield the URLs of model endpoints."""
     for agent in spec.agents:
         if agent.base_url is not None:
@@ -123,7 +123,7 @@ def _addresses(spec: JobSpec) -> Iterator[str]:
             yield from (endpoint.upstream for endpoint in agent.record.endpoints)
 
 
-def _code(spec: JobSpec) -> Iterator[str]:
+def _list_code(spec: JobSpec) -> Iterator[str]:
     """Yield names and commands of the code that the configuration would run."""
     yield from spec.run.allow_code
     for task in spec.tasks:
@@ -144,7 +144,7 @@ def _code(spec: JobSpec) -> Iterator[str]:
 # --- the key and the MACs ------------------------------------------------------------------------------
 
 
-def _mac(key: bytes, content: bytes) -> str:
+def _compute_mac(key: bytes, content: bytes) -> str:
     return hmac.new(key, _PURPOSE + content, hashlib.sha256).hexdigest()
 
 
@@ -153,7 +153,7 @@ def _has_mac(job: JobPaths, content: bytes) -> bool:
     key = _read_key(StatePaths.default())
     if key is None:
         return False
-    wanted = _mac(key, content)
+    wanted = _compute_mac(key, content)
     return any(hmac.compare_digest(wanted, mac) for mac in _read_macs(job))
 
 
@@ -168,7 +168,7 @@ def _read_macs(job: JobPaths) -> list[str]:
 def _make_key(paths: StatePaths) -> bytes:
     """Return the key of a state directory; make it if there is none."""
     make_state_private(paths)
-    with locked(paths.root / "job-key.lock"):
+    with hold_lock(paths.root / "job-key.lock"):
         key = _read_key(paths)
         if key is None:
             key = secrets.token_bytes(_KEY_BYTES)
@@ -186,15 +186,15 @@ def _read_key(paths: StatePaths) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnsafePathError as error:
-        raise _no_key(paths, error.message) from error
+        raise _make_key_error(paths, error.message) from error
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise _no_key(paths, "other users can read it")
+        raise _make_key_error(paths, "other users can read it")
     if len(key) != _KEY_BYTES:
-        raise _no_key(paths, f"it does not hold {_KEY_BYTES} bytes")
+        raise _make_key_error(paths, f"it does not hold {_KEY_BYTES} bytes")
     return key
 
 
-def _no_key(paths: StatePaths, why: str) -> StackError:
+def _make_key_error(paths: StatePaths, why: str) -> StackError:
     return StackError(
         f"this cannot be the key by which jobs are known: {why}",
         file=str(paths.job_key),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchflow.config_file import validated
+from benchflow.config_file import validate
 from benchflow.contracts.branch import BranchConfig
 from benchflow.contracts.config import RolloutConfig
 from benchflow.contracts.rollback import Restored
 from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ConfigError, NotRestorableError, RolloutTerminatedError
 from benchflow.jobs import Job, JobPlan, plan_job, submit
-from benchflow.jobs.question_callback import AskHandler, wait_answering
-from benchflow.jobs.rollback_request import put_back
+from benchflow.jobs.question_callback import AskHandler, wait_and_answer
+from benchflow.jobs.rollback_request import roll_back_running
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.journal import read_journal
 
@@ -63,7 +63,7 @@ class Rollout:
                 key="branch",
                 remedy="use run(), or leave it out there",
             )
-        wanted = validated(BranchConfig, {**options, "policy": {"kind": "after_steps", "steps": (at,), "n": n}}, {})
+        wanted = validate(BranchConfig, {**options, "policy": {"kind": "after_steps", "steps": (at,), "n": n}}, {})
         branching = self.config.model_copy(update={"branch": wanted, "job_name": self.name})
         self._plan = plan_job(self._asking(branching, on_ask_user).lower())
         return await self._run(on_ask_user)
@@ -79,7 +79,7 @@ class Rollout:
         """
         if self._job is None:
             raise NotRestorableError("the rollout does not run", key="node", remedy="await run() in a task beside this")
-        return await put_back(self._job.engine.client, self._job.spec.rollout_id(self._job.id, 0), node)
+        return await roll_back_running(self._job.engine.client, self._job.spec.rollout_id(self._job.id, 0), node)
 
     async def run(self, *, on_ask_user: AskHandler | None = None) -> RolloutResult:
         """Run to the end and return the scored result with its trajectory; after a branch, the trajectory ends there.
@@ -118,16 +118,16 @@ class Rollout:
         if handler is None:
             await job.wait()
         else:
-            await wait_answering(job, job.spec.rollout_id(job.id, 0), handler)
+            await wait_and_answer(job, job.spec.rollout_id(job.id, 0), handler)
         results = self._job.results()
         if not results:
             raise RolloutTerminatedError(
                 "the rollout left no result", file=str(self._plan.directory.root), remedy="bench job show"
             )
-        return with_trajectory(results[0])
+        return attach_trajectory(results[0])
 
 
-def with_trajectory(result: RolloutResult) -> RolloutResult:
+def attach_trajectory(result: RolloutResult) -> RolloutResult:
     """Return the result with the events of its `acp_trajectory.jsonl`; as it is if it has no directory."""
     if result.directory is None:
         return result

@@ -92,7 +92,7 @@ async def repeat(
     while True:
         failures.begin_round()
         # A task, so that neither a stray cancellation nor work that ignores its own can end or stop this loop.
-        running = asyncio.ensure_future(_as_coroutine(work))
+        running = asyncio.ensure_future(_run_round(work))
         try:
             await asyncio.wait({running}, timeout=limit_sec)
             if not running.done():
@@ -114,5 +114,5 @@ async def repeat(
         await asyncio.sleep(every_sec)
 
 
-async def _as_coroutine(work: Callable[[], Awaitable[Any]]) -> Any:
+async def _run_round(work: Callable[[], Awaitable[Any]]) -> Any:
     return await work()

@@ -15,7 +15,7 @@ from benchflow.contracts.reward import JudgeRubric, RewardFunc, RolloutNode, Ver
 from benchflow.errors import ConfigError, VerifierError
 from benchflow.planes.reward import output
 from benchflow.planes.reward.score import Scored, compute_mean, run_function
-from benchflow.rescoring.process_workbench import stored_workbench
+from benchflow.rescoring.process_workbench import open_stored_workbench
 from benchflow.tasks.rubric_file import load_rubric
 from benchflow.trajectories.nodes import find_last_node, load_rollout
 from benchflow.trajectories.stored import load_tree
@@ -50,8 +50,8 @@ class Rubric:
                 )
         if not self.reward_funcs:
             raise ConfigError("there is nothing to score by", key="reward_funcs", remedy="give at least one function")
-        self.weights = _normalised(weights, len(self.reward_funcs))
-        self.names = _names(self.reward_funcs, names)
+        self.weights = _normalise_weights(weights, len(self.reward_funcs))
+        self.names = _choose_names(self.reward_funcs, names)
 
     def __repr__(self) -> str:
         """Return names, weights and functions."""
@@ -92,29 +92,29 @@ class Rubric:
         directory = Path(rollout_dir).expanduser().absolute()
         # Read before a workbench is opened, so that a directory without a rollout is reported as such.
         if node is None:
-            at = _end_of(directory, await asyncio.to_thread(load_rollout, directory, whole=True))
+            at = _find_end(directory, await asyncio.to_thread(load_rollout, directory, whole=True))
         else:
-            at = await asyncio.to_thread(_named, directory, node)
+            at = await asyncio.to_thread(_load_node, directory, node)
         async with AsyncExitStack() as stack:
             chain = at.rollout.directory
             if at.step is not None and chain is not None:
-                workbench = await stack.enter_async_context(stored_workbench(chain, step=at.step, trust=trust))
+                workbench = await stack.enter_async_context(open_stored_workbench(chain, step=at.step, trust=trust))
                 at = replace(at, rollout=replace(at.rollout, workbench=workbench))
             return await self._score(at)
 
     async def _score(self, node: RolloutNode) -> VerifyResult:
         parts = zip(self.reward_funcs, self.names, self.weights, strict=True)
         running = (run_function(function, name, node, weight=weight) for function, name, weight in parts)
-        return _summed(await asyncio.gather(*running))
+        return _combine(await asyncio.gather(*running))
 
 
-def _named(directory: Path, name: str) -> RolloutNode:
+def _load_node(directory: Path, name: str) -> RolloutNode:
     """Return a node, by its name, of the tree that a directory's rollout belongs to."""
     stored = load_tree(directory)
     return load_rollout(stored.paths.root)[stored.node(name).id]
 
 
-def _end_of(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
+def _find_end(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
     """Return the node at which a rollout ended. Raise `VerifierError` if its children ended in its place."""
     end = find_last_node(nodes)
     if end.rollout.directory == directory:
@@ -127,7 +127,7 @@ def _end_of(directory: Path, nodes: Mapping[str, RolloutNode]) -> RolloutNode:
     )
 
 
-def _summed(scored: Sequence[Scored]) -> VerifyResult:
+def _combine(scored: Sequence[Scored]) -> VerifyResult:
     """Return the results of all functions as one."""
     done = [(one, one.result) for one in scored if one.result is not None]
     errors = {one.name: one.error for one in scored if one.result is None}
@@ -150,7 +150,7 @@ def _summed(scored: Sequence[Scored]) -> VerifyResult:
     )
 
 
-def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+def _normalise_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     """Return the weights with a sum of 1. Raise `ConfigError` for invalid ones."""
     given = [1.0] * count if weights is None else list(weights)
     if len(given) != count:
@@ -171,7 +171,7 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     return tuple(weight / sum(scaled) for weight in scaled)
 
 
-def _names(functions: Sequence[RewardFunc], given: Sequence[str] | None) -> tuple[str, ...]:
+def _choose_names(functions: Sequence[RewardFunc], given: Sequence[str] | None) -> tuple[str, ...]:
     """Return a unique name per function. Raise `ConfigError` for given names that do not fit."""
     if given is not None:
         if len(given) != len(functions):

@@ -59,7 +59,7 @@ class _Characters(dict[int, str]):
     """Translation table to the substitute of each character, filled on first use."""
 
     def __missing__(self, code: int) -> str:
-        self[code] = made = _replacement(code)
+        self[code] = made = _replace_character(code)
         return made
 
 
@@ -76,14 +76,14 @@ class _JsonCharacters(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
-        if _replacement(code) != char or _HAS_CONTEXT.match(char):
+        if _replace_character(code) != char or _HAS_CONTEXT.match(char):
             units = char.encode("utf-16-be", "surrogatepass")
             char = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
         self[code] = char
         return char
 
 
-def _replacement(code: int) -> str:
+def _replace_character(code: int) -> str:
     """Return the visible substitute of a character, or the character itself."""
     char = chr(code)
     if char in "\n\t":
@@ -150,7 +150,7 @@ def sanitise_log(text: object) -> str:
     return sanitise(found)
 
 
-def sanitised_json(value: Any, *, indent: int | None = None) -> str:
+def dump_sanitised_json(value: Any, *, indent: int | None = None) -> str:
     """Return a value as JSON that parses to the same data and is harmless on a terminal.
 
     Text of any script stays readable; every character that `sanitise` could replace is escaped.
@@ -161,7 +161,7 @@ def sanitised_json(value: Any, *, indent: int | None = None) -> str:
 _PROSE = re.compile(r"(?:[^\W_]|[ ,.()·×/-]|:(?!//))*")
 
 
-def sanitised_markdown(text: object) -> str:
+def sanitise_markdown(text: object) -> str:
     """Return a value of one line for Markdown, free of markup, HTML and links.
 
     A text that may contain any is put into a code span, in which nothing is interpreted.

@@ -23,11 +23,11 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.contracts.reward import VerifyResult
 from benchflow.contracts.task import Task
 from benchflow.errors import MissingSecretError
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.references import find_references, is_plain, replace_references
 
-SHORTEST = 8
+MIN_LENGTH = 8
 """Minimum length of a value, or of a cut-off part of one, that is redacted: shorter ones occur in any text by chance.
 """
 
@@ -38,9 +38,9 @@ _CHUNK = 1024 * 1024
 """Bytes of a file that are searched at a time, in addition to the longest form of a value."""
 
 
-def references(task: Task) -> dict[str, bool]:
+def list_task_variables(task: Task) -> dict[str, bool]:
     """Return the variables that a task names, and whether each is required, which means without a default."""
-    return named_variables(table for _, table in _tables(task))
+    return find_variables(table for _, table in _list_tables(task))
 
 
 OF_ORACLE = "the oracle, in the sandbox"
@@ -56,15 +56,15 @@ class HostVariable(NamedTuple):
     """Which part, in which sandbox, is given the value; for display."""
 
 
-def host_variables(task: Task, manifest: Manifest | None) -> list[HostVariable]:
+def list_host_variables(task: Task, manifest: Manifest | None) -> list[HostVariable]:
     """Return the variables that a task and its world are given, sorted."""
-    found = {HostVariable(name, taker) for taker, table in _tables(task) for name in named_variables([table])}
+    found = {HostVariable(name, taker) for taker, table in _list_tables(task) for name in find_variables([table])}
     if manifest is not None:
         found |= {HostVariable(name, "the environment's services") for name in manifest.forward_env.keys}
     return sorted(found)
 
 
-def named_variables(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
+def find_variables(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
     """Return the variables that tables of values name, and whether each is required, which means without a default."""
     found: dict[str, bool] = {}
     for table in tables:
@@ -74,7 +74,7 @@ def named_variables(tables: Iterable[Mapping[str, str]]) -> dict[str, bool]:
     return found
 
 
-def _tables(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _list_tables(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the tables of a task whose values may name variables, each with its taker."""
     verifiers = [task.verifier, *(step.verifier for step in task.steps)]
     yield OF_ORACLE, task.oracle.env
@@ -90,9 +90,9 @@ def _tables(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield from ((f"the tool server {server.name!r} of the agent", table) for table in (server.env, server.headers))
 
 
-def agent_references(agent: AgentSpec) -> set[str]:
+def list_agent_references(agent: AgentSpec) -> set[str]:
     """Return the names of an agent's variables and credentials."""
-    return {*named_variables([agent.env]), *agent.credentials}
+    return {*find_variables([agent.env]), *agent.credentials}
 
 
 def is_literal(value: str) -> bool:
@@ -117,7 +117,7 @@ class Secrets:
     def of_job(cls, paths: StatePaths, job_id: str) -> Secrets:
         """Return the values in the job's private file on this host; without one, this process's environment."""
         try:
-            content = json.loads(_file(paths, job_id).read_bytes())
+            content = json.loads(_make_path(paths, job_id).read_bytes())
             # A file of an earlier version has only the values.
             values = content["values"] if isinstance(content.get("values"), dict) else content
             return cls(values, "where the job was submitted")
@@ -126,7 +126,7 @@ class Secrets:
 
     def check(self, task: Task) -> None:
         """Raise `MissingSecretError` if a required variable of a task is not set."""
-        for name, required in references(task).items():
+        for name, required in list_task_variables(task).items():
             if required and name not in self._values:
                 raise MissingSecretError(
                     f"${{{name}}} is not set {self._where}",
@@ -138,7 +138,7 @@ class Secrets:
     def check_agent(self, agent: AgentSpec) -> None:
         """Raise `MissingSecretError` if a required variable of an agent is not set, or none of its credentials."""
         missing = [
-            name for name, required in named_variables([agent.env]).items() if required and name not in self._values
+            name for name, required in find_variables([agent.env]).items() if required and name not in self._values
         ]
         for name in missing:
             key = next(key for key, value in agent.env.items() if f"${{{name}}}" in value)
@@ -173,7 +173,7 @@ class Secrets:
             task: The task.
         """
         for name in names:
-            if name not in self._values and not any(name in table for _, table in _tables(task)):
+            if name not in self._values and not any(name in table for _, table in _list_tables(task)):
                 raise MissingSecretError(
                     f"{name}, the key of the task's judge, is not set {self._where}",
                     file=task.config_file,
@@ -211,12 +211,12 @@ class Redactor:
     """Replaces values by `[NAME]`, in plain text and as escaped in JSON."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        """Make it for values by name; those shorter than `SHORTEST` are not replaced."""
+        """Make it for values by name; those shorter than `MIN_LENGTH` are not replaced."""
         spelled: dict[str, str] = {}
         for name, value in values.items():
-            for part in _parts(value):
-                if len(part.strip()) >= SHORTEST:
-                    spelled |= dict.fromkeys(_forms(part), f"[{name}]")
+            for part in _split_value(value):
+                if len(part.strip()) >= MIN_LENGTH:
+                    spelled |= dict.fromkeys(_list_forms(part), f"[{name}]")
         self._spelled = spelled
         longest_first = sorted(spelled, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spelled else None
@@ -262,7 +262,7 @@ class Redactor:
         """Return an excerpt of a text with the values replaced, and with them parts that were cut at its ends."""
         text = self(text)
         for value, name in self._spelled.items():
-            pieces = range(len(value) - 1, SHORTEST - 1, -1)
+            pieces = range(len(value) - 1, MIN_LENGTH - 1, -1)
             for piece in (value[-size:] for size in pieces):
                 if text.startswith(piece):
                     text = name + text[len(piece) :]
@@ -283,7 +283,7 @@ class Redactor:
         """
         if not self._bytes or not directory.is_dir():
             return
-        with storage_errors(directory), ConfinedDirectory(directory) as confined:
+        with raise_storage_errors(directory), ConfinedDirectory(directory) as confined:
             for entry in confined.entries():
                 self._clean(confined, entry.name)
 
@@ -326,25 +326,25 @@ class Redactor:
                 return
 
 
-def _leaves(content: object) -> Iterable[str]:
+def _list_strings(content: object) -> Iterable[str]:
     """Yield the strings in JSON data."""
     if isinstance(content, str):
         yield content
     for inner in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
-        yield from _leaves(inner)
+        yield from _list_strings(inner)
 
 
-def _parts(value: str) -> set[str]:
+def _split_value(value: str) -> set[str]:
     """Return the secret parts of a value: itself and its lines; for JSON (a credential file), those of each string."""
     try:
         content = json.loads(value)
     except ValueError:
         content = value
-    texts = {*_leaves(content)} if isinstance(content, dict | list) else {value}
+    texts = {*_list_strings(content)} if isinstance(content, dict | list) else {value}
     return {part for text in texts for part in (text, *text.splitlines())}
 
 
-def _forms(part: str) -> Iterable[str]:
+def _list_forms(part: str) -> Iterable[str]:
     """Yield a text, and its forms as escaped in JSON, once or nested: a tool may print JSON in a JSON string."""
     for ascii in (True, False):
         form = part
@@ -353,7 +353,7 @@ def _forms(part: str) -> Iterable[str]:
             form = json.dumps(form, ensure_ascii=ascii)[1:-1]
 
 
-def leave(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, str]) -> None:
+def store_secrets(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, str]) -> None:
     """Store a job's secrets in its private file, for the workers of this host.
 
     Args:
@@ -363,12 +363,12 @@ def leave(paths: StatePaths, job_id: str, names: set[str], given: Mapping[str, s
         given: Further values by name.
     """
     values = {name: os.environ[name] for name in sorted(names) if name in os.environ} | dict(given)
-    with storage_errors(paths.secrets):
+    with raise_storage_errors(paths.secrets):
         paths.secrets.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomic(_file(paths, job_id), json.dumps({"job": job_id, "values": values}).encode(), mode=0o600)
+    write_atomic(_make_path(paths, job_id), json.dumps({"job": job_id, "values": values}).encode(), mode=0o600)
 
 
-def left(paths: StatePaths) -> Iterator[tuple[str, float]]:
+def list_stored_secrets(paths: StatePaths) -> Iterator[tuple[str, float]]:
     """Yield the jobs whose secrets are on this host, each with the time at which they were stored."""
     for file in sorted(paths.secrets.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -377,10 +377,10 @@ def left(paths: StatePaths) -> Iterator[tuple[str, float]]:
                 yield job, file.stat().st_mtime
 
 
-def remove(paths: StatePaths, job_id: str) -> None:
+def remove_secrets(paths: StatePaths, job_id: str) -> None:
     """Remove a job's private file; missing is success."""
-    _file(paths, job_id).unlink(missing_ok=True)
+    _make_path(paths, job_id).unlink(missing_ok=True)
 
 
-def _file(paths: StatePaths, job_id: str) -> Path:
+def _make_path(paths: StatePaths, job_id: str) -> Path:
     return paths.secrets / f"{short_hash(job_id, 16)}.json"

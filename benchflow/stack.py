@@ -1,7 +1,7 @@
 """The embedded stack as its clients see it: a real Temporal server, a worker, and the supervisor of both.
 
-`ensure()` finds or starts it and returns within a second or two. It outlives the command that started it, and stops by
-itself when it has no open work and no client has used it for a while.
+`ensure_stack()` finds or starts it and returns within a second or two. It outlives the command that started it, and
+stops by itself when it has no open work and no client has used it for a while.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.errors import ConfigError, StackError
 from benchflow.host import make_state_private
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.log_files import open_log
 from benchflow.paths import StatePaths
-from benchflow.process_identity import is_alive, start_time
+from benchflow.process_identity import is_alive, read_start_time
 
 PORT_VARIABLE = "BENCHFLOW_STACK_PORT"
 """Environment variable that requests a port of the host for the server, which then has no namespace of its own."""
@@ -41,8 +41,8 @@ SYNCHRONOUS_VARIABLE = "BENCHFLOW_STACK_SYNCHRONOUS"
 each commit.
 """
 PORTS = range(10_000, 32_768)
-"""Ports that `free_port` chooses from: below those that Linux uses for outgoing connections. A connection could take
-one of those before the server listens there, or while it is restarted.
+"""Ports that `find_free_port` chooses from: below those that Linux uses for outgoing connections. A connection could
+take one of those before the server listens there, or while it is restarted.
 """
 ENCLOSED_PORT = 7233
 """Port of the server in a network namespace where nothing else listens: the default of Temporal's tools."""
@@ -59,7 +59,7 @@ class StackProcess(Model):
     @classmethod
     def of(cls, pid: int) -> StackProcess:
         """Return the process that has this pid now."""
-        return cls(pid=pid, started=start_time(pid))
+        return cls(pid=pid, started=read_start_time(pid))
 
     @property
     def alive(self) -> bool:
@@ -119,7 +119,7 @@ class StackRecord(Model):
 
 
 @functools.cache
-def package_digest() -> str:
+def compute_package_digest() -> str:
     """Return the digest of this package's code and data, which identifies a worker."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
@@ -129,10 +129,10 @@ def package_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def wanted_here() -> WorkerWanted:
+def describe_own_worker() -> WorkerWanted:
     """Return the worker that runs the code of this process."""
     path = os.pathsep.join(p for p in (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")) if p)
-    return WorkerWanted(python=sys.executable, digest=package_digest(), pythonpath=path)
+    return WorkerWanted(python=sys.executable, digest=compute_package_digest(), pythonpath=path)
 
 
 def read_wanted(paths: StatePaths) -> WorkerWanted:
@@ -140,7 +140,7 @@ def read_wanted(paths: StatePaths) -> WorkerWanted:
     try:
         return WorkerWanted.model_validate_json(paths.worker_wanted.read_bytes())
     except (FileNotFoundError, ValueError):
-        return wanted_here()
+        return describe_own_worker()
 
 
 def read_record(paths: StatePaths) -> StackRecord | None:
@@ -151,13 +151,13 @@ def read_record(paths: StatePaths) -> StackRecord | None:
         return None
 
 
-def running(paths: StatePaths) -> StackRecord | None:
+def find_running(paths: StatePaths) -> StackRecord | None:
     """Return the record of the stack if its supervisor is alive; else None."""
     record = read_record(paths)
     return record if record is not None and record.supervisor.alive else None
 
 
-def ui_login(paths: StatePaths, record: StackRecord) -> str:
+def read_ui_login(paths: StatePaths, record: StackRecord) -> str:
     """Return the URL of the Web UI with its token, if it needs one."""
     place = f"{record.ui}/namespaces/{record.namespace}/workflows"
     if record.exposure is not None:
@@ -186,7 +186,7 @@ def was_stopped(paths: StatePaths) -> bool:
     return paths.stack_stopped.exists()
 
 
-def ensure(paths: StatePaths | None = None) -> StackRecord:
+def ensure_stack(paths: StatePaths | None = None) -> StackRecord:
     """Return the record of the running stack, with a worker of this code; start stack and worker if need be.
 
     Args:
@@ -198,7 +198,7 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
         ConfigError: A setting in the environment is invalid.
     """
     paths = paths or StatePaths.default()
-    with storage_errors(paths.root):
+    with raise_storage_errors(paths.root):
         make_state_private(paths)
         paths.last_used.touch(mode=0o600)
         paths.stack_stopped.unlink(missing_ok=True)
@@ -206,9 +206,9 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
     child: subprocess.Popen[bytes] | None = None
     asked = False
     while time.monotonic() < deadline:
-        record = running(paths)
+        record = find_running(paths)
         if record is not None and record.state == "running":
-            if record.wanted == wanted_here():
+            if record.wanted == describe_own_worker():
                 return record
             asked = asked or _ask_for_worker(paths, record)
         if record is None and (child is None or child.poll() is not None):
@@ -217,7 +217,7 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
                 _raise_start_failure(paths)
             check_port(PORT_VARIABLE)
             check_port(UI_PORT_VARIABLE)
-            wanted_synchronous()
+            read_synchronous()
             # The worker inherits this environment; with an invalid value, it would exit at each start.
             WorkerOptions.from_environment(os.environ)
             _write_wanted(paths)
@@ -231,7 +231,7 @@ def ensure(paths: StatePaths | None = None) -> StackRecord:
     )
 
 
-def stop(paths: StatePaths | None = None) -> bool:
+def stop_stack(paths: StatePaths | None = None) -> bool:
     """Stop the stack and wait until it is gone. Return False if none ran.
 
     Args:
@@ -241,7 +241,7 @@ def stop(paths: StatePaths | None = None) -> bool:
         StackError: The supervisor does not end in time.
     """
     paths = paths or StatePaths.default()
-    record = running(paths)
+    record = find_running(paths)
     if record is None:
         return False
     # Clients that wait for a job restart a stack that has died; this file tells them that it was stopped on purpose.
@@ -258,7 +258,7 @@ def stop(paths: StatePaths | None = None) -> bool:
 
 def check_port(variable: str) -> None:
     """Raise `StackError` if the port that an environment variable requests is in use."""
-    port = wanted_port(variable)
+    port = read_wanted_port(variable)
     if port is not None and not is_free(port):
         raise StackError(
             f"port {port} is taken by another process",
@@ -267,7 +267,7 @@ def check_port(variable: str) -> None:
         )
 
 
-def wanted_port(variable: str) -> int | None:
+def read_wanted_port(variable: str) -> int | None:
     """Return the port that an environment variable requests; None if it is not set. Raise `ConfigError` for no port."""
     text = os.environ.get(variable)
     if not text:
@@ -277,7 +277,7 @@ def wanted_port(variable: str) -> int | None:
     return int(text)
 
 
-def wanted_synchronous() -> str:
+def read_synchronous() -> str:
     """Return SQLite's `synchronous` setting for the server's database. Raise `ConfigError` for an invalid one."""
     text = os.environ.get(SYNCHRONOUS_VARIABLE) or "normal"
     if text not in ("normal", "full"):
@@ -285,7 +285,7 @@ def wanted_synchronous() -> str:
     return text
 
 
-def free_port(*, other_than: int | None = None) -> int:
+def find_free_port(*, other_than: int | None = None) -> int:
     """Return a random port of 127.0.0.1 in `PORTS` that is not in use."""
     first = SystemRandom().randrange(len(PORTS))
     ports = chain(PORTS[first:], PORTS[:first])
@@ -304,11 +304,11 @@ def is_free(port: int) -> bool:
 
 
 def _spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
-    with storage_errors(paths.logs):
+    with raise_storage_errors(paths.logs):
         output = open_log(paths.logs / "supervisor.out")
     env = {key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")}
     env["BENCHFLOW_STATE_DIR"] = str(paths.root)
-    env["PYTHONPATH"] = wanted_here().pythonpath
+    env["PYTHONPATH"] = describe_own_worker().pythonpath
     with output:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "benchflow.supervisor"],
@@ -329,7 +329,7 @@ def _raise_start_failure(paths: StatePaths) -> None:
 
 
 def _write_wanted(paths: StatePaths) -> None:
-    write_atomic(paths.worker_wanted, wanted_here().model_dump_json().encode())
+    write_atomic(paths.worker_wanted, describe_own_worker().model_dump_json().encode())
 
 
 def _ask_for_worker(paths: StatePaths, record: StackRecord) -> bool:

@@ -16,11 +16,11 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.errors import BenchFlowError, ConfigError, CorruptArtifactError, MissingArtifactError, StoreError
 from benchflow.host_files import (
     append_lines,
-    atomic_file,
-    locked,
+    create_atomic,
+    hold_lock,
     make_private_directory,
-    opened,
-    storage_errors,
+    open_fd,
+    raise_storage_errors,
     sync_directory,
 )
 from benchflow.paths import StatePaths
@@ -88,20 +88,20 @@ class DirectoryBackend:
     def put(self, key: str, source: Path) -> None:
         """Store a file durably. A partial one, of a power cut or an interrupted copy, is replaced: `os.link` cannot."""
         target = self.root / key
-        with storage_errors(target):
+        with raise_storage_errors(target):
             make_private_directory(target.parent, durable=True)
-            if target.exists() or not _link_whole(source, target):
-                with source.open("rb") as data, atomic_file(target, durable=True) as blob:
+            if target.exists() or not _copy_by_tmpfile(source, target):
+                with source.open("rb") as data, create_atomic(target, durable=True) as blob:
                     shutil.copyfileobj(data, blob, _CHUNK)
 
     def renew(self, key: str) -> None:
         """Set the blob's modification time to now."""
-        with storage_errors(key):
+        with raise_storage_errors(key):
             os.utime(self.root / key)
 
     def get(self, key: str, target: Path) -> None:
         """Copy a blob to `target`. Raise `MissingArtifactError`, which is retried: NFS may show new files late."""
-        with storage_errors(target):
+        with raise_storage_errors(target):
             try:
                 shutil.copyfile(self.root / key, target)
             except FileNotFoundError as error:
@@ -110,7 +110,7 @@ class DirectoryBackend:
                 ) from error
 
 
-def _link_whole(source: Path, target: Path) -> bool:
+def _copy_by_tmpfile(source: Path, target: Path) -> bool:
     """Copy a file by O_TMPFILE: a dying writer leaves nothing. Return False if the file system does not have that."""
     try:
         fd = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
@@ -179,7 +179,7 @@ class FsspecBackend:
     def _remote_errors(self, key: str) -> Iterator[None]:
         """Translate the errors of fsspec and of the client below it, each of which has exceptions of its own."""
         try:
-            with storage_errors(f"{self._url}/{key}"):
+            with raise_storage_errors(f"{self._url}/{key}"):
                 yield
         except BenchFlowError:
             raise
@@ -231,7 +231,7 @@ class Store:
         """Store bytes, unless they are there already, and return their reference."""
 
         def put() -> ArtifactRef:
-            with storage_errors(tempfile.gettempdir()), tempfile.NamedTemporaryFile() as file:
+            with raise_storage_errors(tempfile.gettempdir()), tempfile.NamedTemporaryFile() as file:
                 file.write(data)
                 file.flush()
                 return self._put_file(Path(file.name))
@@ -252,7 +252,7 @@ class Store:
         """Return the bytes of a blob. Raise as `fetch`."""
 
         def read() -> bytes:
-            with storage_errors(tempfile.gettempdir()), tempfile.TemporaryDirectory() as scratch:
+            with raise_storage_errors(tempfile.gettempdir()), tempfile.TemporaryDirectory() as scratch:
                 target = Path(scratch) / "blob"
                 self._fetch(ref, target)
                 return target.read_bytes()
@@ -260,7 +260,7 @@ class Store:
         return await asyncio.to_thread(read)
 
     def _put_file(self, path: Path) -> ArtifactRef:
-        digest = file_digest(path)
+        digest = compute_file_digest(path)
         key, size = self._key(digest), path.stat().st_size
         # A blob of another size is partial, after a power cut or an interrupted upload.
         if self.backend.size(key) != size:
@@ -271,12 +271,12 @@ class Store:
 
     def _fetch(self, ref: ArtifactRef, target: Path) -> None:
         key = self._key(ref.sha256)
-        with storage_errors(target):
+        with raise_storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_file(target) as file:
+            with create_atomic(target) as file:
                 partial = Path(file.name)
                 self.backend.get(key, partial)
-                if file_digest(partial) != ref.sha256:
+                if compute_file_digest(partial) != ref.sha256:
                     raise CorruptArtifactError(
                         "the stored bytes do not have their digest",
                         file=ref.uri,
@@ -294,7 +294,7 @@ class PinnedStore:
 
     async def put_file(self, path: Path) -> ArtifactRef:
         """Pin and store the content of a file."""
-        await asyncio.to_thread(lambda: self._pin(file_digest(path)))
+        await asyncio.to_thread(lambda: self._pin(compute_file_digest(path)))
         return await self._store.put_file(path)
 
     async def put_bytes(self, data: bytes) -> ArtifactRef:
@@ -318,7 +318,7 @@ class PinnedStore:
     def _pin(self, sha256: str) -> None:
         backend = self._store.backend
         if isinstance(backend, DirectoryBackend):
-            with _pins(backend) as notes, opened(notes / self._name, os.O_RDWR | os.O_CREAT) as note:
+            with _lock_pins(backend) as notes, open_fd(notes / self._name, os.O_RDWR | os.O_CREAT) as note:
                 append_lines(note, f"{sha256}\n".encode())
 
 
@@ -327,9 +327,9 @@ def unpin(store: Store, name: str) -> None:
     backend = store.backend
     if not isinstance(backend, DirectoryBackend) or not (backend.root / _PINS / name).exists():
         return
-    with _pins(backend) as notes:
-        mine = _pinned(notes / name)
-        needed = {digest for note in notes.iterdir() if note.name not in (name, _LOCK) for digest in _pinned(note)}
+    with _lock_pins(backend) as notes:
+        mine = _read_pins(notes / name)
+        needed = {digest for note in notes.iterdir() if note.name not in (name, _LOCK) for digest in _read_pins(note)}
         for digest in mine - needed:
             (backend.root / store._key(digest)).unlink(missing_ok=True)
         (notes / name).unlink(missing_ok=True)
@@ -341,17 +341,17 @@ so that no `unpin` removes a blob that was found. Only directories have pins: bl
 that place.
 """
 _LOCK = ".lock"
-"""Lock file in this directory. The context manager `_pins` yields the directory with the lock held."""
+"""Lock file in this directory. The context manager `_lock_pins` yields the directory with the lock held."""
 
 
 @contextlib.contextmanager
-def _pins(backend: DirectoryBackend) -> Iterator[Path]:
+def _lock_pins(backend: DirectoryBackend) -> Iterator[Path]:
     notes = backend.root / _PINS
-    with storage_errors(notes), locked(notes / _LOCK):
+    with raise_storage_errors(notes), hold_lock(notes / _LOCK):
         yield notes
 
 
-def _pinned(note: Path) -> set[str]:
+def _read_pins(note: Path) -> set[str]:
     try:
         return set(note.read_text().split())
     except FileNotFoundError:
@@ -368,7 +368,7 @@ def check_reach(store: Store, server_is_here: bool) -> None:
         )
 
 
-def file_digest(path: Path) -> str:
+def compute_file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, as hex."""
     digest = hashlib.sha256()
     with path.open("rb") as file:

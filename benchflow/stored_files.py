@@ -44,7 +44,7 @@ def open_stored(file: Path, *, limit: int | None = None) -> BufferedReader:
     # The size is checked before reading: a sparse file of any size costs its author nothing.
     if limit is not None and os.fstat(opened.fileno()).st_size > limit:
         opened.close()
-        raise _too_large(file, limit)
+        raise _make_size_error(file, limit)
     return opened
 
 
@@ -53,7 +53,7 @@ def read_stored(file: Path, *, limit: int = MAX_DOCUMENT) -> bytes:
     with open_stored(file, limit=limit) as opened:
         content = opened.read(limit + 1)
     if len(content) > limit:
-        raise _too_large(file, limit)
+        raise _make_size_error(file, limit)
     return content
 
 
@@ -63,10 +63,10 @@ def read_lines(file: Path) -> Iterator[bytes]:
         while (line := opened.readline(MAX_LINE + 1)).endswith(b"\n"):
             yield line
     if len(line) > MAX_LINE:
-        raise _too_large(file, MAX_LINE)
+        raise _make_size_error(file, MAX_LINE)
 
 
-def _too_large(file: Path, limit: int) -> ResultFileError:
+def _make_size_error(file: Path, limit: int) -> ResultFileError:
     return ResultFileError(
         f"is larger than {limit // 1024 // 1024} MiB, and is not read",
         file=str(file),

@@ -27,11 +27,11 @@ from benchflow.gateway.gateway_process import (
     stop_gateway,
 )
 from benchflow.host import make_state_private
-from benchflow.host_files import locked, write_atomic
+from benchflow.host_files import hold_lock, write_atomic
 from benchflow.idle import IdleWatch
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
-from benchflow.process_identity import start_time
+from benchflow.process_identity import read_start_time
 from benchflow.rounds import repeat
 from benchflow.stack import (
     ENCLOSED_PORT,
@@ -43,12 +43,12 @@ from benchflow.stack import (
     StackRecord,
     WorkerWanted,
     check_port,
-    free_port,
+    find_free_port,
     is_free,
     make_ui_token,
     read_record,
     read_wanted,
-    wanted_port,
+    read_wanted_port,
     was_stopped,
 )
 from benchflow.stack_processes import Backoff, end, raise_open_files, spawn
@@ -97,7 +97,7 @@ class Supervisor:
         self._worker: asyncio.subprocess.Process | None = None
         self._is_recorded = False
         self._gateway_backoff = Backoff()
-        port = wanted_port(PORT_VARIABLE)
+        port = read_wanted_port(PORT_VARIABLE)
         self.record = StackRecord(
             state="starting",
             supervisor=StackProcess.of(os.getpid()),
@@ -217,14 +217,14 @@ class Supervisor:
         check_port(PORT_VARIABLE)
         check_port(UI_PORT_VARIABLE)
         if not is_free(self.record.port):
-            port = free_port(other_than=self.record.ui_port)
+            port = find_free_port(other_than=self.record.ui_port)
             log.warning("the server's port was taken by another process", port=self.record.port, instead=port)
             self._write(port=port)
             # The worker would look for the server at the old port to hand over its work; the next worker takes it over.
             if self._worker is not None and self._worker.returncode is None:
                 self._worker.kill()
         if not is_free(self.record.ui_port):
-            self._write(ui_port=free_port(other_than=self.record.port))
+            self._write(ui_port=find_free_port(other_than=self.record.port))
 
     # --- the Web UI's door ---
 
@@ -235,7 +235,7 @@ class Supervisor:
             self._door_listener = _listen(self.record.ui_port)
         except OSError:
             check_port(UI_PORT_VARIABLE)
-            self._write(ui_port=free_port())
+            self._write(ui_port=find_free_port())
             self._door_listener = _listen(self.record.ui_port)
         self._door_is_open.set()
 
@@ -252,7 +252,7 @@ class Supervisor:
         descriptors = (self._door_listener.fileno(),)
         backoff = Backoff()
         while True:
-            await _readable(self._door_listener)
+            await _wait_until_readable(self._door_listener)
             backoff.started()
             try:
                 door = await spawn(command, self.paths.logs / "door.out", dict(os.environ), descriptors=descriptors)
@@ -329,7 +329,7 @@ class Supervisor:
 
     async def _ready(self, worker: asyncio.subprocess.Process) -> None:
         """Wait until a new worker polls, or ends, so that the older one is not drained before there is a successor."""
-        mark = self.paths.running / f"{worker.pid}-{start_time(worker.pid)}" / "ready"
+        mark = self.paths.running / f"{worker.pid}-{read_start_time(worker.pid)}" / "ready"
         deadline = time.monotonic() + STOP_TIMEOUT_SEC
         while not mark.exists() and worker.returncode is None and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -353,10 +353,10 @@ class Supervisor:
 
 
 def _choose_port(variable: str, previous: int | None, *, other_than: int | None = None) -> int:
-    wanted = wanted_port(variable)
+    wanted = read_wanted_port(variable)
     if wanted is not None:
         return wanted
-    return previous if previous is not None and is_free(previous) else free_port(other_than=other_than)
+    return previous if previous is not None and is_free(previous) else find_free_port(other_than=other_than)
 
 
 def _listen(port: int) -> socket.socket:
@@ -372,7 +372,7 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-async def _readable(listener: socket.socket) -> None:
+async def _wait_until_readable(listener: socket.socket) -> None:
     """Wait until a connection can be accepted."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
@@ -401,7 +401,7 @@ def main() -> int:
     raise_open_files()
     paths = StatePaths.default()
     make_state_private(paths)
-    with locked(paths.stack_lock, wait_sec=0) as lock:
+    with hold_lock(paths.stack_lock, wait_sec=0) as lock:
         # Without the lock: one runs. Stopped: several were started at once; the first one has run and has been stopped
         # before this one got the lock.
         return 0 if lock is None or was_stopped(paths) else _run(paths)

@@ -26,7 +26,7 @@ from benchflow.contracts import temporal_names
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import ConfigError, ServerUnavailableError
 from benchflow.messages import make_converter
-from benchflow.paths import socket_address
+from benchflow.paths import make_socket_address
 from benchflow.workflows.activity_options import NAMESPACE
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Target:
         return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def stack_target(record: StackRecord) -> Target:
+def make_stack_target(record: StackRecord) -> Target:
     """Return the target of the embedded stack's server."""
     return Target(record.address, record.namespace, socket=record.socket)
 
@@ -69,7 +69,7 @@ def is_cluster_named() -> bool:
     return any(os.environ.get(name) for name in _CLUSTER_VARIABLES)
 
 
-def cluster_target() -> Target | None:
+def find_cluster_target() -> Target | None:
     """Return the target of the cluster that the environment names; None for the embedded stack.
 
     Raises:
@@ -101,7 +101,7 @@ async def connect(target: Target) -> Client:
     options = dict(target.options)
     try:
         if target.socket is not None:
-            relay = f"unix:{socket_address(Path(target.socket))}"
+            relay = f"unix:{make_socket_address(Path(target.socket))}"
             options["http_connect_proxy_config"] = HttpConnectProxyConfig(target_host=relay)
         # Through a frozen relay the SDK would wait for ever.
         async with asyncio.timeout(CONNECT_SEC):
@@ -109,7 +109,7 @@ async def connect(target: Target) -> Client:
                 target.address,
                 namespace=target.namespace,
                 data_converter=make_converter(),
-                runtime=_quiet_runtime(),
+                runtime=_make_quiet_runtime(),
                 **options,
             )
     except (RuntimeError, RPCError, OSError) as error:
@@ -122,7 +122,7 @@ async def connect(target: Target) -> Client:
 
 
 @functools.cache
-def _quiet_runtime() -> Runtime:
+def _make_quiet_runtime() -> Runtime:
     """Return the SDK's runtime for all clients of a process.
 
     The SDK's default runtime (temporalio 1.35) logs to stdout, where the output of commands belongs: its records go to
@@ -137,7 +137,7 @@ def _quiet_runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=logging_config))
 
 
-async def stack_id(client: Client) -> str:
+async def read_stack_id(client: Client) -> str:
     """Return the id of a stack for labels: 12 hex digits, from the server's cluster and the namespace."""
     info = await client.workflow_service.get_cluster_info(GetClusterInfoRequest())
     return short_hash(f"{info.cluster_id}/{client.namespace}", 12)

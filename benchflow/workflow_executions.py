@@ -55,7 +55,7 @@ def require_not_found(error: RPCError) -> None:
         raise ServerUnavailableError(f"the Temporal server does not answer: {error.message}") from error
 
 
-async def last_poll(client: Client, queue: str) -> float | None:
+async def find_last_poll(client: Client, queue: str) -> float | None:
     """Return the timestamp of the last poll of a queue for activities; None if the server knows no worker of it."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
@@ -87,7 +87,7 @@ async def find_pack(client: Client, rollout: str) -> ArtifactRef | None:
 
             log = structlog.get_logger("benchflow.workflow_executions")
             log.warning("the outcome of a rollout can't be read; its report is looked for", id=rollout, error=why)
-        return await _reported_pack(client, handle)
+        return await _find_reported_pack(client, handle)
     except RPCError as error:
         require_not_found(error)
         return None
@@ -111,7 +111,7 @@ async def read_outcome(handle: WorkflowHandle[Any, RolloutOutcome]) -> tuple[Rol
         return None, f"{type(error).__name__}: {error}"[:MAX_LINE]
 
 
-async def _reported_pack(client: Client, handle: WorkflowHandle[object, RolloutOutcome]) -> ArtifactRef | None:
+async def _find_reported_pack(client: Client, handle: WorkflowHandle[object, RolloutOutcome]) -> ArtifactRef | None:
     """Return the pack of a report in the history of a workflow without a result: a cancelled workflow reports, too."""
     reports: set[int] = set()
     async for event in handle.fetch_history_events():
@@ -163,9 +163,9 @@ class FailingTask(NamedTuple):
         return not self.may_pass and self.attempts >= attempts and self.age_sec >= after_sec
 
 
-async def failing_tasks(client: Client, described: WorkflowExecutionDescription) -> list[FailingTask]:
+async def find_failing_tasks(client: Client, described: WorkflowExecutionDescription) -> list[FailingTask]:
     """Return the failing workflow tasks of a running workflow and of its running descendants."""
-    own = await _failing_task(client, described)
+    own = await _find_failing_task(client, described)
     found = [own] if own is not None else []
     for child in described.raw_description.pending_children:
         try:
@@ -174,11 +174,11 @@ async def failing_tasks(client: Client, described: WorkflowExecutionDescription)
             require_not_found(error)
             continue
         if below.status == WorkflowExecutionStatus.RUNNING:
-            found += await failing_tasks(client, below)
+            found += await find_failing_tasks(client, below)
     return found
 
 
-async def _failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
+async def _find_failing_task(client: Client, described: WorkflowExecutionDescription) -> FailingTask | None:
     """Return the failing workflow task of a workflow; None if none fails.
 
     A task that timed out does not count: its workers died, or there are none, which is no fault of the workflow.
@@ -197,12 +197,12 @@ async def _failing_task(client: Client, described: WorkflowExecutionDescription)
     for event in history.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             failure = event.workflow_task_failed_event_attributes.failure
-            kind = _type(failure)
+            kind = _read_type(failure)
             if failure.message.startswith(NOT_ENCODED):
                 kind = failure.message.removeprefix(NOT_ENCODED).partition(":")[0]
             may_pass = error_type(kind).is_outage
             since = pending.original_scheduled_time.ToNanoseconds() / 1e9
-            return FailingTask(described.id, pending.attempt, since, _text(failure), may_pass)
+            return FailingTask(described.id, pending.attempt, since, _format_failure(failure), may_pass)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
             return None
     return None
@@ -233,7 +233,7 @@ async def find_trouble(client: Client, workflow_id: str) -> str | None:
         described = await client.get_workflow_handle(workflow_id).describe()
         if described.status != WorkflowExecutionStatus.RUNNING:
             return None
-        failing = await failing_tasks(client, described)
+        failing = await find_failing_tasks(client, described)
     except RPCError as error:
         require_not_found(error)
         return None
@@ -245,17 +245,17 @@ async def find_trouble(client: Client, workflow_id: str) -> str | None:
         if activity.attempt > 1 and activity.HasField("last_failure"):
             attempt = f"{activity.activity_type.name}, attempt {activity.attempt}"
             runs = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-            return f"{attempt}{' runs; the last' if runs else ''}: {_text(activity.last_failure)}"
+            return f"{attempt}{' runs; the last' if runs else ''}: {_format_failure(activity.last_failure)}"
     return None
 
 
-def _type(failure: Failure) -> str:
+def _read_type(failure: Failure) -> str:
     return failure.application_failure_info.type
 
 
-def _text(failure: Failure) -> str:
+def _format_failure(failure: Failure) -> str:
     """Return a failure as a line: its type, the file that it concerns, its message."""
-    kind = _type(failure)
+    kind = _read_type(failure)
     with suppress(IndexError, ValueError, AttributeError):
         if file := json.loads(failure.application_failure_info.details.payloads[0].data).get("file"):
             return f"{kind}: {file}: {failure.message}"[:MAX_LINE]

@@ -30,7 +30,7 @@ from support.paths import BENCHMARKS
 from benchflow.contracts.agent_record import NODE_VERSION
 from benchflow.contracts.operator_options import CAPACITY_VARIABLE, WorkerOptions, WorkflowOptions
 from benchflow.errors import BenchFlowError
-from benchflow.host_files import file_lock
+from benchflow.host_files import hold_lock_async
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox import Toolbox, ensure_runtime
 from benchflow.planes.agent.toolbox.npm import NpmRegistry
@@ -232,7 +232,7 @@ def packages_layer(kept: StatePaths) -> None:
     assert found and head.count("RUN") == 1
 
     async def build() -> None:
-        async with file_lock(kept.root / "packages.lock"):
+        async with hold_lock_async(kept.root / "packages.lock"):
             client = docker.from_env(timeout=600)
             await asyncio.to_thread(client.images.build, fileobj=io.BytesIO(head.encode()), tag=PACKAGES, rm=True)
             client.close()

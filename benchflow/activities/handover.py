@@ -24,8 +24,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from benchflow.contracts.fixed_durations import HANDOVER_SEC, NEXT_WORKER
 from benchflow.errors import ServerUnavailableError, StackError
-from benchflow.host_files import atomic_file
-from benchflow.process_identity import is_alive, start_time
+from benchflow.host_files import create_atomic
+from benchflow.process_identity import is_alive, read_start_time
 from benchflow.rounds import Failures
 from benchflow.workflow_executions import is_not_found, require_not_found
 
@@ -53,7 +53,7 @@ class RunningActivities:
         """Make it. `open` creates the directory."""
         self.root = root
         self.host = host
-        self.directory = root / f"{os.getpid()}-{start_time(os.getpid())}"
+        self.directory = root / f"{os.getpid()}-{read_start_time(os.getpid())}"
         self._count = 0
 
     @property
@@ -84,7 +84,7 @@ class RunningActivities:
         self._count += 1
         record = self.directory / f"{self._count}.token"
         try:
-            with atomic_file(record) as file:
+            with create_atomic(record) as file:
                 file.write(token)
         except OSError as error:
             log.warning("a running activity has no record", error=str(error))

@@ -34,7 +34,7 @@ from benchflow.paths import JobPaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.results.lost_rows import make_lost_spec, write_lost_row
 from benchflow.results.summary import write_summary
-from benchflow.workflow_executions import end_stuck, failing_tasks, last_poll, read_outcome, require_not_found
+from benchflow.workflow_executions import end_stuck, find_failing_tasks, find_last_poll, read_outcome, require_not_found
 
 log = structlog.get_logger("benchflow.activities")
 
@@ -125,7 +125,7 @@ class JobActivities:
             if status == "completed":
                 outcome, reason = await read_outcome(handle)
             if status == "running":
-                for failing in await failing_tasks(self.context.client, description):
+                for failing in await find_failing_tasks(self.context.client, description):
                     if not failing.is_stuck(asked.stuck_attempts, asked.stuck_after_sec):
                         continue
                     why = f"a workflow task failed {failing.attempts - 1} times: {failing.reason}"
@@ -150,7 +150,7 @@ class JobActivities:
         Args:
             query: Task queue of the host.
         """
-        last = await last_poll(self.context.client, query.queue)
+        last = await find_last_poll(self.context.client, query.queue)
         return HostStatus(last_poll_sec=time.time() - last if last is not None else None, last_poll=last)
 
     @activity.defn(name=temporal_names.FINISH_JOB)
@@ -163,7 +163,7 @@ class JobActivities:
             finish: The job, and its rollouts that still need a row.
         """
         # The secrets first: nothing of the job needs them any more, and the rest may fail.
-        secrets.remove(self.context.paths, finish.job_id)
+        secrets.remove_secrets(self.context.paths, finish.job_id)
         spec = await read_job_spec(self.context, finish.spec, finish.origin)
         if spec is not None:
             await self._remove_sandbox(spec, finish)

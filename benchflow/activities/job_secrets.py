@@ -23,10 +23,10 @@ async def remove_secrets_of_ended_jobs(context: WorkerContext) -> None:
     Args:
         context: Host and client of this worker process.
     """
-    for job, left_at in await asyncio.to_thread(lambda: list(secrets.left(context.paths))):
+    for job, left_at in await asyncio.to_thread(lambda: list(secrets.list_stored_secrets(context.paths))):
         try:
             if await _is_over(context, job, left_at):
-                await asyncio.to_thread(secrets.remove, context.paths, job)
+                await asyncio.to_thread(secrets.remove_secrets, context.paths, job)
                 log.info("removed the secrets of a job that is over", job=job)
         except (ServerUnavailableError, RPCError, OSError) as error:
             log.warning("secrets stay for now", job=job, error=str(error))

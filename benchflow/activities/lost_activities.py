@@ -20,7 +20,7 @@ from benchflow.contracts.job import JobSpec, Origin, RolloutSpec
 from benchflow.contracts.lost_rollouts import LostRollout
 from benchflow.contracts.rollout_records import RolloutOutcome, RolloutResult
 from benchflow.errors import BenchFlowError
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.reporting import HostedReport, list_collected
 from benchflow.paths import JobPaths, RolloutPaths
@@ -98,7 +98,7 @@ class LostActivities:
             await end_stuck(self.context.client, spec.id, lost.run_id or None)
         rollout, paths = find_lost_paths(given.origin, given.job_id, lost.index, spec)
         is_origin = self.context.is_origin(given.origin)
-        with storage_errors(paths.root):
+        with raise_storage_errors(paths.root):
             if is_origin:
                 is_restart = spec is not None and spec.restart is not None
                 found = await asyncio.to_thread(find_result, paths, rollout, lost, is_restart=is_restart)

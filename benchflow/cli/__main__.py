@@ -26,14 +26,14 @@ def main() -> None:
         for module, name in _UNUSED_BY_HELP.items():
             sys.modules[module] = types.ModuleType(module)
             setattr(sys.modules[module], name, object)
-    from benchflow.cli.command_line import app_for
+    from benchflow.cli.command_line import select_app
     from benchflow.log import guard_stderr
 
     # Tracebacks, warnings and the messages of libraries are written to stderr directly.
     guard_stderr()
     status: object = 1
     try:
-        app_for(sys.argv[1:])(prog_name="bench")
+        select_app(sys.argv[1:])(prog_name="bench")
     except SystemExit as end:
         status = end.code
     # The reader of a pipe may have closed it.

@@ -23,14 +23,14 @@ Name = Annotated[str, typer.Argument(help="An agent's name, alias or import path
 @app.command("list", cls=BenchCommand)
 def list_(as_json: Json = False) -> None:
     """The agents that a task can be given to."""
-    from benchflow.cli.screen import console, print_json, table
+    from benchflow.cli.screen import make_console, make_table, print_json
     from benchflow.cli.terminal import Text
     from benchflow.planes.agent.registry import load_agents
 
     agents = load_agents().values()
     if as_json:
         return print_json({"agents": [record.model_dump(mode="json") for record in agents]})
-    rows = table(("agent", {"no_wrap": True}), "aliases", "version", "protocol", "model by", "rung", "what it is")
+    rows = make_table(("agent", {"no_wrap": True}), "aliases", "version", "protocol", "model by", "rung", "what it is")
     for record in agents:
         rows.add_row(
             Text(record.name, "bold"),
@@ -41,26 +41,26 @@ def list_(as_json: Json = False) -> None:
             "" if record.is_engine else record.session.rung,
             record.description,
         )
-    console().print(rows)
+    make_console().print(rows)
 
 
 @app.command(cls=BenchCommand)
 def show(name: Name, as_json: Json = False) -> None:
     """Everything the registry says of one agent."""
-    from benchflow.cli.screen import console, print_json, show_place
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import make_console, print_json, show_place
+    from benchflow.cli.terminal import make_line
     from benchflow.planes.agent.registry import find_agent
 
     record = find_agent(name)
     if as_json:
         return print_json(record.model_dump(mode="json"))
-    screen = console()
-    screen.print(line((record.name, "bold"), f"  {record.description}"), soft_wrap=True)
-    for label, text in _said(record):
+    screen = make_console()
+    screen.print(make_line((record.name, "bold"), f"  {record.description}"), soft_wrap=True)
+    for label, text in _describe_record(record):
         show_place(label, text, screen)
 
 
-def _said(record: AgentRecord) -> list[tuple[str, str | None]]:
+def _describe_record(record: AgentRecord) -> list[tuple[str, str | None]]:
     """Return a record as lines for display: a label and a text each; a text is None if the record has no such value."""
     install = record.install
     packages = ", ".join(f"{name} {version}" for name, version in install.packages.items()) if install else None
@@ -100,7 +100,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Install an agent, start it here, and compare what it says of itself with the registry."""
-    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.screen import make_console, print_json
     from benchflow.planes.agent.agent_check import check_agent
     from benchflow.planes.agent.registry import find_agent
 
@@ -109,35 +109,37 @@ def check(
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
     else:
-        console().print(*_findings(record, found), sep="\n", soft_wrap=True)
+        make_console().print(*_format_findings(record, found), sep="\n", soft_wrap=True)
     raise typer.Exit(ALL_SCORED if found.ok else SOME_ERRORED)
 
 
-def _findings(record: AgentRecord, found: AgentCheck) -> list[Text]:
+def _format_findings(record: AgentRecord, found: AgentCheck) -> list[Text]:
     """Return the result of a check as lines for display."""
-    from benchflow.cli.terminal import line
+    from benchflow.cli.terminal import make_line
 
     sign = ("✓", "green") if found.ok else ("✗", "red")
     said = found.reported or {}
     lines = [
-        line(
+        make_line(
             *(sign, " ", (record.name, "bold")),
             f" {said.get('version', '(says no version)')}, started in {found.start_sec} s",
         )
     ]
     if found.toolbox is not None and found.size is not None:
         how = f"built in {found.build_sec} s" if found.built else "was there"
-        lines.append(line(f"  toolbox   {found.toolbox}: {found.runtime}, {found.size / 2**20:.0f} MiB, {how}"))
-    lines.append(line(f"  protocol  ACP {found.protocol_version}"))
-    lines.append(line(f"  offers    {', '.join(_offered(found.capabilities)) or 'nothing beyond the protocol'}"))
+        lines.append(make_line(f"  toolbox   {found.toolbox}: {found.runtime}, {found.size / 2**20:.0f} MiB, {how}"))
+    lines.append(make_line(f"  protocol  ACP {found.protocol_version}"))
+    lines.append(
+        make_line(f"  offers    {', '.join(_list_capabilities(found.capabilities)) or 'nothing beyond the protocol'}")
+    )
     if found.auth_methods:
-        lines.append(line(f"  logins    {', '.join(found.auth_methods)}"))
-    lines.append(line(f"  rung      {record.session.rung}"))
-    lines += [line("  ", ("problem", "red"), f"   {problem}") for problem in found.problems]
+        lines.append(make_line(f"  logins    {', '.join(found.auth_methods)}"))
+    lines.append(make_line(f"  rung      {record.session.rung}"))
+    lines += [make_line("  ", ("problem", "red"), f"   {problem}") for problem in found.problems]
     return lines
 
 
-def _offered(capabilities: dict[str, object], above: str = "") -> list[str]:
+def _list_capabilities(capabilities: dict[str, object], above: str = "") -> list[str]:
     """Return the capabilities that an agent offers, as dotted names. In ACP, `{}` means yes, and false means no.
 
     Args:
@@ -149,7 +151,7 @@ def _offered(capabilities: dict[str, object], above: str = "") -> list[str]:
         if name == "_meta" or value is False:
             continue
         path = f"{above}{name}"
-        inner = _offered(value, f"{path}.") if isinstance(value, dict) else []
+        inner = _list_capabilities(value, f"{path}.") if isinstance(value, dict) else []
         names += inner or ([path] if not isinstance(value, dict) or not value else [])
     return names
 

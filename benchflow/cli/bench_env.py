@@ -59,7 +59,7 @@ def check(
     manifest is wrong or does not fit the task.
     """
     from benchflow.cli.in_job import run_in_job
-    from benchflow.cli.screen import console, print_error, print_json
+    from benchflow.cli.screen import make_console, print_error, print_json
     from benchflow.errors import UnsupportedFeatureError
     from benchflow.jobs.trial_job import NO_TASK, plan_trial, try_world
 
@@ -70,7 +70,7 @@ def check(
             remedy="try it with its conformance suite: benchflow.testing.environment_conformance",
         )
     plan = plan_trial(manifest, task, sandbox, write or [])
-    screen = console(stderr=True)
+    screen = make_console(stderr=True)
     found = run_in_job(lambda on_start: try_world(plan, on_start), screen)
     if as_json:
         print_json({"ok": found.ok, **found.model_dump(mode="json")})
@@ -85,13 +85,13 @@ def check(
 
 def _show(found: EnvironmentCheck) -> None:
     """Print the findings of a check as a table."""
-    from benchflow.cli.screen import console, table
-    from benchflow.cli.terminal import Text, line
+    from benchflow.cli.screen import make_console, make_table
+    from benchflow.cli.terminal import Text, make_line
 
-    screen = console()
-    heading = line((found.name, "bold"), f"  {found.source}, in sandbox {found.sandbox}")
+    screen = make_console()
+    heading = make_line((found.name, "bold"), f"  {found.source}, in sandbox {found.sandbox}")
     screen.print(heading, soft_wrap=True)
-    rows = table(("what", {"no_wrap": True}), ("took", {"justify": "right", "no_wrap": True}), "what was seen")
+    rows = make_table(("what", {"no_wrap": True}), ("took", {"justify": "right", "no_wrap": True}), "what was seen")
     for finding in found.findings:
         sign, style = _SIGNS[finding.outcome]
         holds = finding.outcome in ("holds", "fails", "unproven")
@@ -102,11 +102,11 @@ def _show(found: EnvironmentCheck) -> None:
 
 def _took(value: float | None) -> str:
     """Return a duration of so many seconds for display; empty for None."""
-    from benchflow.cli.screen import seconds
+    from benchflow.cli.screen import format_seconds
 
     if value is None:
         return ""
-    return f"{value * 1000:.0f} ms" if value < 1 else seconds(value)
+    return f"{value * 1000:.0f} ms" if value < 1 else format_seconds(value)
 
 
 @app.command(cls=BenchCommand)
@@ -132,7 +132,7 @@ def diff(
     A snapshot is what a rollout keeps in environment/snapshots/NAME; of a
     rollout given as one of two, its last state is meant.
     """
-    from benchflow.cli.screen import console, print_json
+    from benchflow.cli.screen import make_console, print_json
     from benchflow.cli.state_diff import choose_states, show_diff
     from benchflow.planes.environment.world_state import diff_snapshots
 
@@ -140,4 +140,4 @@ def diff(
     found = diff_snapshots(one, other, limit=rows)
     if as_json:
         return print_json(found.model_dump(mode="json"))
-    show_diff(one, other, found, console())
+    show_diff(one, other, found, make_console())

@@ -9,7 +9,7 @@ import typer
 
 from benchflow.cli import command
 from benchflow.cli.command import BenchCommand, Json, Trust, Yes
-from benchflow.cli.running_engine import engine_if_running, has_server
+from benchflow.cli.running_engine import find_engine, has_server
 from benchflow.cli.submit_options import AGENT, RUN
 from benchflow.paths import RESCORED
 
@@ -32,30 +32,34 @@ JOBS = Path("jobs")
 @app.command("list", cls=BenchCommand)
 def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """The jobs of a directory, the latest first, with their scorings that run. Starts nothing."""
-    from benchflow.cli.figures import mean_cell
-    from benchflow.cli.glances import glance, job_directories
-    from benchflow.cli.screen import console, print_json, table
-    from benchflow.cli.terminal import Text, line
+    from benchflow.cli.figures import format_mean_cell
+    from benchflow.cli.glances import glance, list_job_directories
+    from benchflow.cli.screen import make_console, make_table, print_json
+    from benchflow.cli.terminal import Text, make_line
 
-    running = command.run(_running_jobs())
+    running = command.run(_find_running_jobs())
     jobs = []
-    for directory in job_directories(jobs_dir):
-        scorings = [scoring for scoring in job_directories(directory / RESCORED) if _job_id(scoring) in (running or ())]
+    for directory in list_job_directories(jobs_dir):
+        scorings = [
+            scoring
+            for scoring in list_job_directories(directory / RESCORED)
+            if _compute_job_id(scoring) in (running or ())
+        ]
         for place in [*scorings, directory]:
             if (seen := glance(place)) is not None:
                 summary, is_own = seen
                 name = summary.job if place == directory else f"{directory.name}/{RESCORED}/{summary.job}"
-                state = _state_word(summary, None if running is None else _job_id(place) in running)
+                state = _name_state(summary, None if running is None else _compute_job_id(place) in running)
                 jobs.append((summary.model_copy(update={"job": name}), state, is_own))
     if as_json:
         listed = [summary.model_dump(mode="json") | {"state": state, "is_own": own} for summary, state, own in jobs]
         return print_json({"jobs_dir": str(jobs_dir.absolute()), "jobs": listed})
-    screen = console()
+    screen = make_console()
     if not jobs:
-        screen.print(line(f"There is no job in {jobs_dir}."), soft_wrap=True)
+        screen.print(make_line(f"There is no job in {jobs_dir}."), soft_wrap=True)
         return None
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
-    rows = table(
+    rows = make_table(
         ("job", {"overflow": "fold"}), ("done", right), ("passed", right), ("errored", right), ("mean", right), "state"
     )
     for summary, state, is_own in jobs:
@@ -64,15 +68,15 @@ def list_(jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
             f"{summary.finished}/{summary.total}",
             str(summary.passed),
             Text(str(summary.errored), "red" if summary.errored else ""),
-            mean_cell(summary),
+            format_mean_cell(summary),
             Text.assemble(state, ("" if is_own else ", not yours", "yellow")),
         )
     screen.print(rows)
 
 
-async def _running_jobs() -> set[str] | None:
+async def _find_running_jobs() -> set[str] | None:
     """Return the ids of the running jobs; empty if there is no server, None if there is one that does not answer."""
-    engine = await engine_if_running()
+    engine = await find_engine()
     if engine is None:
         return None if has_server() else set()
     from temporalio.client import WorkflowExecutionStatus
@@ -92,7 +96,7 @@ async def _running_jobs() -> set[str] | None:
         return None
 
 
-def _job_id(directory: Path) -> str:
+def _compute_job_id(directory: Path) -> str:
     """Return the workflow id of the job of a results directory."""
     from benchflow.contracts import ids
     from benchflow.paths import JobPaths
@@ -101,7 +105,7 @@ def _job_id(directory: Path) -> str:
     return ids.job_id(root.name, str(root.parent))
 
 
-def _state_word(summary: Summary, is_running: bool | None) -> str:
+def _name_state(summary: Summary, is_running: bool | None) -> str:
     """Return the state of a job: `running`, `finished`, `incomplete`, or `unknown`.
 
     Args:
@@ -119,10 +123,10 @@ def _state_word(summary: Summary, is_running: bool | None) -> str:
 def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     """What a job is, how far it is, and its results so far. Starts nothing."""
     from benchflow.cli.figures import show_agents
-    from benchflow.cli.job_report import document, show_errors, show_question, show_rows, show_totals, show_ui
+    from benchflow.cli.job_report import make_document, show_errors, show_question, show_rows, show_totals, show_ui
     from benchflow.cli.mode_display import show_mode
-    from benchflow.cli.screen import console, print_json, show_place
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import make_console, print_json, show_place
+    from benchflow.cli.terminal import make_line
     from benchflow.contracts import ids
     from benchflow.paths import JobPaths
     from benchflow.results.summary import read_results, read_spec, summarize
@@ -131,16 +135,16 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     spec, results = read_spec(paths), read_results(paths)
     summary = summarize(name, spec.total, results, spec)
     job_id = ids.job_id(paths.root.name, str(paths.root.parent))
-    running, progress, engine = command.run(_ask(job_id))
-    state = _state_word(summary, running)
+    running, progress, engine = command.run(_query_job(job_id))
+    state = _name_state(summary, running)
     if as_json:
         ui = engine.ui_of(job_id) if engine else None
         facts: dict[str, Any] = {"id": job_id, "name": name, "directory": str(paths.root), "ui": ui, "state": state}
         facts |= {"total": spec.total, "progress": progress, "spec": spec.model_dump(mode="json")}
-        return print_json(document(facts, summary, results, spec.run.mode))
-    screen = console()
+        return print_json(make_document(facts, summary, results, spec.run.mode))
+    screen = make_console()
     agents = ", ".join(agent.label for agent in spec.agents)
-    screen.print(line((name, "bold"), f"  {state}"), soft_wrap=True)
+    screen.print(make_line((name, "bold"), f"  {state}"), soft_wrap=True)
     show_place("tasks", ", ".join(task.name for task in spec.tasks), screen)
     show_place("agents", agents + (f", {spec.repeats} times" if spec.repeats > 1 else ""), screen)
     show_place("sandbox", spec.run.sandbox, screen)
@@ -160,13 +164,13 @@ def show(name: Name, jobs_dir: JobsDir = JOBS, as_json: Json = False) -> None:
     show_totals(summary, screen)
 
 
-async def _ask(job_id: str) -> tuple[bool | None, dict[str, Any] | None, Engine | None]:
+async def _query_job(job_id: str) -> tuple[bool | None, dict[str, Any] | None, Engine | None]:
     """Return whether the job of this id runs, its progress, and the engine on its server. Never starts a server.
 
     The first is None if the server does not answer, the progress if no worker does, or the job does not run; the engine
     if the server does not answer, or does not know the job.
     """
-    engine = await engine_if_running()
+    engine = await find_engine()
     if engine is None:
         return None if has_server() else False, None, None
     from temporalio.client import WorkflowExecutionStatus
@@ -218,11 +222,11 @@ def watch(
         raise typer.Exit(watch_rollout(name, jobs_dir, to_the_end=follow_rollout, as_json=as_json))
     from benchflow.cli.bench_submit import detach_from
     from benchflow.cli.job_report import finish
-    from benchflow.cli.screen import console
+    from benchflow.cli.screen import make_console
     from benchflow.cli.watch import follow
     from benchflow.jobs import open_job
 
-    screen = console(stderr=as_json)
+    screen = make_console(stderr=as_json)
     opened: list[Job] = []
 
     async def work() -> None:
@@ -259,12 +263,12 @@ def cancel(
 
     Agents are stopped, sandboxes removed, and what there is is recorded.
     """
-    from benchflow.cli.screen import console, plural
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import format_count, make_console
+    from benchflow.cli.terminal import make_line
 
     if rollout:
         count = command.run(_cancel_rollouts(name, jobs_dir, rollout))
-        console().print(line(f"Asked {plural(count, 'rollout')} of {name} to stop."), soft_wrap=True)
+        make_console().print(make_line(f"Asked {format_count(count, 'rollout')} of {name} to stop."), soft_wrap=True)
     else:
         _control(name, jobs_dir, lambda job: job.cancel(), "is being cancelled")
 
@@ -321,15 +325,15 @@ def concurrency(
 
 def _control(name: str, jobs_dir: Path, action: Any, done: str) -> None:
     """Call `action` with the job of this name, and print that the job `done`."""
-    from benchflow.cli.screen import console
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import make_console
+    from benchflow.cli.terminal import make_line
     from benchflow.jobs import open_job
 
     async def work() -> None:
         await action(await open_job(name, jobs_dir))
 
     command.run(work())
-    console().print(line(f"{name} {done}."), soft_wrap=True)
+    make_console().print(make_line(f"{name} {done}."), soft_wrap=True)
 
 
 # --- resuming ------------------------------------------------------------------------------------------------
@@ -392,7 +396,7 @@ def resume(
 @app.command(cls=BenchCommand)
 def fetch(name: Name, jobs_dir: JobsDir = JOBS) -> None:
     """Lay out the results of a job that ran on a cluster."""
-    from benchflow.cli.screen import console, plural
+    from benchflow.cli.screen import format_count, make_console
     from benchflow.jobs import open_job
 
     async def work() -> tuple[int, int]:
@@ -400,4 +404,4 @@ def fetch(name: Name, jobs_dir: JobsDir = JOBS) -> None:
         return await job.fetch(), len(job.results())
 
     fetched, here = command.run(work())
-    console().print(f"{plural(fetched, 'rollout')} fetched, {here} here.")
+    make_console().print(f"{format_count(fetched, 'rollout')} fetched, {here} here.")

@@ -26,22 +26,22 @@ def results(
     Computed from the rollouts' own files, so it is right while the job runs.
     """
     from benchflow.cli.figures import show_agents, show_details
-    from benchflow.cli.job_report import MAX_ROWS, document, show_errors, show_rows, show_totals
+    from benchflow.cli.job_report import MAX_ROWS, make_document, show_errors, show_rows, show_totals
     from benchflow.cli.mode_display import show_mode
-    from benchflow.cli.screen import console, print_json, show_place
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import make_console, print_json, show_place
+    from benchflow.cli.terminal import make_line
     from benchflow.contracts import ids
     from benchflow.results.summary import read_results, read_spec, summarize
 
-    paths = job_paths(job, jobs_dir)
+    paths = find_job_paths(job, jobs_dir)
     spec, found = read_spec(paths), read_results(paths)
     summary = summarize(spec.name, spec.total, found, spec)
     if as_json:
         job_id = ids.job_id(spec.name, str(paths.root.parent))
         facts = {"id": job_id, "name": spec.name, "directory": str(paths.root), "ui": None, "total": spec.total}
-        return print_json(document(facts, summary, found, spec.run.mode))
-    screen = console()
-    screen.print(line((spec.name, "bold")), soft_wrap=True)
+        return print_json(make_document(facts, summary, found, spec.run.mode))
+    screen = make_console()
+    screen.print(make_line((spec.name, "bold")), soft_wrap=True)
     show_agents(summary, screen)
     show_details(summary, screen)
     show_rows(found, screen, limit=len(found) if show_all else MAX_ROWS)
@@ -51,7 +51,7 @@ def results(
     show_place("results", str(paths.root), screen)
 
 
-def job_paths(job: str, jobs_dir: Path) -> JobPaths:
+def find_job_paths(job: str, jobs_dir: Path) -> JobPaths:
     """Return the paths of a job, given by its directory, or by its name in `jobs_dir`."""
     from benchflow.paths import JobPaths
 

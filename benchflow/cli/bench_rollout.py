@@ -47,26 +47,26 @@ def answer(
     not run meanwhile.
     """
     from benchflow.cli.chosen import choose
-    from benchflow.cli.screen import console, print_json
-    from benchflow.cli.terminal import Text, line
+    from benchflow.cli.screen import make_console, print_json
+    from benchflow.cli.terminal import Text, make_line
     from benchflow.sanitise import sanitise_log
 
     chosen = choose(rollout, jobs_dir)
-    given = _form(content)
-    question = command.run(_exchange(chosen, option, given, refuse))
+    given = _parse_form(content)
+    question = command.run(_send_answer(chosen, option, given, refuse))
     if as_json:
         return print_json({"rollout": chosen.id, "question": question.model_dump(mode="json")})
-    screen = console()
-    screen.print(line((chosen.label, "bold"), " asks:"), soft_wrap=True)
+    screen = make_console()
+    screen.print(make_line((chosen.label, "bold"), " asks:"), soft_wrap=True)
     # Indented: no line of the agent's text may pass for an option, or for a line of the command.
     screen.print(Text("\n".join(f"│ {row}" for row in sanitise_log(question.text).split("\n"))), soft_wrap=True)
     if option is not None or given is not None or refuse:
         screen.print("answered.", style="dim")
         return None
     for row in question.options:
-        screen.print(line(f"  {row.id}  {row.name}"), soft_wrap=True)
+        screen.print(make_line(f"  {row.id}  {row.name}"), soft_wrap=True)
     if question.form is not None and not question.options:
-        screen.print(line(f"  --content: {json.dumps(question.form)}"), soft_wrap=True)
+        screen.print(make_line(f"  --content: {json.dumps(question.form)}"), soft_wrap=True)
     return None
 
 
@@ -86,20 +86,20 @@ def verify(
     sandbox. What it itself does to the workspace is done.
     """
     from benchflow.cli.chosen import choose
-    from benchflow.cli.screen import console, print_json
-    from benchflow.cli.screen import reward as shown
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import format_reward as shown
+    from benchflow.cli.screen import make_console, print_json
+    from benchflow.cli.terminal import make_line
 
     chosen = choose(rollout, jobs_dir)
-    result = command.run(_look(chosen))
+    result = command.run(_preview_score(chosen))
     if as_json:
         return print_json({"rollout": chosen.id, "verify": result.model_dump(mode="json", exclude={"events"})})
-    screen = console()
-    screen.print(line((chosen.label, "bold"), "  reward ", (shown(result.reward), "bold")), soft_wrap=True)
+    screen = make_console()
+    screen.print(make_line((chosen.label, "bold"), "  reward ", (shown(result.reward), "bold")), soft_wrap=True)
     for name, value in result.items.items():
-        screen.print(line(f"  {name}  {shown(value)}"), soft_wrap=True)
+        screen.print(make_line(f"  {name}  {shown(value)}"), soft_wrap=True)
     for warning in result.warnings:
-        screen.print(line(f"warning: {warning}"), soft_wrap=True)
+        screen.print(make_line(f"warning: {warning}"), soft_wrap=True)
     return None
 
 
@@ -122,15 +122,15 @@ def rollback(
     --keep checkpoints; bench job watch shows how far it is.
     """
     from benchflow.cli.chosen import choose
-    from benchflow.cli.screen import console, print_json
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import make_console, print_json
+    from benchflow.cli.terminal import make_line
 
     chosen = choose(rollout, jobs_dir)
-    said = command.run(_go_back(chosen, node))
+    said = command.run(_roll_back(chosen, node))
     if as_json:
         return print_json(said.model_dump(mode="json"))
     undone = f"; undone: {', '.join(said.undone)}" if said.undone else ""
-    console().print(line(f"{chosen.label} is at {said.node} again{undone}"), soft_wrap=True)
+    make_console().print(make_line(f"{chosen.label} is at {said.node} again{undone}"), soft_wrap=True)
     return None
 
 
@@ -168,7 +168,7 @@ def replay(
     start(plan, as_json=as_json, yes=yes)
 
 
-def _form(content: str | None) -> dict[str, Any] | None:
+def _parse_form(content: str | None) -> dict[str, Any] | None:
     """Parse the answer to a form, a JSON object. Raise `UsageError` if it is none."""
     from benchflow.errors import UsageError
 
@@ -183,7 +183,7 @@ def _form(content: str | None) -> dict[str, Any] | None:
     return form
 
 
-async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] | None, refuse: bool) -> Question:
+async def _send_answer(chosen: Chosen, option: str | None, content: dict[str, Any] | None, refuse: bool) -> Question:
     """Return the question for which the rollout waits. Send the answer to it, if one was given.
 
     Args:
@@ -198,14 +198,14 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
     """
     from temporalio.service import RPCError
 
-    from benchflow.cli.running_engine import engine_if_running
+    from benchflow.cli.running_engine import find_engine
     from benchflow.contracts import temporal_names
     from benchflow.contracts.job import RolloutProgress
     from benchflow.contracts.rollout_records import Answer
     from benchflow.errors import StackError, UsageError
     from benchflow.workflow_executions import require_not_found
 
-    engine = await engine_if_running()
+    engine = await find_engine()
     if engine is None:
         raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
     handle = engine.client.get_workflow_handle(chosen.id)
@@ -224,24 +224,24 @@ async def _exchange(chosen: Chosen, option: str | None, content: dict[str, Any] 
     return question
 
 
-async def _go_back(chosen: Chosen, node: str) -> Restored:
+async def _roll_back(chosen: Chosen, node: str) -> Restored:
     """Roll a rollout back to a node: in its workflow if it runs, else by a restart if its checkpoints are retained."""
     from temporalio.client import WorkflowExecutionStatus
 
-    from benchflow.cli.running_engine import engine_if_running
+    from benchflow.cli.running_engine import find_engine
     from benchflow.errors import StackError
-    from benchflow.jobs.job_client import status_of
-    from benchflow.jobs.rollback_request import put_back
+    from benchflow.jobs.job_client import read_status
+    from benchflow.jobs.rollback_request import roll_back_running
 
-    engine = await engine_if_running()
-    status = await status_of(engine.client, chosen.id) if engine is not None else None
+    engine = await find_engine()
+    status = await read_status(engine.client, chosen.id) if engine is not None else None
     if engine is not None and status == WorkflowExecutionStatus.RUNNING:
-        return await put_back(engine.client, chosen.id, node)
+        return await roll_back_running(engine.client, chosen.id, node)
     if chosen.spec.run.keep == "checkpoints":
         return await _restart(chosen, node)
     if engine is None:
         raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
-    return await put_back(engine.client, chosen.id, node)
+    return await roll_back_running(engine.client, chosen.id, node)
 
 
 async def _restart(chosen: Chosen, node: str) -> Restored:
@@ -254,7 +254,7 @@ async def _restart(chosen: Chosen, node: str) -> Restored:
     return await roll_back_ended(plan, chosen.index, node)
 
 
-async def _look(chosen: Chosen) -> VerifyResult:
+async def _preview_score(chosen: Chosen) -> VerifyResult:
     """Return the result of a verification preview (`soft_verify`).
 
     Raises:
@@ -266,13 +266,13 @@ async def _look(chosen: Chosen) -> VerifyResult:
     from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
     from temporalio.service import RPCError
 
-    from benchflow.cli.running_engine import engine_if_running
+    from benchflow.cli.running_engine import find_engine
     from benchflow.contracts import temporal_names
     from benchflow.contracts.reward import VerifyResult
     from benchflow.errors import ServerUnavailableError, StackError, UsageError, VerifierError
     from benchflow.workflow_executions import require_not_found
 
-    engine = await engine_if_running()
+    engine = await find_engine()
     if engine is None:
         raise StackError("no server runs, and so does no rollout", remedy="bench stack start")
     try:

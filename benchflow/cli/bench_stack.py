@@ -18,40 +18,40 @@ app = typer.Typer(help="The local stack: Temporal server, worker, supervisor.", 
 @app.command(cls=BenchCommand)
 def start(as_json: Json = False) -> None:
     """Start the local stack, or find it running. `bench submit` does this by itself."""
-    from benchflow.cli.screen import console, print_json
-    from benchflow.stack import ensure
+    from benchflow.cli.screen import make_console, print_json
+    from benchflow.stack import ensure_stack
 
-    record = ensure()
+    record = ensure_stack()
     if as_json:
-        return print_json(_facts(record, None))
-    _show(record, console())
+        return print_json(_list_facts(record, None))
+    _show(record, make_console())
 
 
 @app.command(cls=BenchCommand)
 def status(as_json: Json = False) -> None:
     """What the local stack is doing. Starts nothing."""
-    from benchflow.cli.screen import console, print_json, show_place
+    from benchflow.cli.screen import make_console, print_json, show_place
     from benchflow.cli.terminal import Text
     from benchflow.paths import StatePaths
     from benchflow.sanitise import sanitise_log
-    from benchflow.stack import read_record, running
+    from benchflow.stack import find_running, read_record
 
     paths = StatePaths.default()
-    record = running(paths)
+    record = find_running(paths)
     if record is None:
         last = read_record(paths)
         failed = last.error if last is not None and last.state == "failed" else None
         if as_json:
             return print_json({"state": "stopped", "state_directory": str(paths.root), "error": failed})
-        screen = console()
+        screen = make_console()
         screen.print("The local stack does not run; the next bench submit starts it.")
         if failed:
             screen.print(Text(f"It failed when it last ran: {sanitise_log(failed)}"), soft_wrap=True)
         return None
-    workflows = command.run(_open_workflows(record))
+    workflows = command.run(_count_open_workflows(record))
     if as_json:
-        return print_json(_facts(record, workflows))
-    screen = console()
+        return print_json(_list_facts(record, workflows))
+    screen = make_console()
     _show(record, screen)
     if record.state == "running":
         show_place("open", "the server does not answer now" if workflows is None else f"{workflows} workflows", screen)
@@ -60,54 +60,53 @@ def status(as_json: Json = False) -> None:
 @app.command(cls=BenchCommand)
 def stop(as_json: Json = False) -> None:
     """Stop the local stack. Jobs that run go on when it is started again."""
-    from benchflow.cli.screen import console, plural, print_json
+    from benchflow.cli.screen import format_count, make_console, print_json
     from benchflow.paths import StatePaths
-    from benchflow.stack import running
-    from benchflow.stack import stop as stop_stack
+    from benchflow.stack import find_running, stop_stack
 
-    record = running(StatePaths.default())
-    workflows = command.run(_open_workflows(record)) if record else None
+    record = find_running(StatePaths.default())
+    workflows = command.run(_count_open_workflows(record)) if record else None
     stopped = stop_stack()
     if as_json:
         return print_json({"stopped": stopped, "open_workflows": workflows})
-    screen = console()
+    screen = make_console()
     screen.print("Stopped." if stopped else "The local stack did not run.")
     if workflows:
-        screen.print(f"{plural(workflows, 'open workflow')} will go on when it is started again.")
+        screen.print(f"{format_count(workflows, 'open workflow')} will go on when it is started again.")
 
 
-async def _open_workflows(record: StackRecord) -> int | None:
+async def _count_open_workflows(record: StackRecord) -> int | None:
     """Return the number of running workflows, of jobs and rollouts; None if the server does not answer."""
     from temporalio.service import RPCError
 
     from benchflow.errors import ServerUnavailableError
-    from benchflow.temporal import connect, stack_target
+    from benchflow.temporal import connect, make_stack_target
 
     if record.state != "running":
         return None
     try:
-        client = await connect(stack_target(record))
+        client = await connect(make_stack_target(record))
         return (await client.count_workflows("ExecutionStatus='Running'")).count
     except (ServerUnavailableError, RPCError):
         return None
 
 
-def _ui(record: StackRecord) -> str:
+def _read_ui_login(record: StackRecord) -> str:
     """Return the address of the Web UI, with its token."""
     from benchflow.paths import StatePaths
-    from benchflow.stack import ui_login
+    from benchflow.stack import read_ui_login
 
-    return ui_login(StatePaths.default(), record)
+    return read_ui_login(StatePaths.default(), record)
 
 
-def _reach(record: StackRecord) -> str:
+def _describe_reach(record: StackRecord) -> str:
     """Return who can reach the server and its Web UI, for display."""
     if record.exposure is None:
         return "this user alone"
     return f"every user of this host: {record.exposure}"
 
 
-def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
+def _list_facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
     """Return the facts of a stack as a JSON object."""
     from benchflow.paths import StatePaths
 
@@ -115,8 +114,8 @@ def _facts(record: StackRecord, workflows: int | None) -> dict[str, Any]:
         "state": record.state,
         "address": record.address,
         "namespace": record.namespace,
-        "ui": _ui(record),
-        "reachable_by": _reach(record),
+        "ui": _read_ui_login(record),
+        "reachable_by": _describe_reach(record),
         "supervisor_pid": record.supervisor.pid,
         "server_pid": record.server.pid if record.server else None,
         "worker_pid": record.worker.pid if record.worker else None,
@@ -139,7 +138,7 @@ def _show(record: StackRecord, screen: Any) -> None:
     place = record.address if record.socket is None else f"{record.address} behind {record.socket}"
     show_place("server", f"{place}, namespace {record.namespace}, {process(record.server)}", screen)
     show_place("worker", process(record.worker), screen)
-    show_place("Web UI", _ui(record), screen)
-    show_place("reach", _reach(record), screen)
+    show_place("Web UI", _read_ui_login(record), screen)
+    show_place("reach", _describe_reach(record), screen)
     show_place("restarts", restarts or "none", screen)
     show_place("files", str(StatePaths.default().root), screen)

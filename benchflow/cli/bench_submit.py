@@ -67,10 +67,10 @@ def submit(
     Exit status: 0 all scored, 1 some errored, 2 bad request, 130 detached.
     """
     from benchflow.cli.printed_plan import show_plan
-    from benchflow.cli.submit_request import job_config
+    from benchflow.cli.submit_request import make_job_config
     from benchflow.jobs import plan_job
 
-    request, of_file = job_config(
+    request, of_file = make_job_config(
         paths=[*(paths or []), *(tasks_dir or [])],
         config=config,
         model=model,
@@ -99,15 +99,15 @@ def start(
     the variables that the tasks and the configuration file (`of_file`) take.
     """
     from benchflow.cli.job_report import finish, show_detached
-    from benchflow.cli.screen import console
+    from benchflow.cli.screen import make_console
     from benchflow.cli.variables import confirm_variables
 
     confirm_variables(plan, of_file, is_agreed=yes)
-    screen = console(stderr=as_json)
+    screen = make_console(stderr=as_json)
     submitted: list[Job] = []
 
     async def work() -> None:
-        job = await submit_and_say(plan, again, screen, asks=not detach and screen.is_terminal and sys.stdin.isatty())
+        job = await submit_and_print(plan, again, screen, asks=not detach and screen.is_terminal and sys.stdin.isatty())
         submitted.append(job)
         if not detach and (job.started or job.attached):
             # Imported while the job starts.
@@ -130,35 +130,35 @@ def start(
 
 def detach_from(job: Job, screen: Screen) -> None:
     """Print that the job runs on, or waits for an answer, and exit with the status of Ctrl-C."""
-    from benchflow.cli.job_report import show_way_back, waiting_line
+    from benchflow.cli.job_report import format_waiting, show_way_back
     from benchflow.cli.terminal import Text
 
-    state = waiting_line(job.directory) if job.is_asking else "The job runs on."
+    state = format_waiting(job.directory) if job.is_asking else "The job runs on."
     screen.print(Text.assemble("\n", ("Detached.", "bold"), " ", state), soft_wrap=True)
     show_way_back(job, screen)
     raise typer.Exit(command.INTERRUPTED)
 
 
-async def submit_and_say(plan: JobPlan, again: tuple[str, ...], screen: Screen, *, asks: bool) -> Job:
+async def submit_and_print(plan: JobPlan, again: tuple[str, ...], screen: Screen, *, asks: bool) -> Job:
     """Submit a plan, and print which job it is. asks: whether the user can decide about a job with equal errors."""
     from benchflow.cli.job_report import describe, show_ui
     from benchflow.cli.printed_plan import show_endpoints, show_warnings
-    from benchflow.cli.screen import plural
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import format_count
+    from benchflow.cli.terminal import make_line
     from benchflow.jobs import submit as submit_plan
 
-    screen.print(line((plan.name, "bold"), f"  {describe(plan.config, len(plan.tasks))}"), soft_wrap=True)
+    screen.print(make_line((plan.name, "bold"), f"  {describe(plan.config, len(plan.tasks))}"), soft_wrap=True)
     if plan.sandbox_reason:
-        screen.print(line(f"sandbox {plan.config.sandbox}: {plan.sandbox_reason}", style="dim"), soft_wrap=True)
+        screen.print(make_line(f"sandbox {plan.config.sandbox}: {plan.sandbox_reason}", style="dim"), soft_wrap=True)
     show_warnings(plan, screen)
     show_endpoints(plan, screen)
     if screen.is_terminal:
-        with screen.waiting(f"submitting {plural(len(plan.tasks), 'task')} …"):
+        with screen.waiting(f"submitting {format_count(len(plan.tasks), 'task')} …"):
             job = await submit_plan(plan, again=again, asks=asks)
     else:
         job = await submit_plan(plan, again=again)
     for warning in job.warnings:
-        screen.print(line(("warning: ", "yellow"), warning), soft_wrap=True)
+        screen.print(make_line(("warning: ", "yellow"), warning), soft_wrap=True)
     show_ui(job.engine, job.id, screen)
     if job.attached:
         screen.print("This job runs already; attached to it.")
@@ -166,6 +166,6 @@ async def submit_and_say(plan: JobPlan, again: tuple[str, ...], screen: Screen, 
         screen.print("Every rollout of this job has its result; nothing is run again.")
     elif job.started < job.spec.total:
         screen.print(
-            f"{job.spec.total - job.started} of {plural(job.spec.total, 'rollout')} have their result already."
+            f"{job.spec.total - job.started} of {format_count(job.spec.total, 'rollout')} have their result already."
         )
     return job

@@ -40,21 +40,21 @@ def check(
     Exit status: 0 every task can be run, 1 some cannot, 2 there is no task.
     With --run, 1 also if an oracle was not scored.
     """
-    from benchflow.cli.oracles import fidelity_rows, run_oracles, show_fidelity
-    from benchflow.cli.screen import console, print_json
-    from benchflow.cli.variables import show_variables, variables_document, variables_of
+    from benchflow.cli.oracles import list_fidelity, run_oracles, show_fidelity
+    from benchflow.cli.screen import make_console, print_json
+    from benchflow.cli.variables import list_variables, make_variables_document, show_variables
     from benchflow.tasks import check as check_tasks
     from benchflow.tasks import find_tasks, read_task
 
     found = find_tasks(path)
     usable = [(root, task) for root in found if (task := read_task(root, context_root=context_root).task)]
-    taken = variables_of(usable)
+    taken = list_variables(usable)
     problems = check_tasks(path, strict=strict, context_root=context_root)
-    problems += [problem for root, task in usable for problem in _of_rewards(root, task)]
+    problems += [problem for root, task in usable for problem in _check_rewards(root, task)]
     unusable = any(problem.severity != "warning" for problem in problems)
     job = None
     if run and not unusable:
-        job = run_oracles(path, context_root=context_root, sandbox=sandbox, screen=console(stderr=as_json))
+        job = run_oracles(path, context_root=context_root, sandbox=sandbox, screen=make_console(stderr=as_json))
     if as_json:
         tasks = [str(task) for task in found]
         rows = [problem.model_dump(mode="json") for problem in problems]
@@ -64,20 +64,20 @@ def check(
                 "tasks": tasks,
                 "ok": not unusable,
                 "problems": rows,
-                "variables": variables_document(taken),
-                **({"oracles": fidelity_rows(job.results())} if job is not None else {}),
+                "variables": make_variables_document(taken),
+                **({"oracles": list_fidelity(job.results())} if job is not None else {}),
             }
         )
     else:
-        _show(problems, len(found), console())
-        show_variables(taken, console())
+        _show(problems, len(found), make_console())
+        show_variables(taken, make_console())
         if job is not None:
-            show_fidelity(job.results(), console())
+            show_fidelity(job.results(), make_console())
     is_unscored = job is not None and any(result.rewards is None for result in job.results())
     raise typer.Exit(command.SOME_ERRORED if unusable or is_unscored else command.ALL_SCORED)
 
 
-def _of_rewards(root: Path, task: Task) -> list[Problem]:
+def _check_rewards(root: Path, task: Task) -> list[Problem]:
     """Return what keeps a task's reward functions from being made, as far as that is known without their code."""
     if task.reward is None:
         return []
@@ -113,24 +113,24 @@ def _of_rewards(root: Path, task: Task) -> list[Problem]:
 
 
 def _show(problems: list[Problem], tasks: int, screen: Screen) -> None:
-    from benchflow.cli.screen import indented, plural
-    from benchflow.cli.terminal import Text, line
+    from benchflow.cli.screen import format_count, indent_lines
+    from benchflow.cli.terminal import Text, make_line
 
     file = ""
     for problem in problems:
         if problem.file != file:
             file = problem.file
-            screen.print(line((file, "bold")), soft_wrap=True)
+            screen.print(make_line((file, "bold")), soft_wrap=True)
         key = (f"{problem.key}: ", "cyan") if problem.key else ""
-        head = line("  ", (f"{problem.severity}: ", _STYLES[problem.severity]), key)
-        text = Text.assemble(head, indented(problem.message))
+        head = make_line("  ", (f"{problem.severity}: ", _STYLES[problem.severity]), key)
+        text = Text.assemble(head, indent_lines(problem.message))
         if problem.suggestion:
-            text.append("\n    remedy: ", "bold").append(indented(problem.suggestion))
+            text.append("\n    remedy: ", "bold").append(indent_lines(problem.suggestion))
         screen.print(text)
     kinds = [problem.severity for problem in problems]
     words = {"error": "error", "unsupported": "unsupported feature", "warning": "warning"}
-    counts = [plural(kinds.count(kind), word) for kind, word in words.items() if kind in kinds]
-    screen.print(f"{plural(tasks, 'task')}: {', '.join(counts) or 'no problem'}")
+    counts = [format_count(kinds.count(kind), word) for kind, word in words.items() if kind in kinds]
+    screen.print(f"{format_count(tasks, 'task')}: {', '.join(counts) or 'no problem'}")
 
 
 @app.command(cls=BenchCommand)
@@ -142,17 +142,17 @@ def init(
     directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the task's directory goes.")] = Path(),
 ) -> None:
     """Make a small, complete task to start from."""
-    from benchflow.cli.screen import console
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import make_console
+    from benchflow.cli.terminal import make_line
     from benchflow.tasks import init_task
 
     root = init_task(directory, name, layout=layout)
-    screen = console()
+    screen = make_console()
     files = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    screen.print(line((str(root), "bold")), soft_wrap=True)
+    screen.print(make_line((str(root), "bold")), soft_wrap=True)
     for file in files:
-        screen.print(line(f"  {file}"))
-    screen.print(line(("try it:", "dim"), f" bench submit {root} --agent oracle"), soft_wrap=True)
+        screen.print(make_line(f"  {file}"))
+    screen.print(make_line(("try it:", "dim"), f" bench submit {root} --agent oracle"), soft_wrap=True)
 
 
 @app.command(cls=BenchCommand)
@@ -161,20 +161,20 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Turn split tasks (task.toml) into native ones (task.md), in place; native ones are left alone."""
-    from benchflow.cli.screen import console, plural, print_json
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import format_count, make_console, print_json
+    from benchflow.cli.terminal import make_line
     from benchflow.tasks import find_tasks, migrate_task
 
     reports = [migrate_task(task) for task in find_tasks(path) if not (task / "task.md").exists()]
     if as_json:
         return print_json({"migrated": [report.model_dump(mode="json") for report in reports]})
-    screen = console()
+    screen = make_console()
     for report in reports:
-        screen.print(line((str(report.path), "bold")), soft_wrap=True)
+        screen.print(make_line((str(report.path), "bold")), soft_wrap=True)
         for old, new in report.moved:
-            screen.print(line(f"  {old} → {new}"), soft_wrap=True)
+            screen.print(make_line(f"  {old} → {new}"), soft_wrap=True)
         for key in report.kept:
-            screen.print(line(("  kept, not known here:", "dim"), f" {key}"), soft_wrap=True)
+            screen.print(make_line(("  kept, not known here:", "dim"), f" {key}"), soft_wrap=True)
         for warning in report.warnings:
-            screen.print(line(("  warning:", "yellow"), f" {warning}"), soft_wrap=True)
-    screen.print(f"{plural(len(reports), 'task')} migrated.")
+            screen.print(make_line(("  warning:", "yellow"), f" {warning}"), soft_wrap=True)
+    screen.print(f"{format_count(len(reports), 'task')} migrated.")

@@ -23,7 +23,7 @@ Which = Annotated[
 JobsDir = Annotated[Path, typer.Option("--jobs-dir", metavar="DIR", help="The directory that holds the jobs.")]
 JOBS = Path("jobs")
 
-MOST_LINES = 100
+MAX_LINES = 100
 """Maximum number of lines of a tree on a terminal, without `--all`. A file or a pipe gets the whole tree."""
 
 
@@ -47,18 +47,18 @@ def show(
     more than 100 lines is folded until it fits. Starts nothing.
     """
     from benchflow.cli.job_report import show_errors
-    from benchflow.cli.screen import console, print_json, show_place
+    from benchflow.cli.screen import make_console, print_json, show_place
     from benchflow.cli.terminal import Text
     from benchflow.contracts.rollout_records import RolloutResult
     from benchflow.trajectories.drawing import draw_tree
     from benchflow.trajectories.stored import read_model
 
-    stored = _find(rollout, jobs_dir)
+    stored = _load_stored(rollout, jobs_dir)
     if as_json:
         print_json(stored.tree.model_dump(mode="json") | {"directory": str(stored.paths.root)})
         return
-    screen = console()
-    most = MOST_LINES if screen.is_terminal and not draw_all else None
+    screen = make_console()
+    most = MAX_LINES if screen.is_terminal and not draw_all else None
     screen.print(draw_tree(stored.tree, width=screen.width, depth=depth, limit=limit, most=most), soft_wrap=True)
     result = read_model(RolloutResult, stored.paths.result) if os.path.lexists(stored.paths.result) else None
     if result is None:
@@ -77,20 +77,20 @@ def path(
 ) -> None:
     """Show the trajectory from the root to a node, through the parents' files and the children's."""
     from benchflow.cli.rollout_watch import AsData, AsText
-    from benchflow.cli.screen import console
+    from benchflow.cli.screen import make_console
 
-    to = AsData() if as_json else AsText(console(), lively=False)
-    for event in _find(rollout, jobs_dir).trajectory(node):
+    to = AsData() if as_json else AsText(make_console(), lively=False)
+    for event in _load_stored(rollout, jobs_dir).trajectory(node):
         to.take(event)
     to.close()
 
 
-def _find(rollout: str, jobs_dir: Path) -> StoredTree:
+def _load_stored(rollout: str, jobs_dir: Path) -> StoredTree:
     """Return the stored tree of a rollout. Raise `UsageError` if it has none yet."""
     from benchflow.errors import UsageError
     from benchflow.trajectories.stored import load_tree
 
-    paths = _place(rollout, jobs_dir)
+    paths = _find_paths(rollout, jobs_dir)
     if not os.path.lexists(paths.tree):
         raise UsageError(
             "this rollout has no tree yet: it is written when the first child has ended, or the rollout",
@@ -101,7 +101,7 @@ def _find(rollout: str, jobs_dir: Path) -> StoredTree:
     return load_tree(paths.root)
 
 
-def _place(rollout: str, jobs_dir: Path) -> RolloutPaths:
+def _find_paths(rollout: str, jobs_dir: Path) -> RolloutPaths:
     """Return the paths of a rollout, given by its directory, or by a name or id as for `choose`."""
     from benchflow.cli.chosen import choose
     from benchflow.errors import UsageError

@@ -83,10 +83,10 @@ def choose(name: str, jobs_dir: Path) -> Chosen:
         JobNotFoundError: The job is not in `jobs_dir`.
     """
     is_id = name.startswith("job/") and "/r/" in name
-    job, _, wanted = name.partition("/") if not is_id else (_job_of(name, jobs_dir), "", name)
+    job, _, wanted = name.partition("/") if not is_id else (_find_job(name, jobs_dir), "", name)
     paths = JobPaths.of(jobs_dir, job)
     spec = read_spec(paths)
-    origin = _origin(paths, spec)
+    origin = _find_origin(paths, spec)
     every = [Chosen(paths, spec, index, origin) for index in spec.indices]
     wanted = wanted.strip("/")
     found = [one for one in every if wanted in ("", one.id, one.paths.root.name)]
@@ -96,10 +96,10 @@ def choose(name: str, jobs_dir: Path) -> Chosen:
         require_directory(paths.root, found[0].paths.root.name)
         return found[0]
     problem = f"there are {len(found)} rollouts of that name" if found else f"there is no rollout {wanted!r}"
-    raise UsageError(f"{problem} in job {job}", key="ROLLOUT", remedy=_choices(job, found or every))
+    raise UsageError(f"{problem} in job {job}", key="ROLLOUT", remedy=_format_choices(job, found or every))
 
 
-def _origin(job: JobPaths, spec: JobSpec) -> str | None:
+def _find_origin(job: JobPaths, spec: JobSpec) -> str | None:
     """Return the id of the job of which this directory is a moved or copied one; None if it was submitted here.
 
     The names of the rollouts' directories are made of that id, which their own configurations hold.
@@ -118,7 +118,7 @@ def _origin(job: JobPaths, spec: JobSpec) -> str | None:
     return None
 
 
-def _job_of(rollout: str, jobs_dir: Path) -> str:
+def _find_job(rollout: str, jobs_dir: Path) -> str:
     """Return the name of the job of a workflow id. Raise `JobNotFoundError` if its hash is of another directory."""
     job_id = rollout.partition("/r/")[0]
     name = job_id.removeprefix("job/").rpartition("-")[0]
@@ -132,7 +132,7 @@ def _job_of(rollout: str, jobs_dir: Path) -> str:
     return name
 
 
-def _choices(job: str, found: list[Chosen]) -> str:
+def _format_choices(job: str, found: list[Chosen]) -> str:
     shown = found[:MAX_CHOICES]
     lines = [f"    {job}/{one.paths.root.name}   {one.label}" for one in shown]
     if len(found) > len(shown):

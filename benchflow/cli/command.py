@@ -100,17 +100,17 @@ class RootCommand(TyperGroup):
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Parse the arguments, with usage errors sanitised."""
-        with _sanitised_usage_errors():
+        with _sanitise_usage_errors():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command, with usage errors sanitised."""
-        with _sanitised_usage_errors():
+        with _sanitise_usage_errors():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def _sanitised_usage_errors() -> Iterator[None]:
+def _sanitise_usage_errors() -> Iterator[None]:
     """Sanitise the message of a usage error that passes through."""
     from benchflow.sanitise import sanitise_line
 

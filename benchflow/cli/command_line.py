@@ -57,10 +57,10 @@ app.command("worker", cls=BenchCommand)(bench_worker.worker)
 
 
 def _print_version(wanted: bool) -> None:
-    from benchflow.cli.screen import console
+    from benchflow.cli.screen import make_console
 
     if wanted:
-        console().print(f"benchflow {__version__}")
+        make_console().print(f"benchflow {__version__}")
         raise typer.Exit()
 
 
@@ -79,7 +79,7 @@ def bench(
         context.call_on_close(lambda: os.umask(before))
 
 
-def app_for(arguments: Sequence[str]) -> typer.Typer:
+def select_app(arguments: Sequence[str]) -> typer.Typer:
     """Return the command line for these arguments: only the verb that they begin with, or all verbs if they name none.
 
     Typer evaluates the annotations of each command that it is given, which takes longer than many a command.

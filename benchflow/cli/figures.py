@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchflow.cli.screen import fit, reward, seconds, show_place, table
+from benchflow.cli.screen import fit, format_reward, format_seconds, make_table, show_place
 
 if TYPE_CHECKING:
     from benchflow.cli.terminal import Screen
@@ -38,7 +38,7 @@ def show_agents(summary: Summary, screen: Screen) -> None:
     known = ("scored", "cancelled", "not_started", "not_run")
     rare = [name for name in known if any(getattr(about, name) for about in agents.values())]
     counts = ["passed", "failed", "errored", *rare]
-    rows = table(
+    rows = make_table(
         ("agent", {"max_width": MAX_AGENT_WIDTH}),
         *((name.replace("_", " "), right) for name in counts),
         ("mean reward", right),
@@ -49,10 +49,10 @@ def show_agents(summary: Summary, screen: Screen) -> None:
     methods = set()
     for agent, about in agents.items():
         name, numbers = fit(agent), [str(getattr(about, count)) for count in counts]
-        for sign, found in _means(about):
+        for sign, found in _list_means(about):
             methods.add(found.method)
-            worth = Text(f"{sign}{reward(found.mean)}", "bold")
-            rows.add_row(name, *numbers, worth, str(found.n), _ends(found), Text(_METHODS[found.method], "dim"))
+            worth = Text(f"{sign}{format_reward(found.mean)}", "bold")
+            rows.add_row(name, *numbers, worth, str(found.n), _format_ends(found), Text(_METHODS[found.method], "dim"))
             name, numbers = Text(""), [""] * len(counts)
     if agents:
         screen.print(rows)
@@ -70,33 +70,33 @@ def show_details(summary: Summary, screen: Screen) -> None:
     """Print each agent's errors by category, its phase times, and the means by key of rewards without a scalar."""
     _show_each("errors", summary, screen, lambda it: [f"{name} {count}" for name, count in it.errors.items()])
     _show_each("scored", summary, screen, lambda it: [f"after {k} {v}" for k, v in it.errors_of_scored.items()])
-    _show_each("phases", summary, screen, lambda it: [f"{k} {seconds(v)}" for k, v in it.phase_seconds.items()])
-    _show_each("rewards", summary, screen, _keys)
+    _show_each("phases", summary, screen, lambda it: [f"{k} {format_seconds(v)}" for k, v in it.phase_seconds.items()])
+    _show_each("rewards", summary, screen, _format_keys)
 
 
-def means_of(summary: Summary) -> list[str]:
+def format_means(summary: Summary) -> list[str]:
     """Return the means of a job's only agent, as `mean reward 0.944 n=9 (95 %: 0.81 … 1.0)`; none of several agents."""
     if len(summary.agents) != 1:
         return []
     (about,) = summary.agents.values()
-    named = [("mean V(s)" if sign else "mean reward", found) for sign, found in _means(about) if found.n]
-    return [f"{name} {mean_with_n(found)}{_in_brackets(found)}" for name, found in named]
+    named = [("mean V(s)" if sign else "mean reward", found) for sign, found in _list_means(about) if found.n]
+    return [f"{name} {format_mean(found)}{_in_brackets(found)}" for name, found in named]
 
 
-def mean_cell(summary: Summary) -> str:
+def format_mean_cell(summary: Summary) -> str:
     """Return a job's mean for a list of jobs: `0.75 n=4`, `V 0.4 n=4`; `3 agents` for several; `–` if there is none."""
     if len(summary.agents) > 1:
         return f"{len(summary.agents)} agents"
-    found = [(sign, found) for about in summary.agents.values() for sign, found in _means(about) if found.n]
-    return " ".join(f"{sign}{mean_with_n(each)}" for sign, each in found) or "–"
+    found = [(sign, found) for about in summary.agents.values() for sign, found in _list_means(about) if found.n]
+    return " ".join(f"{sign}{format_mean(each)}" for sign, each in found) or "–"
 
 
-def mean_with_n(found: Interval) -> str:
+def format_mean(found: Interval) -> str:
     """Return a mean with its n, as `0.944 n=9`."""
-    return f"{reward(found.mean)} n={found.n}"
+    return f"{format_reward(found.mean)} n={found.n}"
 
 
-def _means(about: AgentSummary) -> list[tuple[str, Interval]]:
+def _list_means(about: AgentSummary) -> list[tuple[str, Interval]]:
     """Return an agent's means, each with the prefix of its kind: empty for measured rewards, `V ` for V(s).
 
     The mean of rewards is left out if there are only V(s).
@@ -105,14 +105,16 @@ def _means(about: AgentSummary) -> list[tuple[str, Interval]]:
     return [("", about.reward), *values] if about.reward.n or not values else values
 
 
-def _ends(found: Interval) -> str:
+def _format_ends(found: Interval) -> str:
     """Return the ends of an interval as `0.81 … 1.0`; `–` if there is none."""
-    return "–" if found.low is None or found.high is None else f"{reward(found.low)} … {reward(found.high)}"
+    return (
+        "–" if found.low is None or found.high is None else f"{format_reward(found.low)} … {format_reward(found.high)}"
+    )
 
 
 def _in_brackets(found: Interval) -> str:
     """Return an interval as it follows its mean, in brackets; empty if there is none."""
-    return f" (95 %: {_ends(found)})" if found.method else ""
+    return f" (95 %: {_format_ends(found)})" if found.method else ""
 
 
 def _show_pass_at_k(summary: Summary, screen: Screen) -> None:
@@ -120,18 +122,18 @@ def _show_pass_at_k(summary: Summary, screen: Screen) -> None:
     if not ks:
         return
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
-    rows = table(("agent", {"max_width": MAX_AGENT_WIDTH}), *((f"pass@{k}", right) for k in ks), ("tasks", right))
+    rows = make_table(("agent", {"max_width": MAX_AGENT_WIDTH}), *((f"pass@{k}", right) for k in ks), ("tasks", right))
     for agent, about in summary.agents.items():
-        cells = [reward(about.pass_at_k.get(k)) for k in ks]
+        cells = [format_reward(about.pass_at_k.get(k)) for k in ks]
         rows.add_row(fit(agent), *cells, str(about.n_pass_tasks))
     screen.print(rows)
 
 
-def _keys(about: AgentSummary) -> list[str]:
+def _format_keys(about: AgentSummary) -> list[str]:
     """Return an agent's means by key, as texts; empty if its rewards have a scalar that stands for the keys."""
     if not about.scored:
         return []
-    means = [f"{key} {reward(one.mean)} n={one.n}" for key, one in about.by_key.items()]
+    means = [f"{key} {format_reward(one.mean)} n={one.n}" for key, one in about.by_key.items()]
     return [*means, f"({about.scored} without a scalar reward)"]
 
 

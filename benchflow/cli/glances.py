@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from benchflow.cli.screen import one_line, print_note
+from benchflow.cli.screen import find_first_line, print_note
 from benchflow.errors import StoreError
 from benchflow.paths import JobPaths
 from benchflow.provenance import is_own
@@ -15,7 +15,7 @@ from benchflow.results.summary import Summary, read_results, read_spec, summariz
 from benchflow.stored_files import read_stored
 
 
-def job_directories(jobs_dir: Path) -> list[Path]:
+def list_job_directories(jobs_dir: Path) -> list[Path]:
     """Return the directories of jobs in `jobs_dir`, newest first."""
     if not jobs_dir.is_dir():
         return []
@@ -41,5 +41,5 @@ def glance(directory: Path) -> tuple[Summary, bool] | None:
         spec = read_spec(paths)
         return summarize(directory.name, spec.total, read_results(paths), spec), is_own(paths)
     except StoreError as error:
-        print_note(f"warning: {directory} cannot be read as a job: {one_line(str(error))}")
+        print_note(f"warning: {directory} cannot be read as a job: {find_first_line(str(error))}")
         return None

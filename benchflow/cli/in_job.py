@@ -25,7 +25,7 @@ def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Sc
         KeyboardInterrupt: The command was interrupted, by SIGINT or SIGTERM; its jobs are cancelled and have ended.
     """
     from benchflow.cli.job_report import show_ui
-    from benchflow.cli.watch import follow, polled
+    from benchflow.cli.watch import follow, poll_progress
 
     async def run() -> R:
         task = asyncio.current_task()
@@ -45,7 +45,7 @@ def run_in_job(work: Callable[[Callable[[Job], None]], Awaitable[R]], screen: Sc
             for board in earlier:
                 board.cancel()
                 await asyncio.wait([board])
-            await follow(job, screen, polled(job))
+            await follow(job, screen, poll_progress(job))
 
         try:
             return await work(show)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchflow.cli.screen import fit, one_line, plural, reward, table
+from benchflow.cli.screen import find_first_line, fit, format_count, format_reward, make_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from benchflow.paths import JobPaths
     from benchflow.results.mode_rows import Row
 
-MOST_ROWS = 60
+MAX_ROWS = 60
 """Maximum number of lines that are shown."""
 
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 """Maximum number of failed children that a line names."""
 
 
-def mode_label(mode: JobMode) -> str:
+def format_mode(mode: JobMode) -> str:
     """Return a mode in short: `grpo: groups at depth 0, n=8`, `value: V(s) at depth 0, 2, n=4`."""
     if mode.kind == "grpo":
         return f"grpo: groups at depth {mode.at}, n={mode.n}"
@@ -32,7 +32,7 @@ def mode_label(mode: JobMode) -> str:
     return f"value: V(s) at depth {depths}, n={mode.n}"
 
 
-def mode_document(mode: JobMode, results: Sequence[RolloutResult]) -> dict[str, Any]:
+def make_mode_document(mode: JobMode, results: Sequence[RolloutResult]) -> dict[str, Any]:
     """Return the rows that a mode adds to the JSON output, `groups` or `values`: those of the file of that name."""
     from benchflow.results.mode_rows import make_rows
 
@@ -45,7 +45,7 @@ def show_mode(
     mode: JobMode | None,
     results: Sequence[RolloutResult],
     screen: Screen,
-    limit: int | None = MOST_ROWS,
+    limit: int | None = MAX_ROWS,
 ) -> None:
     """Print the table of a job's groups or values, and the path of their file. Print nothing for a job without a mode.
 
@@ -56,7 +56,7 @@ def show_mode(
         screen: Console to print on.
         limit: Maximum number of lines; None for all.
     """
-    from benchflow.cli.terminal import Text, line
+    from benchflow.cli.terminal import Text, make_line
     from benchflow.results.mode_rows import get_rows_file, make_rows
 
     if mode is None:
@@ -64,15 +64,15 @@ def show_mode(
     rows = make_rows(mode, results)
     shown = rows[:limit]
     if shown:
-        screen.print(_table(shown))
+        screen.print(_make_rows(shown))
     if len(shown) < len(rows):
-        screen.print(Text(f"{plural(len(rows) - len(shown), 'line')} not listed", "dim"))
+        screen.print(Text(f"{format_count(len(rows) - len(shown), 'make_line')} not listed", "dim"))
     file = get_rows_file(paths, mode)
     if file.is_file():
-        screen.print(line((f"{file.stem:<9}", "dim"), str(file)), soft_wrap=True)
+        screen.print(make_line((f"{file.stem:<9}", "dim"), str(file)), soft_wrap=True)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _make_rows(rows: Sequence[Row]) -> Table:
     """Return rows of one mode as a table."""
     from benchflow.results.mode_rows import ValueRow
 
@@ -82,40 +82,40 @@ def _table(rows: Sequence[Row]) -> Table:
     numbers = ("V(s)", "± stderr", "variance") if is_value else ("mean", "std")
     names = ["task", *(["agent"] if agents else []), "depth", *numbers, "n", "" if is_value else "returns"]
     right: dict[str, Any] = {"no_wrap": True, "justify": "right"}
-    made = table(*(name if name in ("task", "agent", names[-1]) else (name, right) for name in names))
+    made = make_table(*(name if name in ("task", "agent", names[-1]) else (name, right) for name in names))
     for row in rows:
         made.add_row(
             fit(f"{row.task} #{row.repeat}" if several else row.task),
             *([fit(f"{row.agent}:{row.model}" if row.model else row.agent)] if agents else []),
-            *_numbers(row),
-            _about(row),
+            *_format_numbers(row),
+            _format_remarks(row),
         )
     return made
 
 
-def _numbers(row: Row) -> list[StyledText]:
+def _format_numbers(row: Row) -> list[StyledText]:
     """Return a row's cells with numbers: depth; V(s), its standard error and variance, or mean and deviation; n."""
     from benchflow.cli.terminal import Text
     from benchflow.results.mode_rows import ValueRow
 
     known = (row.value, row.stderr, row.variance) if isinstance(row, ValueRow) else (row.mean, row.std)
-    worth, *rest = map(reward, known)
+    worth, *rest = map(format_reward, known)
     return [Text(str(row.depth)), Text(worth, "bold"), *map(Text, rest), Text(str(row.n))]
 
 
-def _about(row: Row) -> StyledText:
+def _format_remarks(row: Row) -> StyledText:
     """Return a row's last cell: its error, else the names of failed children; a group's returns; the first failure."""
     from benchflow.cli.terminal import Text
     from benchflow.results.mode_rows import GroupRow
 
     parts = []
     if row.error is not None:
-        parts.append(Text(one_line(row.error), "red"))
+        parts.append(Text(find_first_line(row.error), "red"))
     elif row.failed:
-        names = ", ".join(list(row.failed)[:_MOST_NAMES]) + (", …" if len(row.failed) > _MOST_NAMES else "")
+        names = ", ".join(list(row.failed)[:_MAX_NAMES]) + (", …" if len(row.failed) > _MAX_NAMES else "")
         parts.append(Text(f"{len(row.failed)} failed: {names}", "red"))
     if isinstance(row, GroupRow) and row.leaves:
-        parts.append(Text(" ".join(reward(leaf.returns) for leaf in row.leaves)))
+        parts.append(Text(" ".join(format_reward(leaf.returns) for leaf in row.leaves)))
     if row.failed:
-        parts.append(Text(one_line(next(iter(row.failed.values()))), "dim"))
+        parts.append(Text(find_first_line(next(iter(row.failed.values()))), "dim"))
     return Text("  ", no_wrap=True, overflow="ellipsis").join(parts)

@@ -78,7 +78,7 @@ class ModelCommand(BenchCommand):
     @cached_property
     def _options(self) -> dict[str, Any]:
         """Return the options by field, without their help texts."""
-        parameters = [_parameter(self.model(), key, each, panel) for key, (panel, each) in self._facts.items()]
+        parameters = [_make_parameter(self.model(), key, each, panel) for key, (panel, each) in self._facts.items()]
 
         def function() -> None: ...
 
@@ -106,7 +106,7 @@ class ModelCommand(BenchCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help. Only now are docstrings read, which takes longer than many a command."""
         for key, option in self._options.items():
-            option.help = _help(self.model(), key, self._facts[key][1].help)
+            option.help = _make_help(self.model(), key, self._facts[key][1].help)
         super().format_help(ctx, formatter)
 
 
@@ -118,11 +118,11 @@ def set_keys(values: dict[str, Any], given: Mapping[str, Any]) -> None:
         values |= {table: (before if isinstance(before, dict) else {}) | {name: value}} if table else {key: value}
 
 
-def _field(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo, Any]:
+def _find_field(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo, Any]:
     """Return the model that has a field, the field, and its type without None."""
     *tables, name = key.split(".")
     for table in tables:
-        model = _field(model, table)[2]
+        model = _find_field(model, table)[2]
     field = model.model_fields[name]
     kind = field.annotation
     if get_origin(kind) in (Union, UnionType):
@@ -131,7 +131,7 @@ def _field(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo
 
 
 @cache
-def _docstrings(model: type[BaseModel]) -> dict[str, str]:
+def _read_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings of the fields that a class declares.
 
     Pydantic's `use_attribute_docstrings` would read the source at each import of the model, in every process.
@@ -146,13 +146,13 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 def _is_plain(model: type[BaseModel], key: str) -> bool:
     """Return whether a field's value can be written as an option without more ado."""
-    kind = _field(model, key)[2]
+    kind = _find_field(model, key)[2]
     return kind in (bool, int, float, str, Path, list[str]) or get_origin(kind) is Literal
 
 
-def _parameter(model: type[BaseModel], key: str, facts: OptionFacts, panel: str | None) -> inspect.Parameter:
+def _make_parameter(model: type[BaseModel], key: str, facts: OptionFacts, panel: str | None) -> inspect.Parameter:
     """Return the parameter of a function from which typer makes the option of a field."""
-    _, field, kind = _field(model, key)
+    _, field, kind = _find_field(model, key)
     flags, metavar = facts.spellings(key), facts.metavar
     # All other values are texts, which the model parses.
     value_type: Any = kind if kind in (bool, int, float) else list[str] if get_origin(kind) in (list, dict) else str
@@ -179,12 +179,12 @@ def _parameter(model: type[BaseModel], key: str, facts: OptionFacts, panel: str 
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=value_type | None)
 
 
-def _help(model: type[BaseModel], key: str, text: str | None) -> str:
+def _make_help(model: type[BaseModel], key: str, text: str | None) -> str:
     """Return the help text of the option of a field: its docstring, or `text` in place of that, and the default."""
-    model, field, kind = _field(model, key)
+    model, field, kind = _find_field(model, key)
     if text is None:
         name = key.split(".")[-1]
-        text = _docstrings(next(owner for owner in model.__mro__ if name in inspect.get_annotations(owner)))[name]
+        text = _read_docstrings(next(owner for owner in model.__mro__ if name in inspect.get_annotations(owner)))[name]
     text = text.replace("`", "").replace("[", r"\[").removeprefix("Whether ")
     default = None if isinstance(field.default, bool | list | dict) else field.default
     if clause := _NONE_CLAUSE.search(text):

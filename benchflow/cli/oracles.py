@@ -24,30 +24,30 @@ def run_oracles(path: Path, *, context_root: Path | None, sandbox: str | None, s
         sandbox: Provider; None for the default.
         screen: Console for the progress.
     """
-    from benchflow.cli.bench_submit import submit_and_say
-    from benchflow.cli.submit_request import job_config
+    from benchflow.cli.bench_submit import submit_and_print
+    from benchflow.cli.submit_request import make_job_config
     from benchflow.cli.watch import follow
     from benchflow.hosting.fidelity import remove_fidelity
     from benchflow.jobs import plan_job
-    from benchflow.tasks import digest_tree, ignored_files
+    from benchflow.tasks import digest_tree, find_ignored_files
 
     given: dict[str, Any] = {"sandbox": sandbox, "context_root": context_root}
     options = {key: value for key, value in given.items() if value is not None}
-    request, _ = job_config(paths=[path], agents=["oracle"], try_clean_room=True, **options)
+    request, _ = make_job_config(paths=[path], agents=["oracle"], try_clean_room=True, **options)
     plan = plan_job(request)
     for root, _ in plan.tasks:
-        remove_fidelity(digest_tree(root, exclude=ignored_files(root)))
+        remove_fidelity(digest_tree(root, exclude=find_ignored_files(root)))
     jobs: list[Job] = []
 
     async def work() -> None:
-        jobs.append(await submit_and_say(plan, (), screen, asks=False))
+        jobs.append(await submit_and_print(plan, (), screen, asks=False))
         await follow(jobs[0], screen)
 
     command.run(work())
     return jobs[0]
 
 
-def fidelity_rows(results: Sequence[RolloutResult]) -> list[dict[str, Any]]:
+def list_fidelity(results: Sequence[RolloutResult]) -> list[dict[str, Any]]:
     """Return how the scores in a clean room compare, as JSON objects: one per step of each rollout."""
     return [
         {
@@ -63,9 +63,9 @@ def fidelity_rows(results: Sequence[RolloutResult]) -> list[dict[str, Any]]:
 
 def show_fidelity(results: Sequence[RolloutResult], screen: Screen) -> None:
     """Print, a line per step, whether a clean room gives the same score as the sandbox in which the oracle worked."""
-    from benchflow.cli.terminal import line
+    from benchflow.cli.terminal import make_line
 
-    for row in fidelity_rows(results):
+    for row in list_fidelity(results):
         known, name = row["clean_room"], "/".join(filter(None, (row["task"], row["step"])))
         if known is None or (known["separate"] is None and not known["error"]):
             text, style = "it is not tried whether a clean room scores the same", "dim"
@@ -74,4 +74,4 @@ def show_fidelity(results: Sequence[RolloutResult], screen: Screen) -> None:
         else:
             there = known["error"] or f"worth {known['separate']}"
             text, style = f"worth {known['shared']}; in a clean room: {there}", "yellow"
-        screen.print(line((name, "bold"), "  ", (text, style)), soft_wrap=True)
+        screen.print(make_line((name, "bold"), "  ", (text, style)), soft_wrap=True)

@@ -17,32 +17,32 @@ _ITEM = re.compile(r" {0,20}(?:(?:[-*+•]|\d{1,3}[.)]) +)?")
 HEAD, TAIL = 3, 3
 """Number of lines that are shown of the beginning and of the end of a longer output."""
 
-MOST_DIFFED = 2000
+MAX_DIFFED = 2000
 """Maximum number of lines of a file of which a difference is computed."""
 
-_LONGEST_ROW = 1000
+_MAX_ROW = 1000
 """Maximum number of characters of a line."""
 
-_TELLING = ("command", "cmd", "file_path", "path", "pattern", "query", "url")
+_SUBJECT_KEYS = ("command", "cmd", "file_path", "path", "pattern", "query", "url")
 """Keys of a tool's input whose value tells what the call works on, by precedence."""
 
-_OUTPUTS = ("output", "formatted_output", "stdout", "content", "result", "error", "message", "text")
+_OUTPUT_KEYS = ("output", "formatted_output", "stdout", "content", "result", "error", "message", "text")
 """Keys of a tool's raw output whose value is its text, by precedence."""
 
 
-def plain(text: object) -> str:
+def sanitise_plain(text: object) -> str:
     """Return a text without characters that control a terminal, with spaces for tabs."""
     return sanitise_log(text).replace("\t", "    ")
 
 
-def one_line(text: object) -> str:
+def join_lines(text: object) -> str:
     """Return a text as one line, sanitised, with signs for its line ends."""
     return " ".join(sanitise_line(sanitise_log(text).strip()).split())
 
 
-def brief(value: Any) -> str:
+def format_brief(value: Any) -> str:
     """Return any value as one line, as JSON unless it is a text, cut to 1000 characters."""
-    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))[:_LONGEST_ROW]
+    return join_lines(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))[:_MAX_ROW]
 
 
 def wrap(line: str, width: int, *, further: int | None = None) -> list[str]:
@@ -69,7 +69,7 @@ def wrap(line: str, width: int, *, further: int | None = None) -> list[str]:
     return [*rows, row]
 
 
-def hanging(line: str) -> int:
+def measure_indent(line: str) -> int:
     """Return the indent of a line's rows after the first, in columns: an item of a list is wrapped below its text."""
     found = _ITEM.match(line)
     return len(found.group()) if found else 0
@@ -77,7 +77,7 @@ def hanging(line: str) -> int:
 
 def cut(output: str) -> list[str]:
     """Return the lines of an output; of a long one its first and last lines, with the number of those between them."""
-    lines = [line.rstrip()[:_LONGEST_ROW] for line in plain(output).strip("\n").split("\n")]
+    lines = [line.rstrip()[:_MAX_ROW] for line in sanitise_plain(output).strip("\n").split("\n")]
     lines = [] if lines == [""] else lines
     missing = len(lines) - HEAD - TAIL
     if missing <= 1:
@@ -85,7 +85,7 @@ def cut(output: str) -> list[str]:
     return [*lines[:HEAD], f"… {missing} more lines", *lines[-TAIL:]]
 
 
-def change(path: object, old: object, new: object) -> list[Text]:
+def format_change(path: object, old: object, new: object) -> list[Text]:
     """Return rows that show a change of a file: the numbers of added and removed lines, and the first of these lines.
 
     Args:
@@ -93,63 +93,67 @@ def change(path: object, old: object, new: object) -> list[Text]:
         old: Its text before.
         new: Its text after.
     """
-    before, after = plain(old).splitlines(), plain(new).splitlines()
-    if max(len(before), len(after)) > MOST_DIFFED:
-        return [Text(f"{one_line(path)}  {len(before)} → {len(after)} lines", "dim")]
+    before, after = sanitise_plain(old).splitlines(), sanitise_plain(new).splitlines()
+    if max(len(before), len(after)) > MAX_DIFFED:
+        return [Text(f"{join_lines(path)}  {len(before)} → {len(after)} lines", "dim")]
     rows = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
     rows = [row for row in rows if not row.startswith("@@")]
     added = sum(row.startswith("+") for row in rows)
-    head = Text.assemble((one_line(path), "dim"), "  ", (f"+{added}", "green"), " ", (f"−{len(rows) - added}", "red"))
-    shown = [Text(row[:_LONGEST_ROW], "green" if row.startswith("+") else "red") for row in rows[: HEAD + TAIL]]
+    head = Text.assemble((join_lines(path), "dim"), "  ", (f"+{added}", "green"), " ", (f"−{len(rows) - added}", "red"))
+    shown = [Text(row[:_MAX_ROW], "green" if row.startswith("+") else "red") for row in rows[: HEAD + TAIL]]
     if len(rows) > len(shown):
         shown.append(Text(f"… {len(rows) - len(shown)} more lines", "dim"))
     return [head, *shown]
 
 
-def as_table(value: Any) -> dict[str, Any]:
+def coerce_table(value: Any) -> dict[str, Any]:
     """Return a value if it is a JSON object, else an empty one: agents may send any type."""
     return value if isinstance(value, dict) else {}
 
 
-def as_list(value: Any) -> list[Any]:
+def coerce_list(value: Any) -> list[Any]:
     """Return a value if it is a list, else an empty one: agents may send any type."""
     return value if isinstance(value, list) else []
 
 
-def subject(raw_input: Any) -> str:
+def find_subject(raw_input: Any) -> str:
     """Return what a tool call works on, by its input: a command, path, pattern, query or URL; empty if it has none."""
-    told = as_table(raw_input)
-    value = next((told[key] for key in _TELLING if told.get(key)), "")
-    return one_line(" ".join(map(str, value)) if isinstance(value, list) else value)
+    told = coerce_table(raw_input)
+    value = next((told[key] for key in _SUBJECT_KEYS if told.get(key)), "")
+    return join_lines(" ".join(map(str, value)) if isinstance(value, list) else value)
 
 
-def output(fields: dict[str, Any]) -> list[Text]:
+def format_output(fields: dict[str, Any]) -> list[Text]:
     """Return rows that show the output of a tool call, or the changes that it has made, cut.
 
     Args:
         fields: Fields of the call as ACP sends them: `content`, else `raw_output`.
     """
     rows: list[Text] = []
-    for content in map(as_table, as_list(fields.get("content"))):
+    for content in map(coerce_table, coerce_list(fields.get("content"))):
         if content.get("type") == "diff":
-            rows += change(content.get("path", ""), content.get("oldText") or "", content.get("newText") or "")
+            rows += format_change(content.get("path", ""), content.get("oldText") or "", content.get("newText") or "")
         elif content.get("type") == "content":
-            block = as_table(content.get("content"))
-            text = block.get("text") if block.get("type") == "text" else brief(block.get("uri") or block.get("type"))
+            block = coerce_table(content.get("content"))
+            text = (
+                block.get("text")
+                if block.get("type") == "text"
+                else format_brief(block.get("uri") or block.get("type"))
+            )
             rows += [Text(line, "dim") for line in cut(str(text or ""))]
-    return rows or [Text(line, "dim") for line in cut(_raw_text(fields.get("raw_output")))]
+    return rows or [Text(line, "dim") for line in cut(_find_raw_text(fields.get("raw_output")))]
 
 
-def _raw_text(raw: Any) -> str:
+def _find_raw_text(raw: Any) -> str:
     """Return the text of a tool call's raw output: that of the first known key, else all of it as JSON."""
     if isinstance(raw, str) or not raw:
         return raw or ""
-    told = as_table(raw)
-    value = next((told[key] for key in _OUTPUTS if key in told), raw)
-    return value if isinstance(value, str) else brief(value)
+    told = coerce_table(raw)
+    value = next((told[key] for key in _OUTPUT_KEYS if key in told), raw)
+    return value if isinstance(value, str) else format_brief(value)
 
 
-def usage_line(usage: dict[str, Any]) -> str:
+def format_usage(usage: dict[str, Any]) -> str:
     """Return usage as `1,200 of 200,000 tokens of context · 0.12 USD`, without the parts that are unknown."""
     parts = []
     if isinstance(usage.get("used"), int):
@@ -161,5 +165,5 @@ def usage_line(usage: dict[str, Any]) -> str:
     cost = usage.get("cost")
     amount, currency = (cost.get("amount"), cost.get("currency")) if isinstance(cost, dict) else (cost, None)
     if isinstance(amount, int | float):
-        parts.append(f"{amount:.4g} {one_line(currency or usage.get('currency') or 'USD')}")
+        parts.append(f"{amount:.4g} {join_lines(currency or usage.get('currency') or 'USD')}")
     return " · ".join(parts)

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 def show_warnings(plan: JobPlan, screen: Screen) -> None:
     """Print the warnings of a plan."""
-    from benchflow.cli.terminal import line
+    from benchflow.cli.terminal import make_line
 
     for warning in plan.warnings:
-        screen.print(line(("warning: ", "yellow"), warning))
+        screen.print(make_line(("warning: ", "yellow"), warning))
 
 
 def show_endpoints(plan: JobPlan, screen: Screen) -> None:
     """Print where model calls of agents and judges go, if not to the provider, and the names of the keys sent there."""
-    from benchflow.cli.terminal import line
+    from benchflow.cli.terminal import make_line
 
     judge = plan.config.judge
     called = [("the judge", judge.base_url, [judge.credential] if judge.credential else [])]
@@ -29,7 +29,7 @@ def show_endpoints(plan: JobPlan, screen: Screen) -> None:
     for who, address, names in called:
         if address is not None:
             given = f", with {', '.join(names)}" if names else ""
-            screen.print(line((f"{who}: ", "dim"), f"model calls go to {address}{given}"), soft_wrap=True)
+            screen.print(make_line((f"{who}: ", "dim"), f"model calls go to {address}{given}"), soft_wrap=True)
 
 
 def show_plan(plan: JobPlan, as_json: bool, of_file: FileRequest | None = None) -> None:
@@ -43,46 +43,46 @@ def show_plan(plan: JobPlan, as_json: bool, of_file: FileRequest | None = None) 
     import os
 
     from benchflow.cli.job_report import describe
-    from benchflow.cli.screen import console, plural, print_json, table
-    from benchflow.cli.terminal import line
-    from benchflow.cli.variables import show_variables, variables_taken
+    from benchflow.cli.screen import format_count, make_console, make_table, print_json
+    from benchflow.cli.terminal import make_line
+    from benchflow.cli.variables import list_taken_variables, show_variables
 
     missing = sorted(name for name in plan.variables if name not in os.environ)
     if as_json:
-        return print_json(_plan_document(plan, missing, of_file))
-    screen = console()
-    screen.print(line((plan.name, "bold"), f"  {describe(plan.config, len(plan.tasks))}"), soft_wrap=True)
+        return print_json(_make_plan_document(plan, missing, of_file))
+    screen = make_console()
+    screen.print(make_line((plan.name, "bold"), f"  {describe(plan.config, len(plan.tasks))}"), soft_wrap=True)
     if plan.sandbox_reason:
-        screen.print(line(f"sandbox {plan.config.sandbox}: {plan.sandbox_reason}", style="dim"), soft_wrap=True)
+        screen.print(make_line(f"sandbox {plan.config.sandbox}: {plan.sandbox_reason}", style="dim"), soft_wrap=True)
     worlds = ["world"] if plan.worlds else []
-    rows = table("task", "steps", "agent timeout", "image", *worlds, ("path", {"overflow": "fold"}))
+    rows = make_table("task", "steps", "agent timeout", "image", *worlds, ("path", {"overflow": "fold"}))
     for path, task in plan.tasks:
         limit = plan.config.agent_timeout_sec or task.agent.timeout_sec
         rows.add_row(
             task.name,
             str(len(task.steps) or 1),
             f"{limit:g} s" if limit else "none",
-            _image(plan, task),
+            _find_image(plan, task),
             *([plan.worlds[task.name].manifest.name if task.name in plan.worlds else ""] if worlds else []),
             str(path),
         )
     screen.print(rows)
     show_warnings(plan, screen)
     show_endpoints(plan, screen)
-    show_variables(variables_taken(plan, of_file), screen)
+    show_variables(list_taken_variables(plan, of_file), screen)
     if missing:
-        screen.print(line(("not set here:", "yellow"), f" {', '.join(missing)}"), soft_wrap=True)
-    screen.print(f"{plural(plan.total, 'rollout')} would be run. Nothing was started, and no model was asked.")
+        screen.print(make_line(("not set here:", "yellow"), f" {', '.join(missing)}"), soft_wrap=True)
+    screen.print(f"{format_count(plan.total, 'rollout')} would be run. Nothing was started, and no model was asked.")
 
 
-def _image(plan: JobPlan, task: Task) -> str:
+def _find_image(plan: JobPlan, task: Task) -> str:
     """Return the image that a task runs in: that of its world, else its own, else its Dockerfile."""
     world = plan.worlds.get(task.name)
     own = world.manifest.image if world else None
     return own or task.sandbox.docker_image or task.dockerfile or ""
 
 
-def _plan_document(plan: JobPlan, missing: list[str], of_file: FileRequest | None) -> dict[str, Any]:
+def _make_plan_document(plan: JobPlan, missing: list[str], of_file: FileRequest | None) -> dict[str, Any]:
     """Return a plan as a JSON object.
 
     Args:
@@ -90,7 +90,7 @@ def _plan_document(plan: JobPlan, missing: list[str], of_file: FileRequest | Non
         missing: Variables that it takes and that are not set.
         of_file: Request of its configuration file; None without a file.
     """
-    from benchflow.cli.variables import variables_document, variables_taken
+    from benchflow.cli.variables import list_taken_variables, make_variables_document
 
     return {
         "job": {"id": plan.id, "name": plan.name, "directory": str(plan.directory.root)},
@@ -111,7 +111,7 @@ def _plan_document(plan: JobPlan, missing: list[str], of_file: FileRequest | Non
         "branch": plan.config.branch.model_dump(mode="json") if plan.config.branch is not None else None,
         "total": plan.total,
         "variables_not_set": missing,
-        "variables_taken": variables_document(variables_taken(plan, of_file)),
+        "variables_taken": make_variables_document(list_taken_variables(plan, of_file)),
         "warnings": plan.warnings,
         "dry_run": True,
     }

@@ -70,7 +70,7 @@ def plan_again(
             preflight=preflight,
             context_root=context_root or (Path(spec.context_root) if spec.context_root else None),
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
-            **_environment_in_code(spec),
+            **_make_environment_options(spec),
             concurrency=concurrency or spec.concurrency or DEFAULT_CONCURRENCY,
             **{**dict(spec.run), "rebuild": spec.run.rebuild is not None},
         )
@@ -97,7 +97,7 @@ def plan_replay(
     from benchflow.contracts.config import JobConfig
     from benchflow.contracts.gateway import ReplaySettings
     from benchflow.errors import ConfigError
-    from benchflow.jobs import default_name, plan_job
+    from benchflow.jobs import make_default_name, plan_job
     from benchflow.provenance import read_own_spec
     from benchflow.stored_files import open_stored, require_directory
 
@@ -122,18 +122,18 @@ def plan_replay(
             agents=[spec.agents[agent].model_copy(update={"credentials": ()})],
             retry=spec.retry,
             jobs_dir=chosen.job.root.parent,
-            job_name=job_name or default_name(f"{ids.cut(chosen.job.root.name, 48)}-replay"),
+            job_name=job_name or make_default_name(f"{ids.cut(chosen.job.root.name, 48)}-replay"),
             concurrency=1,
             context_root=Path(spec.context_root) if spec.context_root else None,
             environment_manifest=Path(spec.environment_manifest) if spec.environment_manifest else None,
-            **_environment_in_code(spec),
+            **_make_environment_options(spec),
             # A replay is one branch path, which ends where the record does. The earlier images are the newest.
             **{**dict(spec.run), "replay": replay, "branch": None, "mode": None, "rebuild": False},
         )
     )
 
 
-def _environment_in_code(spec: JobSpec) -> dict[str, Any]:
+def _make_environment_options(spec: JobSpec) -> dict[str, Any]:
     """Return the options that name a job's environment in code; none for a job without one."""
     world = next((task.environment for task in spec.tasks if task.environment and task.environment.code), None)
     if world is None or world.code is None:

@@ -13,20 +13,20 @@ from rich.text import Text as StyledText
 
 from benchflow.cli import command
 from benchflow.cli.chosen import Chosen, choose
-from benchflow.cli.job_report import reward_or_value, show_errors
-from benchflow.cli.running_engine import engine_if_running
+from benchflow.cli.job_report import format_score, show_errors
+from benchflow.cli.running_engine import find_engine
 from benchflow.cli.screen import (
     STATUS_SIGNS,
     STATUS_STYLES,
-    console,
     flush,
-    plural,
+    format_count,
+    format_reward,
+    format_seconds,
+    make_console,
     print_json_line,
-    reward,
-    seconds,
 )
-from benchflow.cli.terminal import LiveDisplay, Screen, line
-from benchflow.cli.trajectory import Rendering, waiting
+from benchflow.cli.terminal import LiveDisplay, Screen, make_line
+from benchflow.cli.trajectory import Rendering, format_waiting
 from benchflow.contracts import temporal_names
 from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollout_records import RolloutResult
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 MAX_FINDINGS = 20
 """Maximum number of findings of the hardening that are shown; the result lists more."""
 
-ASK_EVERY_SEC = 1.0
+POLL_INTERVAL_SEC = 1.0
 """Poll interval, in seconds, at which the server is asked whether the job still runs."""
 
-REFRESH_EVERY_SEC = 0.06
+REFRESH_INTERVAL_SEC = 0.06
 """Seconds between two refreshes of the display."""
 
-_MOST_ROWS = 500
+_MAX_ROWS = 500
 """Number of buffered rows beyond which they are printed at once."""
 
-_BEFORE_A_SANDBOX = ("plan", "provision")
+_PHASES_WITHOUT_SANDBOX = ("plan", "provision")
 
 
 # --- the end of the rollout ----------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class RolloutEnding:
         """Poll the server while there is no result: a job that is over writes none."""
         silent = 0
         while self.problem is None:
-            await asyncio.sleep(ASK_EVERY_SEC)
+            await asyncio.sleep(POLL_INTERVAL_SEC)
             if not self._has_result():
                 # Twice: a job that was submitted just now has a directory before it runs.
                 silent = silent + 1 if await self.ask() else 0
@@ -101,12 +101,12 @@ class RolloutEnding:
 
         from benchflow import stack
         from benchflow.paths import StatePaths
-        from benchflow.temporal import cluster_target
+        from benchflow.temporal import find_cluster_target
         from benchflow.workflow_executions import is_not_found
 
-        if cluster_target() is None and stack.running(StatePaths.default()) is None:
+        if find_cluster_target() is None and stack.find_running(StatePaths.default()) is None:
             return True
-        self._engine = self._engine or await engine_if_running()
+        self._engine = self._engine or await find_engine()
         if self._engine is None:
             return False
         try:
@@ -131,7 +131,7 @@ class RolloutEnding:
             if not is_not_found(error):
                 raise
             return
-        if progress.phase not in _BEFORE_A_SANDBOX and not self._chosen.paths.root.is_dir():
+        if progress.phase not in _PHASES_WITHOUT_SANDBOX and not self._chosen.paths.root.is_dir():
             job = self._chosen.job.root
             self.problem = UsageError(
                 "this rollout is on another host of the cluster; its trajectory is there until it is fetched",
@@ -194,7 +194,7 @@ class AsText:
     def take(self, event: dict[str, Any]) -> None:
         """Add the rows that an event completes."""
         self._rows += self._rendering.take(event)
-        if len(self._rows) > _MOST_ROWS:
+        if len(self._rows) > _MAX_ROWS:
             self.refresh()
 
     def refresh(self) -> None:
@@ -207,7 +207,7 @@ class AsText:
 
     def __rich__(self) -> RenderableType:
         """Return the incomplete rows, as many as fit on the screen, or a spinner."""
-        rows = self._rendering.pending() or [waiting(time.monotonic() - self._began)]
+        rows = self._rendering.pending() or [format_waiting(time.monotonic() - self._began)]
         return Group(*rows[-max(1, self._screen.height - 1) :])
 
     def close(self) -> None:
@@ -249,7 +249,7 @@ async def _refresh(to: Show) -> None:
     """Refresh a display until it is cancelled."""
     while True:
         to.refresh()
-        await asyncio.sleep(REFRESH_EVERY_SEC)
+        await asyncio.sleep(REFRESH_INTERVAL_SEC)
 
 
 def watch_rollout(name: str, jobs_dir: Path, *, to_the_end: bool, as_json: bool) -> int:
@@ -257,12 +257,12 @@ def watch_rollout(name: str, jobs_dir: Path, *, to_the_end: bool, as_json: bool)
     chosen = choose(name, jobs_dir)
     if as_json:
         command.run(show(chosen, AsData(), to_the_end=to_the_end))
-        return _status(chosen.result(), to_the_end)
-    screen = console()
-    screen.print(line((chosen.label, "bold"), f"  {chosen.paths.root}"), soft_wrap=True, style="dim")
+        return _choose_status(chosen.result(), to_the_end)
+    screen = make_console()
+    screen.print(make_line((chosen.label, "bold"), f"  {chosen.paths.root}"), soft_wrap=True, style="dim")
     command.run(show(chosen, AsText(screen, lively=to_the_end), to_the_end=to_the_end))
     _show_outcome(chosen.result(), screen, to_the_end)
-    return _status(chosen.result(), to_the_end)
+    return _choose_status(chosen.result(), to_the_end)
 
 
 def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> None:
@@ -271,16 +271,16 @@ def _show_outcome(result: RolloutResult | None, screen: Screen, over: bool) -> N
     if result is None:
         said = "The job does not run, and this rollout has no result." if over else "It has no result yet."
         remedy = "bench job resume goes on with the job." if over else "--follow shows what is still to come."
-        screen.print(line((said, "yellow"), f" {remedy}"))
+        screen.print(make_line((said, "yellow"), f" {remedy}"))
         return
-    took = seconds((result.finished_at - result.started_at).total_seconds())
+    took = format_seconds((result.finished_at - result.started_at).total_seconds())
     style = STATUS_STYLES[result.status]
     sign = f"{STATUS_SIGNS[result.status]} {result.status}"
-    screen.print(line((sign, f"bold {style}"), f"  reward {reward_or_value(result)}", (f"  {took}", "dim")))
+    screen.print(make_line((sign, f"bold {style}"), f"  reward {format_score(result)}", (f"  {took}", "dim")))
     metrics = {name: value for name, value in (result.rewards or {}).items() if name != "reward"}
     if metrics and result.status != "scored":
-        told = "  ".join(f"{name} {reward(value)}" for name, value in metrics.items())
-        screen.print(line((told, "dim")), soft_wrap=True)
+        told = "  ".join(f"{name} {format_reward(value)}" for name, value in metrics.items())
+        screen.print(make_line((told, "dim")), soft_wrap=True)
     _show_findings(result, screen)
     show_errors([result], screen)
 
@@ -292,13 +292,13 @@ def _show_findings(result: RolloutResult, screen: Screen) -> None:
         parts = (finding.path, finding.detail, finding.step and f"step {finding.step}", finding.item)
         about = " · ".join(part for part in parts if part)
         style = "bold red" if finding.is_tampering else "dim"
-        screen.print(line((finding.weight, style), f"  {finding.action} {about}"), soft_wrap=True)
+        screen.print(make_line((finding.weight, style), f"  {finding.action} {about}"), soft_wrap=True)
     more = len(ordered[MAX_FINDINGS:]) + result.findings_left_out
     if more:
-        screen.print(line((f"and {plural(more, 'other finding')}: see evidence/hardening.json", "dim")))
+        screen.print(make_line((f"and {format_count(more, 'other finding')}: see evidence/hardening.json", "dim")))
 
 
-def _status(result: RolloutResult | None, over: bool) -> int:
+def _choose_status(result: RolloutResult | None, over: bool) -> int:
     """Return the exit status: for a rollout without a result, an error only if it is over."""
     if result is None:
         return command.SOME_ERRORED if over else command.ALL_SCORED

@@ -14,10 +14,10 @@ def has_server() -> bool:
     from benchflow.paths import StatePaths
     from benchflow.temporal import is_cluster_named
 
-    return is_cluster_named() or stack.running(StatePaths.default()) is not None
+    return is_cluster_named() or stack.find_running(StatePaths.default()) is not None
 
 
-async def engine_if_running() -> Engine | None:
+async def find_engine() -> Engine | None:
     """Return an engine on the existing server; None if there is none or it does not answer. Never starts a server."""
     if not has_server():
         return None
@@ -27,14 +27,14 @@ async def engine_if_running() -> Engine | None:
     from benchflow.errors import ServerUnavailableError
     from benchflow.jobs import Engine
     from benchflow.paths import StatePaths
-    from benchflow.temporal import cluster_target, connect, stack_target
+    from benchflow.temporal import connect, find_cluster_target, make_stack_target
 
-    target, ui = cluster_target(), os.environ.get("TEMPORAL_UI_URL")
+    target, ui = find_cluster_target(), os.environ.get("TEMPORAL_UI_URL")
     if target is None:
-        record = stack.running(StatePaths.default())
+        record = stack.find_running(StatePaths.default())
         if record is None or record.state != "running":
             return None
-        target, ui = stack_target(record), record.ui
+        target, ui = make_stack_target(record), record.ui
     try:
         return Engine(await connect(target), target, ui)
     except ServerUnavailableError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from benchflow.sanitise import sanitise, sanitise_line, sanitise_log, sanitised_json
+from benchflow.sanitise import dump_sanitised_json, sanitise, sanitise_line, sanitise_log
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,14 +34,14 @@ STATUS_SIGNS = {
 """Sign of each status."""
 
 
-def console(*, stderr: bool = False) -> Screen:
+def make_console(*, stderr: bool = False) -> Screen:
     """Return a console on stdout, or on stderr if a JSON object is printed on stdout."""
     from benchflow.cli.terminal import Screen
 
     return Screen(stderr=stderr)
 
 
-def table(*columns: str | tuple[str, dict[str, Any]], title: str | None = None) -> Table:
+def make_table(*columns: str | tuple[str, dict[str, Any]], title: str | None = None) -> Table:
     """Return an empty table in the style of all commands.
 
     Where it is wider than the console, its widest columns are narrowed, but none with the option `no_wrap`.
@@ -63,13 +63,13 @@ def table(*columns: str | tuple[str, dict[str, Any]], title: str | None = None) 
 
 def print_json(value: Any) -> None:
     """Print one JSON document on stdout."""
-    sys.stdout.write(sanitised_json(value, indent=2) + "\n")
+    sys.stdout.write(dump_sanitised_json(value, indent=2) + "\n")
     sys.stdout.flush()
 
 
 def print_json_line(value: Any) -> None:
     """Print a value as one line of JSON on stdout, without flushing it."""
-    sys.stdout.write(sanitised_json(value) + "\n")
+    sys.stdout.write(dump_sanitised_json(value) + "\n")
 
 
 def flush() -> None:
@@ -95,30 +95,30 @@ def print_error(failure: Failure) -> None:
 
     where = ": ".join(sanitise_line(part) for part in (failure.file, failure.key) if part)
     message = f"{where}: {failure.message}" if where else failure.message
-    text = Text.assemble(("error: ", "bold red"), indented(message))
+    text = Text.assemble(("error: ", "bold red"), indent_lines(message))
     remedy = failure.remedy
     if failure.category == "internal":
         remedy = remedy or "this is a fault of BenchFlow; run it again with --verbose to see where"
     if remedy:
-        text.append("\n  remedy: ", style="bold").append(indented(remedy))
-    screen = console(stderr=True)
+        text.append("\n  remedy: ", style="bold").append(indent_lines(remedy))
+    screen = make_console(stderr=True)
     screen.print(text)
     if failure.log_tail:
-        screen.print(Text("\n".join(f"  │ {line}" for line in log_lines(failure.log_tail)), "dim"))
+        screen.print(Text("\n".join(f"  │ {line}" for line in split_log(failure.log_tail)), "dim"))
 
 
-def indented(text: str) -> str:
+def indent_lines(text: str) -> str:
     """Return a text with the lines after its first one indented: none of them may pass for a line of the command."""
     first, *others = sanitise_log(text).split("\n")
     return "\n".join([first, *(other if other.startswith("    ") else f"    {other}" for other in others)])
 
 
-def log_lines(log: str) -> list[str]:
+def split_log(log: str) -> list[str]:
     """Return the lines of a log's tail, without escape sequences and control characters."""
     return sanitise_log(log).rstrip("\n").split("\n")
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Return a duration as `3.2 s`, `1:05` or `2:01:05`."""
     if value < 60:
         return f"{value:.1f} s"
@@ -127,34 +127,34 @@ def seconds(value: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def reward(value: float | None) -> str:
+def format_reward(value: float | None) -> str:
     """Return a reward with at most three decimals; a dash for None, which is not measured."""
     return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.1f}"
 
 
-def earned(value: float | None, kind: RewardKind) -> str:
+def format_earned(value: float | None, kind: RewardKind) -> str:
     """Return a reward as `0.5`, or a value V(s) as `V 0.5`."""
-    return f"V {reward(value)}" if kind == "value" and value is not None else reward(value)
+    return f"V {format_reward(value)}" if kind == "value" and value is not None else format_reward(value)
 
 
-def one_line(text: str) -> str:
+def find_first_line(text: str) -> str:
     """Return the first line of a text that is not blank, sanitised; empty if there is none."""
     return next((line.strip() for line in sanitise_log(text).split("\n") if line.strip()), "")
 
 
 def fit(text: str, style: str = "") -> Text:
     """Return a text as one line, which is cut with an ellipsis where the console or a table's column is narrower."""
-    from benchflow.cli.terminal import line
+    from benchflow.cli.terminal import make_line
 
-    return line(text, style=style, no_wrap=True, overflow="ellipsis")
+    return make_line(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def plural(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless it is 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def short_number(value: int | None) -> str:
+def format_number(value: int | None) -> str:
     """Return a number as `980`, `4.2k`, `61k` or `1.3M`; `–` for None."""
     if value is None:
         return "–"
@@ -165,7 +165,7 @@ def short_number(value: int | None) -> str:
     return str(value)
 
 
-def dollars(value: float | None) -> str:
+def format_dollars(value: float | None) -> str:
     """Return an amount as `$12.30`, with four decimals below 10 cents, `<$0.0001` for less than that; `–` for None."""
     if value is None:
         return "–"
@@ -176,7 +176,7 @@ def dollars(value: float | None) -> str:
 
 def show_place(name: str, place: str | None, screen: Screen) -> None:
     """Print a path or an address with its label, on one unbroken line so that it can be copied; nothing for None."""
-    from benchflow.cli.terminal import line
+    from benchflow.cli.terminal import make_line
 
     if place:
-        screen.print(line((f"{name:<9}", "dim"), place), soft_wrap=True)
+        screen.print(make_line((f"{name:<9}", "dim"), place), soft_wrap=True)

@@ -8,14 +8,14 @@ from typing import Any
 from rich.text import Text as StyledText
 
 from benchflow.cli.chosen import choose
-from benchflow.cli.plain import brief, one_line
-from benchflow.cli.terminal import Screen, Text, line
+from benchflow.cli.plain import format_brief, join_lines
+from benchflow.cli.terminal import Screen, Text, make_line
 from benchflow.contracts.environment import BASELINE, DatabaseDiff, RowChange, StateDiff, TableDiff
 from benchflow.errors import UsageError
 from benchflow.paths import RolloutPaths
 from benchflow.planes.environment.rows import RECORD, read_record
 
-_LONGEST = 60
+_MAX_VALUE = 60
 """Maximum number of characters of a value."""
 
 _ADDED, _REMOVED, _CHANGED = ("+", "green"), ("-", "red"), ("~", "yellow")
@@ -36,7 +36,7 @@ def choose_states(before: str, after: str | None, jobs_dir: Path) -> tuple[Path,
         UsageError: There are no such snapshots; the remedy lists those that there are.
     """
     if after is not None:
-        return _last_of(before, "A", jobs_dir), _last_of(after, "B", jobs_dir)
+        return _find_last(before, "A", jobs_dir), _find_last(after, "B", jobs_dir)
     if (Path(before) / RECORD).is_file():
         beside = [each.name for each in sorted(Path(before).absolute().parent.iterdir()) if (each / RECORD).is_file()]
         raise UsageError(
@@ -44,8 +44,8 @@ def choose_states(before: str, after: str | None, jobs_dir: Path) -> tuple[Path,
             key="B",
             remedy=f"name another; beside it are: {', '.join(beside)}",
         )
-    root = _snapshots(before, "A", jobs_dir)
-    found = _in_order(root)
+    root = _find_snapshots(before, "A", jobs_dir)
+    found = _sort_snapshots(root)
     first = root / BASELINE
     others = [each for each in found if each != first]
     if first not in found or not others:
@@ -56,18 +56,18 @@ def choose_states(before: str, after: str | None, jobs_dir: Path) -> tuple[Path,
     return first, others[-1]
 
 
-def _last_of(given: str, key: str, jobs_dir: Path) -> Path:
+def _find_last(given: str, key: str, jobs_dir: Path) -> Path:
     """Return a snapshot's directory, or that of a rollout's last one. key: the argument, for errors."""
     if (Path(given) / RECORD).is_file():
         return Path(given)
-    root = _snapshots(given, key, jobs_dir)
-    found = _in_order(root)
+    root = _find_snapshots(given, key, jobs_dir)
+    found = _sort_snapshots(root)
     if not found:
         raise UsageError("the rollout has kept no state", key=key, remedy=f"its snapshots would be in {root}")
     return found[-1]
 
 
-def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
+def _find_snapshots(given: str, key: str, jobs_dir: Path) -> Path:
     """Return the directory of a rollout's snapshots. key: the argument, for errors."""
     directory = Path(given)
     for root in (directory, RolloutPaths(directory).environment / "snapshots"):
@@ -90,7 +90,7 @@ def _snapshots(given: str, key: str, jobs_dir: Path) -> Path:
     return root
 
 
-def _in_order(root: Path) -> list[Path]:
+def _sort_snapshots(root: Path) -> list[Path]:
     """Return the snapshots in a directory, in the order in which they were taken."""
     taken = {each: read_record(each) for each in root.iterdir() if (each / RECORD).is_file()}
     return sorted(taken, key=lambda each: (taken[each].taken_at, each.name))
@@ -108,7 +108,7 @@ def show_diff(before: Path, after: Path, diff: StateDiff, screen: Screen) -> Non
         diff: Their differences.
         screen: Console to print on.
     """
-    screen.print(line((_name(before), "bold"), " → ", (_name(after), "bold")))
+    screen.print(make_line((_name(before), "bold"), " → ", (_name(after), "bold")))
     if diff.is_empty:
         screen.print("no difference")
     for database in diff.databases:
@@ -121,7 +121,7 @@ def _name(directory: Path) -> str:
 
 def _show_database(database: DatabaseDiff, screen: Screen) -> None:
     screen.print()
-    heading = Text(one_line(database.path), "bold")
+    heading = Text(join_lines(database.path), "bold")
     if database.change is not None:
         sign, style = _ADDED if database.change == "appeared" else _REMOVED
         heading = Text.assemble((f"{sign} ", style), heading, (f"  {database.change}", style))
@@ -137,13 +137,13 @@ def _show_table(table: TableDiff, screen: Screen) -> None:
         if count
     ]
     change = [(f"  {_CHANGES[table.change]}", "bold")] if table.change is not None else []
-    screen.print(Text.assemble(f"  {one_line(table.name)}", *change, *counts), soft_wrap=True)
+    screen.print(Text.assemble(f"  {join_lines(table.name)}", *change, *counts), soft_wrap=True)
     for row in table.added:
-        _show_row(_ADDED, _fields(row), screen)
+        _show_row(_ADDED, _format_fields(row), screen)
     for row in table.removed:
-        _show_row(_REMOVED, _fields(row), screen)
+        _show_row(_REMOVED, _format_fields(row), screen)
     for changed in table.changed:
-        _show_row(_CHANGED, _changed_fields(changed), screen)
+        _show_row(_CHANGED, _format_changed_fields(changed), screen)
     if table.left_out:
         screen.print(Text(f"    and {table.left_out} more; --rows shows more of them", "dim"))
 
@@ -156,30 +156,32 @@ def _show_row(kind: tuple[str, str], fields: StyledText, screen: Screen) -> None
     screen.print(Text.assemble((f"    {sign} ", style), fields), soft_wrap=True)
 
 
-def _fields(row: dict[str, Any]) -> StyledText:
+def _format_fields(row: dict[str, Any]) -> StyledText:
     """Return a row's columns and values as text."""
-    return Text("  ").join(Text.assemble((f"{one_line(name)}=", "dim"), _shown(value)) for name, value in row.items())
+    return Text("  ").join(
+        Text.assemble((f"{join_lines(name)}=", "dim"), _format_value(value)) for name, value in row.items()
+    )
 
 
-def _changed_fields(row: RowChange) -> StyledText:
+def _format_changed_fields(row: RowChange) -> StyledText:
     """Return a changed row as text: its first unchanged column, which identifies it, and each changed one."""
     same = {name: value for name, value in row.after.items() if name in row.before and row.before[name] == value}
     told = dict(list(same.items())[:1])
-    parts: list[StyledText] = [_fields(told)] if told else []
+    parts: list[StyledText] = [_format_fields(told)] if told else []
     for name in dict.fromkeys([*row.before, *row.after]):
         if name not in same:
-            old, new = (_shown(side[name]) if name in side else "–" for side in (row.before, row.after))
-            parts.append(Text.assemble((f"{one_line(name)}: ", "dim"), (old, "red"), " → ", (new, "green")))
+            old, new = (_format_value(side[name]) if name in side else "–" for side in (row.before, row.after))
+            parts.append(Text.assemble((f"{join_lines(name)}: ", "dim"), (old, "red"), " → ", (new, "green")))
     return Text("  ").join(parts)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value in short: `NULL` for None, the size of a blob, else at most 60 characters."""
     if value is None:
         return "NULL"
     if isinstance(value, dict):
         # Values without a form in JSON: a blob, text that is no UTF-8, infinity.
         (kind, written), *_ = value.items()
-        return one_line(written) if kind == "real" else f"<{len(written) // 2} bytes>"
-    text = brief(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+        return join_lines(written) if kind == "real" else f"<{len(written) // 2} bytes>"
+    text = format_brief(value)
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"

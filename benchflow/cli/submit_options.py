@@ -87,7 +87,7 @@ class SubmitCommand(ModelCommand):
         return JobConfig
 
 
-def option_name(key: str) -> str:
+def find_option_name(key: str) -> str:
     """Return the option for a key of `JobConfig`, for error messages."""
     facts = {key: each for panel in SubmitCommand.panels.values() for key, each in panel.items()}
     return facts.get(key, OptionFacts()).spellings(key)[-1]

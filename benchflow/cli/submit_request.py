@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchflow.cli.model_options import set_keys
-from benchflow.cli.submit_options import option_name
+from benchflow.cli.submit_options import find_option_name
 
 if TYPE_CHECKING:
     from benchflow.contracts.config import JobConfig
@@ -38,7 +38,7 @@ class FileRequest:
     """Whether the command line gives agents variables, which the file may send to its addresses."""
 
 
-def job_config(
+def make_job_config(
     *,
     paths: list[Path],
     config: Path | None = None,
@@ -61,21 +61,25 @@ def job_config(
     Raises:
         ConfigError: An option, or a key of the file, is wrong; the error names it.
     """
-    from benchflow.config_file import branch_config, mode_config, read_job_file, validated
+    from benchflow.config_file import parse_branch, parse_mode, read_job_file, validate
     from benchflow.contracts.config import JobConfig
     from benchflow.errors import ConfigError
 
     values: dict[str, Any] = read_job_file(config) if config else {}
     files = dict.fromkeys(values, str(config))
     given = options | ({"paths": paths} if paths else {})
-    parsers: dict[str, Callable[[Any], Any]] = {"agent_env": _variables, "branch": branch_config, "mode": mode_config}
+    parsers: dict[str, Callable[[Any], Any]] = {
+        "agent_env": _parse_variables,
+        "branch": parse_branch,
+        "mode": parse_mode,
+    }
     for key, parse in parsers.items():
         if key in given:
             try:
                 given[key] = parse(given[key])
             except ConfigError as error:
                 if error.file is None:
-                    error.key = option_name(key)
+                    error.key = find_option_name(key)
                 raise
     for path in imported or []:
         if ":" not in path:
@@ -106,17 +110,17 @@ def job_config(
             "no task is given", key="PATH", remedy="name a task, or a directory of tasks: bench submit PATH"
         )
     try:
-        request = validated(JobConfig, values, files)
+        request = validate(JobConfig, values, files)
     except ConfigError as error:
         if error.file is None and error.key:
-            error.key = option_name(error.key)
+            error.key = find_option_name(error.key)
         raise
-    of_file = _of_file(config, request, given) if config else None
-    request = request.model_copy(update={"agents": _with_model(request.agents, model)}) if model else request
+    of_file = _make_file_request(config, request, given) if config else None
+    request = request.model_copy(update={"agents": _set_model(request.agents, model)}) if model else request
     return request, of_file
 
 
-def _of_file(file: Path, request: JobConfig, given: Mapping[str, Any]) -> FileRequest:
+def _make_file_request(file: Path, request: JobConfig, given: Mapping[str, Any]) -> FileRequest:
     """Return the request of a configuration file to the user's environment.
 
     Args:
@@ -124,7 +128,7 @@ def _of_file(file: Path, request: JobConfig, given: Mapping[str, Any]) -> FileRe
         request: The job's configuration, file and options together.
         given: The options, by key.
     """
-    from benchflow.secrets import named_variables
+    from benchflow.secrets import find_variables
 
     agents = [] if "agents" in given else request.agents
     tables = [agent.env for agent in agents] + ([] if "agent_env" in given else [request.agent_env])
@@ -133,13 +137,13 @@ def _of_file(file: Path, request: JobConfig, given: Mapping[str, Any]) -> FileRe
     return FileRequest(
         file=file,
         addresses=frozenset(address for address in addresses - named if address is not None),
-        variables=frozenset(named_variables(tables)),
+        variables=frozenset(find_variables(tables)),
         names_world=not given.keys() & set(WORLD_KEYS) and any(getattr(request, key) for key in WORLD_KEYS),
         is_given_keys="agent_env" in given,
     )
 
 
-def _variables(given: list[str]) -> dict[str, str]:
+def _parse_variables(given: list[str]) -> dict[str, str]:
     """Parse `K=V` and `K` into a table of variables, with `${K}` for the latter. Raise `ConfigError` for other text."""
     from benchflow.errors import ConfigError
 
@@ -152,7 +156,7 @@ def _variables(given: list[str]) -> dict[str, str]:
     return table
 
 
-def _with_model(agents: list[AgentSpec], model: str) -> list[AgentSpec]:
+def _set_model(agents: list[AgentSpec], model: str) -> list[AgentSpec]:
     """Return the agents, with the model set in those that have none.
 
     Agents that use no model are left without, unless no agent would get it then.

@@ -46,12 +46,12 @@ class Text(rich_text.Text):
         return cast(Text, super().assemble(*parts, **options))
 
 
-def line(*parts: str | rich_text.Text | tuple[str, StyleType], style: StyleType = "", **options: Any) -> Text:
+def make_line(*parts: str | rich_text.Text | tuple[str, StyleType], style: StyleType = "", **options: Any) -> Text:
     """Return one line made of parts, each a text or a pair of text and style. Signs replace line ends in the parts."""
     made = Text(style=style, **options)
     for part in parts:
         if isinstance(part, rich_text.Text):
-            made.append_text(_one_line(part))
+            made.append_text(_replace_line_ends(part))
         elif isinstance(part, str):
             made.append(sanitise_line(part))
         else:
@@ -60,7 +60,7 @@ def line(*parts: str | rich_text.Text | tuple[str, StyleType], style: StyleType 
     return made
 
 
-def _one_line(text: rich_text.Text) -> rich_text.Text:
+def _replace_line_ends(text: rich_text.Text) -> rich_text.Text:
     """Return the text with signs for line ends. The number of characters is unchanged, so that styles stay in place."""
     if text.plain.isprintable():
         return text
@@ -74,12 +74,18 @@ class Rows(Table):
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row, with signs for line ends in its cells."""
-        super().add_row(*map(_cell, cells), **options)
+        super().add_row(*map(_make_cell, cells), **options)
 
 
-def _cell(cell: RenderableType | None) -> RenderableType | None:
+def _make_cell(cell: RenderableType | None) -> RenderableType | None:
     """Return a cell as one line; other renderables than texts are unchanged."""
-    return line(cell) if isinstance(cell, str) else _one_line(cell) if isinstance(cell, rich_text.Text) else cell
+    return (
+        make_line(cell)
+        if isinstance(cell, str)
+        else _replace_line_ends(cell)
+        if isinstance(cell, rich_text.Text)
+        else cell
+    )
 
 
 class Screen(Console):
@@ -127,12 +133,12 @@ class Waiting(LiveDisplay):
 
     def __init__(self, screen: Screen, about: str) -> None:
         """Make it with the line `about`."""
-        self._spinner = Spinner("dots", line(about, style="dim"))
+        self._spinner = Spinner("dots", make_line(about, style="dim"))
         super().__init__(self._spinner, screen, refresh_per_second=12.5)
 
     def tell(self, about: str) -> None:
         """Change the line beside the spinner."""
-        self._spinner.update(text=line(about, style="dim"))
+        self._spinner.update(text=make_line(about, style="dim"))
 
 
 def _without_link(style: Style | None) -> Style | None:

@@ -12,7 +12,18 @@ from rich.cells import cell_len
 from rich.spinner import Spinner
 from rich.text import Text as StyledText
 
-from benchflow.cli.plain import as_list, as_table, brief, hanging, one_line, output, plain, subject, usage_line, wrap
+from benchflow.cli.plain import (
+    coerce_list,
+    coerce_table,
+    find_subject,
+    format_brief,
+    format_output,
+    format_usage,
+    join_lines,
+    measure_indent,
+    sanitise_plain,
+    wrap,
+)
 from benchflow.cli.terminal import Text
 from benchflow.trajectories.follow import PUT_ASIDE
 
@@ -135,7 +146,7 @@ class Rendering:
             rows.append(Text())
         running = [call for call in self._calls.values() if not call.has_ended]
         for call in running[:MAX_OPEN]:
-            rows.append(self._head(call, None, since=_seconds(call.began, None)))
+            rows.append(self._head(call, None, since=_measure_seconds(call.began, None)))
         if len(running) > MAX_OPEN:
             rows.append(Text(f"{'':{_COLUMN - 2}}{len(running) - MAX_OPEN} more running", "dim"))
         if self._asked is not None:
@@ -149,7 +160,7 @@ class Rendering:
         if self._paragraph is None or self._paragraph.voice != voice:
             rows += self._block("")
             self._paragraph = _Paragraph(voice)
-        *whole, rest = (self._paragraph.rest + plain(text)).split("\n")
+        *whole, rest = (self._paragraph.rest + sanitise_plain(text)).split("\n")
         for line in whole:
             rows += self._wrap(self._paragraph, line, ended=True)
         return rows + self._wrap(self._paragraph, rest, ended=False)
@@ -160,7 +171,7 @@ class Rendering:
             rows = [line]
         else:
             width = max(10, min(self._width - 3, MAX_PARAGRAPH))
-            paragraph.hang = paragraph.hang if paragraph.wrapped else min(hanging(line), width // 2)
+            paragraph.hang = paragraph.hang if paragraph.wrapped else min(measure_indent(line), width // 2)
             further = width - paragraph.hang
             rows = wrap(line, further if paragraph.wrapped else width, further=further)
         shown = []
@@ -206,7 +217,7 @@ class Rendering:
 
     def _header(self, where: tuple[str, str]) -> list[Text]:
         rows = self._block("")
-        name = one_line(" · ".join(part for part in where if part))
+        name = join_lines(" · ".join(part for part in where if part))
         room = (self._width or _PIPED_RULE) - cell_len(name) - 5
         self._last = "header"
         return [*rows, Text.assemble(("── ", "dim"), (name, "bold"), (" " + "─" * max(2, room), "dim"))]
@@ -235,17 +246,17 @@ class Rendering:
 
     def _call(self, call: _Call, sign: tuple[str, str]) -> Iterator[Text]:
         yield from self._block("doing")
-        yield self._head(call, sign, since=_seconds(call.began, call.fields.get("ts")))
-        for row in output(call.fields):
+        yield self._head(call, sign, since=_measure_seconds(call.began, call.fields.get("ts")))
+        for row in format_output(call.fields):
             yield self._cut(Text.assemble((f"{'':{_COLUMN - 2}}│ ", "dim"), row))
 
     def _head(self, call: _Call, sign: tuple[str, str] | None, since: float) -> Text:
         """Return `12:34:56  ✓ $ make test  1.2 s`, on one row. since: the seconds at its end."""
         fields = call.fields
-        title, about = one_line(fields.get("title", "")), subject(fields.get("raw_input"))
+        title, about = join_lines(fields.get("title", "")), find_subject(fields.get("raw_input"))
         icon = _KINDS.get(str(fields.get("kind")), "•")
-        head = Text.assemble(_clock(call.began), sign or _frame(), " ", (icon, "cyan"), " ")
-        head.append(title or about or one_line(fields.get("kind", "tool")))
+        head = Text.assemble(_format_clock(call.began), sign or _draw_spinner(), " ", (icon, "cyan"), " ")
+        head.append(title or about or join_lines(fields.get("kind", "tool")))
         if title and about and about.rpartition("/")[2] not in title:
             head.append(f"  {about}", "dim")
         took = f"  {since:.1f} s" if since >= 0.1 else ""
@@ -257,45 +268,47 @@ class Rendering:
 
     def _take_permission_request(self, event: Event) -> Iterator[Text]:
         yield from self._end_paragraph()
-        self._asked = (str(event.get("ts", "")), as_table(event.get("params")))
+        self._asked = (str(event.get("ts", "")), coerce_table(event.get("params")))
 
     _take_elicitation_request = _take_permission_request
 
     def _take_permission_answer(self, event: Event) -> Iterator[Text]:
         began, params = self._asked or (str(event.get("ts", "")), {})
         self._asked = None
-        outcome = as_table(as_table(event.get("result")).get("outcome"))
+        outcome = coerce_table(coerce_table(event.get("result")).get("outcome"))
         chosen = outcome.get("optionId")
-        options = [as_table(option) for option in as_list(params.get("options"))]
+        options = [coerce_table(option) for option in coerce_list(params.get("options"))]
         option = next((option for option in options if option.get("optionId") == chosen), {})
         kind = str(option.get("kind", ""))
         style = "green" if kind.startswith("allow") else "red" if kind.startswith("reject") else "yellow"
-        answer = one_line(option.get("name") or chosen or outcome.get("outcome") or "no answer")
+        answer = join_lines(option.get("name") or chosen or outcome.get("outcome") or "no answer")
         yield from self._answer(self._question(began, params), answer, style, event.get("error"))
 
     def _take_elicitation_answer(self, event: Event) -> Iterator[Text]:
         began, params = self._asked or (str(event.get("ts", "")), {})
         self._asked = None
-        result = as_table(event.get("result"))
-        content = [f"{one_line(key)}: {brief(value)}" for key, value in as_table(result.get("content")).items()]
-        answer = ", ".join(content) or one_line(result.get("action", "no answer"))
+        result = coerce_table(event.get("result"))
+        content = [
+            f"{join_lines(key)}: {format_brief(value)}" for key, value in coerce_table(result.get("content")).items()
+        ]
+        answer = ", ".join(content) or join_lines(result.get("action", "no answer"))
         style = "green" if result.get("action") == "accept" else "yellow"
         yield from self._answer(self._question(began, params), answer, style, event.get("error"))
 
     def _question(self, began: str, params: Event) -> Text:
-        about = params.get("message") or as_table(params.get("toolCall")).get("title") or "permission"
-        return Text.assemble(_clock(began), ("? ", "bold yellow"), one_line(about))
+        about = params.get("message") or coerce_table(params.get("toolCall")).get("title") or "permission"
+        return Text.assemble(_format_clock(began), ("? ", "bold yellow"), join_lines(about))
 
     def _answer(self, question: Text, answer: str, style: str, error: Any) -> Iterator[Text]:
         yield from self._block("doing")
         yield self._cut(question.append("  → ", "dim").append(answer, style))
         if error:
-            yield self._cut(Text(f"{'':{_COLUMN - 2}}│ {one_line(error)}", "red"))
+            yield self._cut(Text(f"{'':{_COLUMN - 2}}│ {join_lines(error)}", "red"))
 
     # --- everything else -----------------------------------------------------------------------------
 
     def _take_plan(self, event: Event) -> Iterator[Text]:
-        entries = [as_table(entry) for entry in as_list(event.get("entries"))]
+        entries = [coerce_table(entry) for entry in coerce_list(event.get("entries"))]
         if entries == self._plan:
             return
         self._plan = entries
@@ -304,7 +317,7 @@ class Rendering:
             sign, style = _PLAN_SIGNS.get(str(entry.get("status")), ("○", "dim"))
             done = entry.get("status") == "completed"
             yield self._cut(
-                Text.assemble("  ", (sign, style), " ", (one_line(entry.get("content", "")), "dim" if done else ""))
+                Text.assemble("  ", (sign, style), " ", (join_lines(entry.get("content", "")), "dim" if done else ""))
             )
 
     def _take_usage(self, event: Event) -> Iterator[Text]:
@@ -312,12 +325,12 @@ class Rendering:
         yield from ()
 
     def _take_update(self, event: Event) -> Iterator[Text]:
-        update = as_table(event.get("update"))
+        update = coerce_table(event.get("update"))
         kind = str(update.get("sessionUpdate", "update"))
         if kind == "usage_update":
             self._usage = (self._usage or {}) | update
             return
-        content = as_table(update.get("content"))
+        content = coerce_table(update.get("content"))
         about = content.get("uri") or content.get("mimeType") or content.get("type") or ""
         yield from self._note(f"{kind}  {about}")
 
@@ -325,9 +338,9 @@ class Rendering:
         yield from self._note(f"{event.get('method')}  {self._rest_of(event.get('params'))}")
 
     def _take_client_request(self, event: Event) -> Iterator[Text]:
-        params = as_table(event.get("params"))
+        params = coerce_table(event.get("params"))
         about = " ".join(
-            [str(params.get("command") or params.get("path") or ""), *map(str, as_list(params.get("args")))]
+            [str(params.get("command") or params.get("path") or ""), *map(str, coerce_list(params.get("args")))]
         )
         yield from self._note(f"{event.get('method')}  {about}", str(event.get("ts", "")))
 
@@ -348,21 +361,21 @@ class Rendering:
     def _error(self, said: str) -> Iterator[Text]:
         yield from self._close_calls()
         yield from self._block("error")
-        first, *more = plain(said).split("\n")
+        first, *more = sanitise_plain(said).split("\n")
         yield Text.assemble(("! ", "bold red"), (first, "red"))
         for line in more:
             yield self._cut(Text(f"  │ {line}", "dim"))
 
     def _note(self, said: str, moment: str | None = None) -> Iterator[Text]:
         yield from self._block("doing")
-        time_of_day = _clock(moment) if moment else Text(" " * (_COLUMN - 2))
-        yield self._cut(Text.assemble(time_of_day, (f"· {one_line(said)}", "dim")))
+        time_of_day = _format_clock(moment) if moment else Text(" " * (_COLUMN - 2))
+        yield self._cut(Text.assemble(time_of_day, (f"· {join_lines(said)}", "dim")))
 
     def _rest_of(self, event: Any) -> str:
         told = {
-            key: value for key, value in as_table(event).items() if key not in ("seq", "ts", "node", "role", "type")
+            key: value for key, value in coerce_table(event).items() if key not in ("seq", "ts", "node", "role", "type")
         }
-        return brief(told) if told else ""
+        return format_brief(told) if told else ""
 
     def _close_calls(self) -> list[Text]:
         """Return the rows of running tool calls and of an open question. The agent has stopped: they get no end."""
@@ -379,7 +392,7 @@ class Rendering:
         rows = self._end_paragraph() + self._close_calls()
         self._ended.clear()
         if self._usage is not None:
-            usage, self._usage = usage_line(self._usage), None
+            usage, self._usage = format_usage(self._usage), None
             rows += [*self._block("usage"), self._cut(Text(f"  {usage}", "dim"))] if usage else []
         return rows
 
@@ -394,32 +407,32 @@ class Rendering:
         return row
 
 
-def _moment(stamp: object) -> datetime | None:
+def _parse_moment(stamp: object) -> datetime | None:
     try:
         return datetime.fromisoformat(str(stamp))
     except ValueError:
         return None
 
 
-def _clock(stamp: object) -> Text:
+def _format_clock(stamp: object) -> Text:
     """Return the local time of day of a time stamp, as the first column."""
-    moment = _moment(stamp)
+    moment = _parse_moment(stamp)
     return Text(f"{moment.astimezone():%H:%M:%S}  " if moment else " " * (_COLUMN - 2), "dim")
 
 
-def _seconds(began: object, ended: object) -> float:
+def _measure_seconds(began: object, ended: object) -> float:
     """Return the seconds from one time stamp to another, or to now."""
-    first, last = _moment(began), _moment(ended)
+    first, last = _parse_moment(began), _parse_moment(ended)
     if first is None:
         return 0.0
     return max(0.0, (last.timestamp() if last else time.time()) - first.timestamp())
 
 
-def _frame() -> StyledText:
+def _draw_spinner() -> StyledText:
     frame = _SPINNER.render(time.monotonic())
     return frame if isinstance(frame, StyledText) else Text("·")
 
 
-def waiting(since: float) -> Text:
+def format_waiting(since: float) -> Text:
     """Return the row shown while there are no events yet. since: seconds of the wait."""
-    return Text.assemble(_frame(), (f" waiting  {since:.0f} s", "dim"))
+    return Text.assemble(_draw_spinner(), (f" waiting  {since:.0f} s", "dim"))

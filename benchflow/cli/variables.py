@@ -32,7 +32,7 @@ _MAX_LISTED = 10
 """Maximum number of uses that an error lists."""
 
 
-def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
+def list_variables(tasks: Iterable[tuple[Path, Task]]) -> Found:
     """Return the variables that tasks and their own environment manifests take. Skips a manifest that cannot be read.
 
     Args:
@@ -40,33 +40,33 @@ def variables_of(tasks: Iterable[tuple[Path, Task]]) -> Found:
     """
     from benchflow.errors import ManifestError
     from benchflow.planes.environment.environment_manifest import read_manifest
-    from benchflow.tasks import manifest_of
+    from benchflow.tasks import find_manifest
 
     found: Found = {}
     for path, task in tasks:
         manifest = None
         try:
-            source = manifest_of(path, task)
+            source = find_manifest(path, task)
             manifest = read_manifest(source) if source is not None else None
         except ManifestError:
             # `submit` and `env check` report the error.
             pass
-        for variable in _of_task(task, manifest):
+        for variable in _list_task_variables(task, manifest):
             found.setdefault(variable, []).append(task.name)
     return found
 
 
-def _of_task(task: Task, manifest: Manifest | None) -> Iterator[HostVariable]:
+def _list_task_variables(task: Task, manifest: Manifest | None) -> Iterator[HostVariable]:
     """Yield the variables that a task, its world and its judges take."""
     from benchflow.planes.reward.needs import list_own_judges
-    from benchflow.secrets import HostVariable, host_variables
+    from benchflow.secrets import HostVariable, list_host_variables
 
-    yield from host_variables(task, manifest)
+    yield from list_host_variables(task, manifest)
     for name, address in list_own_judges(task):
         yield HostVariable(name, f"a judge, sent to {address}")
 
 
-def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
+def list_taken_variables(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
     """Return the variables that a job takes and that are set here; on a cluster, whose workers have their own, all.
 
     Args:
@@ -75,9 +75,9 @@ def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
     """
     from benchflow.cli.submit_request import WORLD_KEYS
     from benchflow.secrets import OF_ORACLE
-    from benchflow.temporal import cluster_target
+    from benchflow.temporal import find_cluster_target
 
-    is_cluster = cluster_target() is not None
+    is_cluster = find_cluster_target() is not None
     has_oracle = any(agent.name == "oracle" for agent in plan.config.agents)
     found: Found = {}
     is_given = any(getattr(plan.config, key) is not None for key in WORLD_KEYS)
@@ -85,28 +85,28 @@ def variables_taken(plan: JobPlan, of_file: FileRequest | None = None) -> Found:
     for _, task in plan.tasks:
         # A world that is an option is the user's own word.
         world = plan.worlds.get(task.name) if not has_own_world else None
-        for variable in _of_task(task, world.manifest if world is not None else None):
+        for variable in _list_task_variables(task, world.manifest if world is not None else None):
             is_used = has_oracle or variable.taker != OF_ORACLE
             if is_used and (is_cluster or variable.name in os.environ):
                 found.setdefault(variable, []).append(task.name)
     if of_file is not None:
-        for variable in _variables_of_file(plan, of_file):
+        for variable in _list_file_variables(plan, of_file):
             if is_cluster or variable.name in os.environ or variable.name in plan.values:
                 found[variable] = [of_file.file.name]
     return found
 
 
-def _variables_of_file(plan: JobPlan, of_file: FileRequest) -> Iterator[HostVariable]:
+def _list_file_variables(plan: JobPlan, of_file: FileRequest) -> Iterator[HostVariable]:
     """Yield the variables that a configuration file sends to addresses that it names, or to agents in their sandboxes.
 
     A loopback address is no exception: any user of this host may open a port of it first, and sandboxes publish their
     own ports there.
     """
     from benchflow.planes.reward.needs import check_scoring
-    from benchflow.secrets import HostVariable, named_variables
+    from benchflow.secrets import HostVariable, find_variables
 
     for agent in plan.config.agents:
-        for name in named_variables([agent.env]).keys() & of_file.variables:
+        for name in find_variables([agent.env]).keys() & of_file.variables:
             yield HostVariable(name, f"the agent {agent.label}, in the sandbox")
         for name in agent.credentials if agent.base_url in of_file.addresses else ():
             # A value that comes from no variable is the file's own, unless it comes from the command line.
@@ -121,17 +121,17 @@ def _variables_of_file(plan: JobPlan, of_file: FileRequest) -> Iterator[HostVari
 
 def show_variables(found: Found, screen: Screen) -> None:
     """Print a line for each variable and use."""
-    from benchflow.cli.screen import plural
-    from benchflow.cli.terminal import line
+    from benchflow.cli.screen import format_count
+    from benchflow.cli.terminal import make_line
 
     if found:
         screen.print("Variables of your environment that are taken:")
     for variable, tasks in sorted(found.items()):
-        of = tasks[0] if len(tasks) == 1 else plural(len(tasks), "task")
-        screen.print(line("  ", (variable.name, "bold cyan"), f"  for {variable.taker}", (f"  ({of})", "dim")))
+        of = tasks[0] if len(tasks) == 1 else format_count(len(tasks), "task")
+        screen.print(make_line("  ", (variable.name, "bold cyan"), f"  for {variable.taker}", (f"  ({of})", "dim")))
 
 
-def variables_document(found: Found) -> list[dict[str, Any]]:
+def make_variables_document(found: Found) -> list[dict[str, Any]]:
     """Return the uses of variables as JSON objects."""
     return [{**variable._asdict(), "tasks": tasks} for variable, tasks in sorted(found.items())]
 
@@ -150,14 +150,14 @@ def confirm_variables(plan: JobPlan, of_file: FileRequest | None = None, *, is_a
     """
     import typer
 
-    from benchflow.cli.screen import console
+    from benchflow.cli.screen import make_console
     from benchflow.errors import ConfigError
 
-    found = variables_taken(plan, of_file)
+    found = list_taken_variables(plan, of_file)
     if not found:
         return
     # Never on stdout, which may belong to a JSON object.
-    screen = console(stderr=True)
+    screen = make_console(stderr=True)
     show_variables(found, screen)
     if is_agreed:
         return

@@ -17,8 +17,16 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from benchflow.cli.job_report import show_question
-from benchflow.cli.screen import STATUS_SIGNS, STATUS_STYLES, earned, fit, one_line, reward, seconds
-from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, line
+from benchflow.cli.screen import (
+    STATUS_SIGNS,
+    STATUS_STYLES,
+    find_first_line,
+    fit,
+    format_earned,
+    format_reward,
+    format_seconds,
+)
+from benchflow.cli.terminal import LiveDisplay, Rows, Screen, Text, make_line
 from benchflow.contracts import ids
 from benchflow.contracts.counts import Counts, RewardSums
 from benchflow.contracts.job import JobProgress, JobSpec, RolloutProgress
@@ -29,10 +37,10 @@ from benchflow.errors import JobNotFoundError
 if TYPE_CHECKING:
     from benchflow.jobs import Job
 
-EVERY_SEC = 0.5
+POLL_INTERVAL_SEC = 0.5
 """Poll interval of the job's progress, in seconds."""
 
-TROUBLE_EVERY_SEC = 3.0
+TROUBLE_INTERVAL_SEC = 3.0
 """Poll interval, in seconds, of failures that are retried."""
 
 RUN_AGAIN = "run again"
@@ -63,18 +71,18 @@ async def follow(job: Job, screen: Screen, updates: Updates | None = None) -> No
         updates: Progress to show, until it is exhausted. By default the job is polled and awaited, and its results
             are fetched.
     """
-    async with contextlib.aclosing(updates or job.watch(EVERY_SEC)) as updates:
+    async with contextlib.aclosing(updates or job.watch(POLL_INTERVAL_SEC)) as updates:
         if screen.is_terminal:
             await _follow_live(job, screen, updates)
         else:
             await _follow_plain(job, screen, updates)
 
 
-async def polled(job: Job) -> Updates:
+async def poll_progress(job: Job) -> Updates:
     """Yield the progress of a job, endlessly and without fetching results, for a job that is awaited elsewhere."""
     while True:
         yield await job.progress()
-        await asyncio.sleep(EVERY_SEC)
+        await asyncio.sleep(POLL_INTERVAL_SEC)
 
 
 class Labels:
@@ -127,7 +135,7 @@ class Troubles:
         """
         own = progress.trouble if progress else None
         self.of_job = own or self.of_job
-        if time.monotonic() - self._asked < TROUBLE_EVERY_SEC:
+        if time.monotonic() - self._asked < TROUBLE_INTERVAL_SEC:
             return
         self._asked = time.monotonic()
         of_job, *found = await asyncio.gather(*map(self._job.trouble, [self._job.id, *rollouts]))
@@ -147,46 +155,50 @@ async def _follow_plain(job: Job, screen: Screen, updates: Updates) -> None:
         for label, text in [(("job", job.name), troubles.of_job), *told]:
             if text and (label, text.partition(",")[0]) not in printed:
                 printed.add((label, text.partition(",")[0]))
-                _print_line(screen, label, "retried", "", one_line(text))
+                _print_line(screen, label, "retried", "", find_first_line(text))
         if progress is None:
             continue
         for outcome in progress.run_again:
             if (outcome.id, outcome.attempt) not in told_again:
                 told_again.add((outcome.id, outcome.attempt))
-                _print_line(screen, labels.of(outcome.id), RUN_AGAIN, "", _why(outcome))
+                _print_line(screen, labels.of(outcome.id), RUN_AGAIN, "", _format_error(outcome))
         for outcome in progress.recent:
             if outcome.id not in shown:
                 shown.add(outcome.id)
-                _print_line(screen, labels.of(outcome.id), outcome.status, _earned(outcome), _why(outcome))
+                _print_line(
+                    screen, labels.of(outcome.id), outcome.status, _format_outcome(outcome), _format_error(outcome)
+                )
         if progress.asked is not None and not is_question_shown:
             show_question(progress.asked.message, job.directory, screen)
         is_question_shown = progress.asked is not None
     # Between two polls, more rollouts may have finished than the progress of a job lists.
     for result in job.results():
         if (result.workflow_id, result.finished_at) not in before and result.workflow_id not in shown:
-            _print_line(screen, labels.of(result.workflow_id), result.status, _earned(result), _why(result))
+            _print_line(
+                screen, labels.of(result.workflow_id), result.status, _format_outcome(result), _format_error(result)
+            )
 
 
 def _print_line(screen: Screen, label: tuple[str, str], status: str, value: str, why: str) -> None:
     parts = [f"{status:11}", f"{value:>7}", " · ".join(label), why]
-    screen.print(line("  ".join(part for part in parts if part)), soft_wrap=True)
+    screen.print(make_line("  ".join(part for part in parts if part)), soft_wrap=True)
 
 
-def _earned(outcome: RolloutOutcome | RolloutResult) -> str:
+def _format_outcome(outcome: RolloutOutcome | RolloutResult) -> str:
     if outcome.status == "scored":
-        return one_line(shown_keys(outcome.rewards))
-    return earned(scalar_of(outcome.rewards), outcome.reward_kind)
+        return find_first_line(shown_keys(outcome.rewards))
+    return format_earned(scalar_of(outcome.rewards), outcome.reward_kind)
 
 
-def _why(outcome: RolloutOutcome | RolloutResult) -> str:
+def _format_error(outcome: RolloutOutcome | RolloutResult) -> str:
     failure = outcome.error or outcome.verifier_error
-    return f"{failure.category}: {one_line(failure.message)}" if failure and failure.message else ""
+    return f"{failure.category}: {find_first_line(failure.message)}" if failure and failure.message else ""
 
 
-def _means(sums: RewardSums | None) -> list[str]:
+def _format_means(sums: RewardSums | None) -> list[str]:
     """Return the means of an agent: `0.75 n=4` of measured rewards, `V 0.5 n=2` of V(s), as far as there are any."""
     known = [] if sums is None else [("", sums.total, sums.n), ("V ", sums.total_value, sums.n_values)]
-    return [f"{sign}{reward(total / n)} n={n}" for sign, total, n in known if n]
+    return [f"{sign}{format_reward(total / n)} n={n}" for sign, total, n in known if n]
 
 
 # --- on a terminal -----------------------------------------------------------------------------------------
@@ -233,7 +245,7 @@ class Board:
             waits.add_column(overflow="fold")
             waits.add_row(self._spinner, Text(f"waiting for the worker  {self._elapsed()}", "dim"))
             if self.troubles.of_job:
-                waits.add_row("", Text(one_line(self.troubles.of_job), "yellow"))
+                waits.add_row("", Text(find_first_line(self.troubles.of_job), "yellow"))
             return waits
         rows = Rows.grid(padding=(0, 2), expand=True)
         rows.add_column(width=1)
@@ -260,8 +272,8 @@ class Board:
         rows.add_row(
             Text(STATUS_SIGNS[outcome.status], style),
             *self._labels.of(outcome.id),
-            Text(_earned(outcome), style),
-            seconds(outcome.seconds),
+            Text(_format_outcome(outcome), style),
+            format_seconds(outcome.seconds),
             Text(" · ".join(part for part in (follows, failure.category if failure else "") if part)),
         )
 
@@ -279,7 +291,7 @@ class Board:
     def _detail(self, rollout: str, known: RolloutProgress | None) -> Text:
         trouble = self.troubles.of_rollouts.get(rollout)
         if trouble:
-            return Text(one_line(trouble), "yellow")
+            return Text(find_first_line(trouble), "yellow")
         attempt = f"attempt {known.attempt}" if known and known.attempt > 1 else ""
         return Text("  ".join(part for part in (attempt, known.detail if known else "") if part), "dim")
 
@@ -289,7 +301,7 @@ class Board:
         parts += [f"{progress.waiting} waiting"] if progress.waiting else []
         parts += ["paused: bench job unpause"] if progress.paused else []
         parts += ["cancelling"] if progress.cancelled else []
-        parts += [one_line(self.troubles.of_job)] if self.troubles.of_job else []
+        parts += [find_first_line(self.troubles.of_job)] if self.troubles.of_job else []
         return Text("   " + " · ".join(parts) if parts else "", "dim")
 
     def _totals(self, progress: JobProgress) -> Table:
@@ -304,7 +316,7 @@ class Board:
         if earlier > 0:
             words.append(f"{earlier} from before  ", "dim")
         if len(self._agents) == 1:
-            for mean in _means(counts.agents.get(self._agents[0])):
+            for mean in _format_means(counts.agents.get(self._agents[0])):
                 words.append(f"mean {mean}  ", "bold")
         words.append(self._elapsed(), "dim")
         totals = Rows.grid(padding=(0, 2))
@@ -317,7 +329,9 @@ class Board:
 
     def _agent_means(self, counts: Counts) -> list[Text]:
         """Return a line with each agent's mean for a job of several agents: no mean is of all of them together."""
-        parts = [f"{agent} {' '.join(means)}" for agent in self._agents if (means := _means(counts.agents.get(agent)))]
+        parts = [
+            f"{agent} {' '.join(means)}" for agent in self._agents if (means := _format_means(counts.agents.get(agent)))
+        ]
         if len(self._agents) < 2 or not parts:
             return []
         return [fit("   mean reward  " + " · ".join(parts), "bold")]
@@ -329,11 +343,11 @@ class Board:
 
 async def _confirm(job: Job, asked: Failure, screen: Screen) -> bool | None:
     """Ask the user whether to continue a job that stops after equal errors. Return None once the job asks no more."""
-    screen.print(line((asked.message, "yellow")), soft_wrap=True)
+    screen.print(make_line((asked.message, "yellow")), soft_wrap=True)
     screen.print("Start the rest all the same? [y/N]: ", end="")
     # Not by a thread that reads: a blocking read cannot be ended.
     while not select.select([sys.stdin], [], [], 0)[0]:
-        await asyncio.sleep(EVERY_SEC)
+        await asyncio.sleep(POLL_INTERVAL_SEC)
         progress = await job.progress()
         if progress is None or progress.asked is None:
             screen.print("")

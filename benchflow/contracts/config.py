@@ -19,7 +19,7 @@ from benchflow.contracts.job_modes import JobMode
 from benchflow.contracts.job_retries import TAMPERING, RetryConfig
 from benchflow.contracts.reward import LENIENT_VARIABLE
 from benchflow.contracts.run_settings import RunSettings
-from benchflow.errors import ConfigError, UnsupportedFeatureError, categories
+from benchflow.errors import ConfigError, UnsupportedFeatureError, list_categories
 
 DEFAULT_CONCURRENCY = 4
 """Sandboxes of a job that run at the same time, if the user gives no number."""
@@ -137,7 +137,7 @@ class RunOptions(RunSettings):
     @classmethod
     def _check_categories(cls, retry: RetryConfig) -> RetryConfig:
         """Refuse unknown error categories. Not done in `RetryConfig`, which workers of other versions read, too."""
-        known = categories()
+        known = list_categories()
         unknown = [category for category in retry.categories if category not in known]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no category of errors; they are: {', '.join(sorted(known))}")

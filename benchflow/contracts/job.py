@@ -131,7 +131,7 @@ class Origin(Model):
     """Host from which a job was submitted, and the directory there to which its results return."""
 
     host_id: str
-    """Id of the submitting host (`benchflow.host.host_id`); empty where a client writes missing rows by itself."""
+    """Id of the submitting host (`benchflow.host.read_host_id`); empty where a client writes missing rows by itself."""
 
     job_dir: str
     """Absolute path of the job's results directory on that host."""
@@ -140,7 +140,7 @@ class Origin(Model):
 class JobSpec(Model):
     """Specification of a job: everything that decides what it does.
 
-    Its digest (`benchflow.jobs.spec_digest`) decides whether two submits of one name are the same job.
+    Its digest (`benchflow.jobs.compute_spec_digest`) decides whether two submits of one name are the same job.
     """
 
     name: str

@@ -19,7 +19,7 @@ import structlog
 from benchflow.errors import BenchFlowError
 from benchflow.gateway.replay import make_replayer
 from benchflow.gateway.sockets import Gateway
-from benchflow.host_files import locked
+from benchflow.host_files import hold_lock
 from benchflow.log import configure_logging
 from benchflow.paths import StatePaths
 
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     paths = StatePaths(options.state.absolute())
     try:
         configure_logging(file=paths.logs / "gateway.log")
-        with locked(paths.gateway.lock, wait_sec=_LOCK_SEC) as lock:
+        with hold_lock(paths.gateway.lock, wait_sec=_LOCK_SEC) as lock:
             if lock is not None:
                 asyncio.run(serve(paths, options.grace))
     except BenchFlowError as error:

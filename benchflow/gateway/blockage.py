@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from benchflow.host_files import overwrite, storage_errors
+from benchflow.host_files import overwrite, raise_storage_errors
 
 FROZEN_SEC = 3.0
 """Seconds between two looks from which on the gateway counts as absent between them. Under load that may be wrong, but
@@ -46,7 +46,7 @@ class Blockage:
         self._record = record
         self.intervals: list[tuple[float, float]] = _load_intervals(record)
         """Begin and end of each, by this host's monotonic clock, in order of their ends."""
-        with storage_errors(record):
+        with raise_storage_errors(record):
             overwrite(record, self._line())
 
     def add(self, began: float) -> None:

@@ -27,7 +27,7 @@ from benchflow.contracts.gateway import (
 )
 from benchflow.gateway.budget import Meter
 from benchflow.gateway.refusals import Refusals
-from benchflow.host_files import append_lines, end_of_lines, opened, storage_errors
+from benchflow.host_files import append_lines, find_end_of_lines, open_fd, raise_storage_errors
 from benchflow.llm_apis import read_json
 from benchflow.secrets import Redactor
 from benchflow.trajectories.journal import format_timestamp
@@ -132,14 +132,14 @@ class Record:
 
     def size(self) -> int:
         """Return the size in bytes; 0 if there is no file. Raise `StoreError`."""
-        with storage_errors(self.path):
+        with raise_storage_errors(self.path):
             return self.path.stat().st_size if self.path.exists() else 0
 
     def append(self, text: str) -> None:
         """Append a complete line. Raise `StoreError`."""
-        with storage_errors(self.path):
+        with raise_storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with opened(self.path, os.O_RDWR | os.O_CREAT, 0o644) as fd:
+            with open_fd(self.path, os.O_RDWR | os.O_CREAT, 0o644) as fd:
                 append_lines(fd, text.encode("utf-8", "replace") + b"\n")
 
     def recover(self, meter: Meter) -> Past:
@@ -154,9 +154,9 @@ class Record:
         past = Past()
         if not self.path.exists():
             return past
-        with storage_errors(self.path):
+        with raise_storage_errors(self.path):
             with self.path.open("r+b") as file:
-                file.truncate(end_of_lines(file.fileno()))
+                file.truncate(find_end_of_lines(file.fileno()))
             with self.path.open("rb") as file:
                 for text in file:
                     # A line that was changed by hand is skipped.

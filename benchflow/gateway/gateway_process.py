@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import benchflow
 from benchflow.errors import GatewayError, GatewayUnavailableError
-from benchflow.host_files import lock, opened, storage_errors
+from benchflow.host_files import lock, open_fd, raise_storage_errors
 from benchflow.log_files import open_log, read_tail
 from benchflow.paths import StatePaths
 
@@ -88,7 +88,7 @@ async def _stop_outdated(paths: StatePaths, client: GatewayClient) -> None:
 
 def start_gateway(paths: StatePaths) -> subprocess.Popen[bytes]:
     """Start a gateway process in a session of its own. It exits by itself if another one runs."""
-    with storage_errors(paths.logs):
+    with raise_storage_errors(paths.logs):
         output = open_log(paths.logs / "gateway.out")
     package = str(Path(benchflow.__file__).parents[1])
     path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH", "")) if part)
@@ -132,6 +132,6 @@ def has_rollouts(paths: StatePaths) -> bool:
 
 def is_running(paths: StatePaths) -> bool:
     """Return whether a gateway process holds the lock, even if it does not respond yet."""
-    with suppress(FileNotFoundError), opened(paths.gateway.lock, os.O_RDWR) as fd:
+    with suppress(FileNotFoundError), open_fd(paths.gateway.lock, os.O_RDWR) as fd:
         return not lock(fd, shared=True, wait_sec=0)
     return False

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
-from benchflow.secrets import SHORTEST
+from benchflow.secrets import MIN_LENGTH
 
 _MAX_DIGITS = 7
 """Maximum of digits of an HTML character reference: one with more leading zeros is not found."""
@@ -42,7 +42,7 @@ class KeyForms:
         self.max_length = 0
         self._escaped: _EscapedForms | None = None
         self._fixed: list[bytes] = []
-        if len(key) >= SHORTEST:
+        if len(key) >= MIN_LENGTH:
             self._escaped = _EscapedForms(key)
             plain = key.encode("utf-8", "surrogateescape")
             # The longest one first: one may begin as another one does.

@@ -25,7 +25,7 @@ from benchflow.gateway.prefix import PrefixCheck
 from benchflow.gateway.prices import has_price
 from benchflow.gateway.sampling import check_sampling, needs_usage
 from benchflow.gateway.upstream import Outage
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.paths import GatewayPaths
 from benchflow.trajectories.journal import format_timestamp
 
@@ -361,7 +361,7 @@ class Rollouts:
 
     def _remove_file(self, rollout: RolloutCalls) -> None:
         file = self._file(rollout.registration)
-        with storage_errors(file):
+        with raise_storage_errors(file):
             file.unlink(missing_ok=True)
             file.with_suffix(".blocked").unlink(missing_ok=True)
 

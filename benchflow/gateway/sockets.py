@@ -23,7 +23,7 @@ from benchflow.gateway.hook import Diverged, MakeReplayer, Recorded, Replayer
 from benchflow.gateway.memory_budget import Capacity
 from benchflow.gateway.rollouts import Rollouts
 from benchflow.gateway.upstream import Upstream, find_key, find_token
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.llm_apis import DIALECTS, Dialect
 from benchflow.paths import StatePaths
 from benchflow.stack_processes import raise_open_files
@@ -63,7 +63,7 @@ class Gateway:
     async def start(self) -> None:
         """Restore the rollouts of an earlier gateway, and listen on both sockets."""
         gateway = self._paths.gateway
-        with storage_errors(gateway.root):
+        with raise_storage_errors(gateway.root):
             for directory, mode in ((gateway.root, 0o700), (gateway.rollouts, 0o700), (gateway.public, 0o755)):
                 directory.mkdir(parents=True, exist_ok=True)
                 # A mount of it into a sandbox may have created it before, with another mode.
@@ -137,7 +137,7 @@ def _listener(path: Path, mode: int) -> socket.socket:
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         new = f".{path.name}.new"
-        with storage_errors(path):
+        with raise_storage_errors(path):
             path.with_name(new).unlink(missing_ok=True)
             # The address of a Unix socket has at most 108 bytes.
             listener.bind(f"/proc/self/fd/{directory}/{new}")

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from benchflow.errors import MissingArtifactError, VerifierError
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.reward.hardening import HardeningBaseline, read_baseline, store_baseline
 
@@ -77,7 +77,7 @@ async def inherit_baseline(rollout: Hosted, step: str | None) -> None:
 def _copy_evidence(source: Path, target: Path) -> None:
     if source.is_dir() and not target.exists():
         part = target.with_name(".evidence.part")
-        with storage_errors(part):
+        with raise_storage_errors(part):
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(source, part, symlinks=True)
             part.rename(target)

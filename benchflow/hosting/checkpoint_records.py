@@ -10,7 +10,7 @@ from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.ended import EndedState, RetainInput
 from benchflow.contracts.ids import short_hash
 from benchflow.errors import NotRestorableError
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import get_provider
 from benchflow.store import Store, unpin
@@ -48,7 +48,7 @@ def read_checkpoint_record(file: Path) -> CheckpointRecord | None:
 
 def write_checkpoint_record(file: Path, kept: CheckpointRecord) -> None:
     """Write a record, in place of an earlier one. Raises `StoreError`."""
-    with storage_errors(file):
+    with raise_storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(file, kept.model_dump_json().encode())
 
@@ -92,7 +92,7 @@ async def retain(paths: StatePaths, work: RetainInput) -> None:
         if kept is not None:
             await asyncio.to_thread(write_checkpoint_record, file, kept.model_copy(update={"is_retained": True}))
     file = _locate_ended_state(paths, work.rollout)
-    with storage_errors(file):
+    with raise_storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     await asyncio.to_thread(write_atomic, file, work.state.model_dump_json().encode())
 

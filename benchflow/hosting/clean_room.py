@@ -35,7 +35,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.interruption import is_cancelled
 from benchflow.paths import WORKSPACE
@@ -220,7 +220,7 @@ class CleanRoom:
             ReadinessError: The healthcheck does not succeed.
         """
         name = self.notes / _NAME
-        with storage_errors(name):
+        with raise_storage_errors(name):
             name.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(name, self.name.encode(), durable=False)
         sandbox = await self.blueprint.start_alone(self.name, self.labels, self.start_sec, base=self.base, **self.where)

@@ -12,8 +12,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from benchflow.contracts.base import Model
-from benchflow.host_files import storage_errors, write_atomic
-from benchflow.paths import state_dir
+from benchflow.host_files import raise_storage_errors, write_atomic
+from benchflow.paths import find_state_dir
 
 
 class Fidelity(Model):
@@ -79,7 +79,7 @@ def store_fidelity(digest: str, provider: str, step: str | None, found: Fidelity
             separate=found.separate if is_tried else known.separate,
             error=found.error if is_tried else known.error,
         )
-    with storage_errors(file):
+    with raise_storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, found.model_dump_json().encode(), durable=False)
 
@@ -94,7 +94,7 @@ def remove_fidelity(digest: str) -> None:
 
 
 def _locate_directory(digest: str) -> Path:
-    return state_dir() / "fidelity" / digest.removeprefix("sha256:")
+    return find_state_dir() / "fidelity" / digest.removeprefix("sha256:")
 
 
 def _locate_file(digest: str, provider: str, step: str | None) -> Path:

@@ -21,7 +21,7 @@ from benchflow.contracts.sandbox_provider import SandboxProvider
 from benchflow.contracts.task import Task
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import BenchFlowError, MissingArtifactError, TaskError
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.hosting.blueprint import Blueprint
 from benchflow.hosting.model import RolloutModel
 from benchflow.hosting.sandbox_readiness import check_health
@@ -31,8 +31,8 @@ from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.agent.registry import find_record
 from benchflow.planes.environment.exports import WorldContext, WorldSetup, open_environment
 from benchflow.planes.sandbox import get_provider
-from benchflow.secrets import Redactor, Secrets, agent_references, references
-from benchflow.tasks import verified_in
+from benchflow.secrets import Redactor, Secrets, list_agent_references, list_task_variables
+from benchflow.tasks import apply_verifier_options
 
 WORLD_SETUP = "world.json"
 """File in a sandbox's session directory: how the sandbox was prepared for its world."""
@@ -104,7 +104,7 @@ class Hosted:
     @cached_property
     def task(self) -> Task:
         """Return the task with the job's settings of where verifiers run, and of the reward key, applied to it."""
-        return verified_in(self.files.task, self.spec.run.verify_in, self.spec.run.reward_key)
+        return apply_verifier_options(self.files.task, self.spec.run.verify_in, self.spec.run.reward_key)
 
     @property
     def directory(self) -> Path:
@@ -137,9 +137,9 @@ class Hosted:
     @cached_property
     def redact(self) -> Redactor:
         """Redactor of the secrets of agent, task and world, for everything that comes back from a sandbox."""
-        named = {*agent_references(self.spec.agent), *(self.manifest.forward_env.keys if self.manifest else ())}
+        named = {*list_agent_references(self.spec.agent), *(self.manifest.forward_env.keys if self.manifest else ())}
         with contextlib.suppress(TaskError):
-            named |= set(references(self.task))
+            named |= set(list_task_variables(self.task))
         return self.secrets.redactor(named)
 
     @contextlib.contextmanager
@@ -209,7 +209,7 @@ class Hosted:
             raise MissingArtifactError(
                 "the job's directory is gone", file=origin.job_dir, remedy="do not move it while the job runs"
             )
-        with storage_errors(paths.root):
+        with raise_storage_errors(paths.root):
             paths.root.mkdir(parents=True, exist_ok=True)
         return paths
 
@@ -276,7 +276,7 @@ class Hosted:
     def mark(self, name: str) -> None:
         """Record a fact about the sandbox by an empty file of this name, for later attempts and activities."""
         mark = self.sessions / name
-        with storage_errors(mark):
+        with raise_storage_errors(mark):
             mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             mark.touch()
 

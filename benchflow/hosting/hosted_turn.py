@@ -36,7 +36,7 @@ from benchflow.planes.agent.bounds import watch_shared_size
 from benchflow.planes.reward.hardening import read_baseline, take_baseline
 from benchflow.planes.reward.inputs import find_config
 from benchflow.planes.sandbox.cancellation import run_to_completion
-from benchflow.tasks import prompt_of
+from benchflow.tasks import compose_step_prompt
 from benchflow.trajectories.journal import NodeWriter
 
 INSTRUCTION = "/instruction.md"
@@ -80,7 +80,7 @@ class HostedTurn:
                 await self._prepare()
                 await self._take_baseline()
                 await memory.begin()
-            prompt = prompt_of(rollout.task, self._step)
+            prompt = compose_step_prompt(rollout.task, self._step)
             writer.add([{"type": "user_message", "text": prompt}])
             acting = (
                 SessionTurn(rollout, work, prompt).run(session, writer) if session is not None else self._act(writer)
@@ -157,14 +157,14 @@ class HostedTurn:
         rollout, step, session, task = self._rollout, self._step, self._work.session, self._rollout.task
         sandbox, setup_sec = rollout.sandbox, rollout.spec.run.sandbox_setup_timeout
         if self._work.goes_on:
-            await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
+            await sandbox.write_file(INSTRUCTION, compose_step_prompt(task, step))
             return
         if step.index and session is not None:
             # For the verification of the step before, the verifier became the owner of the workspace.
             await prepare_account(sandbox, rollout.record, session.user, setup_sec)
         await remove_verifiers(rollout)
         await store_step_memory(rollout, step, session, "before")
-        await sandbox.write_file(INSTRUCTION, prompt_of(task, step))
+        await sandbox.write_file(INSTRUCTION, compose_step_prompt(task, step))
         if step.name is None:
             return
         files, env = task.step_files[step.name], rollout.make_env()
@@ -203,7 +203,7 @@ class HostedTurn:
             default=default,
             # A clean room has no other files of the agent, and needs no list. It takes some milliseconds.
             is_listed=config.sandbox_mode != "separate",
-            instruction=prompt_of(task, self._step),
+            instruction=compose_step_prompt(task, self._step),
         )
         store_agent_baseline(rollout, step, baseline)
 

@@ -13,7 +13,7 @@ from benchflow.contracts.environment import Observation, ReadyWorld, StateSnapsh
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import UnprovenStateError, WorldError
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.hosting.hosted import WORLD_SETUP, Hosted
 from benchflow.paths import RolloutPaths
 from benchflow.planes.environment.exports import describe_differences, prepare_sandbox
@@ -59,7 +59,7 @@ async def prepare_for_world(rollout: Hosted, wanted: SandboxSpec, log: Path) -> 
         log=log,
     )
     directory = host.paths.sessions / wanted.name
-    with storage_errors(directory):
+    with raise_storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if setup is not None:
         write_atomic(directory / WORLD_SETUP, setup.model_dump_json().encode())
@@ -138,7 +138,7 @@ async def store_state(
         return None, list(found.warnings)
 
     def write() -> None:
-        with storage_errors(evidence):
+        with raise_storage_errors(evidence):
             evidence.mkdir(parents=True, exist_ok=True)
             (evidence / "state.json").write_text(state.model_dump_json() + "\n")
             if found.diff is not None:
@@ -184,7 +184,7 @@ async def store_logs(world: StatefulEnvironment, paths: RolloutPaths) -> list[st
         logs = await world.logs(tail=MAX_LOG_CHARS)
     except WorldError as error:
         return [f"the logs of the world could not be collected: {error.message}"]
-    with storage_errors(directory):
+    with raise_storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in logs.items():
             (directory / f"{name}.log").write_text(text)

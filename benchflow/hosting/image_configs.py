@@ -8,7 +8,7 @@ from pathlib import Path
 from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageConfig
 from benchflow.contracts.task import Task
-from benchflow.store import file_digest
+from benchflow.store import compute_file_digest
 from benchflow.tasks import digest_tree
 
 NO_SKILL_EXCLUDES = ("skills",)
@@ -59,7 +59,7 @@ async def make_image_config(
 
     def digest() -> str:
         tree = digest_tree(context, exclude=NO_SKILL_EXCLUDES)
-        return short_hash(f"{tree}/{file_digest(dockerfile)}", 32)
+        return short_hash(f"{tree}/{compute_file_digest(dockerfile)}", 32)
 
     return ImageConfig(
         context=str(context),

@@ -37,7 +37,7 @@ from benchflow.errors import (
 )
 from benchflow.gateway.endpoint_errors import endpoint_error
 from benchflow.gateway.turn_calls import TurnCalls, TurnEnd
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.hosting.parent_calls import ParentCalls
 from benchflow.paths import RolloutPaths, StatePaths
 from benchflow.planes.agent.agent_settings import choose_credentials, find_endpoint
@@ -313,7 +313,7 @@ class RolloutModel:
     def _read_calls_since(self, name: str) -> TurnCalls:
         """Return a reader of the calls since the first request under this name, whose offset is noted."""
         record = self._results.model_calls
-        with storage_errors(record):
+        with raise_storage_errors(record):
             size = record.stat().st_size if record.exists() else 0
         return TurnCalls(record, self._notes.write_once(name, {"offset": size})["offset"])
 

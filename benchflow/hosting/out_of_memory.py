@@ -25,7 +25,7 @@ from benchflow.errors import AgentError, SandboxError, SandboxLostError, Sandbox
 from benchflow.host_files import write_record
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.sandbox.sandbox_memory import KillNote, make_memory_error
-from benchflow.tasks.support import written_key
+from benchflow.tasks.support import spell_key
 from benchflow.trajectories.journal import NodeWriter
 
 POLL_INTERVAL_SEC = 5.0
@@ -71,7 +71,7 @@ def make_kill_error(
         log_tail: End of the agent's log; None if there is none.
     """
     task = rollout.task
-    key = written_key(task, "sandbox.memory_mb")
+    key = spell_key(task, "sandbox.memory_mb")
     return SandboxMemoryError(
         f"{use.explanation(kills)}, and {error}",
         file=f"{task.name}/{task.config_file}",

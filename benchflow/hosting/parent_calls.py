@@ -10,7 +10,7 @@ from typing import Any
 from benchflow.contracts.agent_record import AgentRecord
 from benchflow.contracts.gateway import ReplaySettings
 from benchflow.contracts.job import RolloutSpec
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.paths import RolloutPaths
 from benchflow.trajectories.growth import get_step_node
 from benchflow.trajectories.journal import iterate_journal
@@ -102,6 +102,6 @@ def _copy_calls(record: Path, turns: Container[int], target: Path) -> None:
             ids.add(line["id"])
         if line["id"] in ids:
             copied += json.dumps(line, ensure_ascii=False) + "\n"
-    with storage_errors(target):
+    with raise_storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, copied.encode(), durable=False)

@@ -15,7 +15,7 @@ from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.sandbox_readiness import compute_health_limit
 from benchflow.planes.environment.exports import check_environment
 from benchflow.planes.reward.needs import check_scoring, compute_scoring_timeout
-from benchflow.tasks import require_supported, turn_prompt
+from benchflow.tasks import compose_turn_prompt, require_supported
 
 INSTALL_SEC = 1800.0
 """Maximum number of seconds for building an agent's toolbox."""
@@ -112,7 +112,12 @@ def _list_scene_steps(rollout: Hosted, common: dict[str, Any]) -> list[Step]:
     steps: list[Step] = []
     for session, scene in enumerate(task.scenes):
         for turn in scene.turns:
-            own = {"role": turn.role, "session": session, "prompt": turn_prompt(task, scene, turn), "scored": False}
+            own = {
+                "role": turn.role,
+                "session": session,
+                "prompt": compose_turn_prompt(task, scene, turn),
+                "scored": False,
+            }
             steps.append(Step(**common | own | {"index": len(steps)}))
     return [*steps[:-1], steps[-1].model_copy(update={"scored": True})]
 

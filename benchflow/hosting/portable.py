@@ -20,7 +20,7 @@ from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.checkpoint import Checkpoint
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import CorruptArtifactError, UnsafePathError
-from benchflow.host_files import file_lock, storage_errors
+from benchflow.host_files import hold_lock_async, raise_storage_errors
 from benchflow.hosting.checkpoint_records import (
     CheckpointRecord,
     read_checkpoint_record,
@@ -76,7 +76,7 @@ async def fetch_image(rollout: Hosted, run_id: str, checkpoint: Checkpoint) -> I
     file = host.paths.checkpoints / f"{checkpoint.id}.json"
     if checkpoint.host_id == host.host_id or pack is None:
         return checkpoint.files.image
-    async with file_lock(host.paths.root / "locks" / f"{checkpoint.id}.lock"):
+    async with hold_lock_async(host.paths.root / "locks" / f"{checkpoint.id}.lock"):
         kept = await asyncio.to_thread(read_checkpoint_record, file)
         if kept is not None and kept.checkpoint is not None:
             return kept.checkpoint.files.image
@@ -105,7 +105,7 @@ def _pack_record(target: Path, root: RolloutPaths, chain: str) -> None:
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
         # Without the directory, nothing has been written on this host yet, and the archive is empty.
         if root.root.is_dir():
-            with storage_errors(root.root), ConfinedDirectory(root.root) as directory:
+            with raise_storage_errors(root.root), ConfinedDirectory(root.root) as directory:
                 for name in list_branch_paths(chain):
                     own = root.child(name).root if name else root.root
                     for entry in _list_needed(directory, own.relative_to(root.root).as_posix()):
@@ -157,7 +157,7 @@ async def unpack_record(rollout: Hosted, record: ArtifactRef) -> None:
 def _extract(archive: Path, root: Path) -> None:
     """Write those files of an archive of results that do not exist yet."""
     try:
-        with storage_errors(root), archive.open("rb") as file:
+        with raise_storage_errors(root), archive.open("rb") as file:
             root.mkdir(parents=True, exist_ok=True)
             with ConfinedDirectory(root) as directory:
                 # The archive has no holes, so that its content is no larger than itself.

@@ -20,7 +20,7 @@ from benchflow.contracts.reward import HardeningReport
 from benchflow.contracts.rollout_records import TRUNCATING, RolloutResult, StepOutcome
 from benchflow.contracts.task import ArtifactSpec
 from benchflow.errors import BenchFlowError, ResultFileError, SandboxError, SandboxLostError, TaskError, UnsafePathError
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.hosting.clean_room import remove_rooms
 from benchflow.hosting.freezing import thaw
 from benchflow.hosting.hosted import Hosted
@@ -35,7 +35,7 @@ from benchflow.results.hardening_findings import collect_findings
 from benchflow.results.mode_rows import append_rows
 from benchflow.results.write import append_row, write_rollout
 from benchflow.secrets import Redactor
-from benchflow.tasks import prompt_of, unpack, write_pack
+from benchflow.tasks import compose_step_prompt, unpack, write_pack
 from benchflow.trajectories.journal import read_heads, read_journal
 from benchflow.trajectories.nodes import read_hardening
 from benchflow.trajectories.rollout_tree import add_events, build_tree
@@ -151,7 +151,7 @@ class HostedReport:
         warnings = []
         for source, target in (("/logs/agent", paths.agent), ("/logs/artifacts", paths.artifacts)):
             # Made before: then a sandbox can't put a file or a link in place of the directory.
-            with storage_errors(target):
+            with raise_storage_errors(target):
                 target.mkdir(parents=True, exist_ok=True)
             try:
                 await self._rollout.sandbox.download(source, target)
@@ -168,7 +168,7 @@ class HostedReport:
         source = PurePosixPath(sandbox.ref.workdir) / artifact.source
         relative = PurePosixPath(artifact.destination or str(source).lstrip("/"))
         try:
-            with storage_errors(root):
+            with raise_storage_errors(root):
                 root.mkdir(parents=True, exist_ok=True)
                 with ConfinedDirectory(root) as directory:
                     directory.make_directories(str(relative.parent))
@@ -272,7 +272,7 @@ class HostedReport:
         except TaskError:
             return []
         return [
-            {"step": outcome.step.name, "role": outcome.step.role, "text": prompt_of(task, outcome.step)}
+            {"step": outcome.step.name, "role": outcome.step.role, "text": compose_step_prompt(task, outcome.step)}
             for outcome in self._report.steps
         ]
 

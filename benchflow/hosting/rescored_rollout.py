@@ -23,7 +23,7 @@ from benchflow.contracts.rewards import combine_steps, is_measured, reaches
 from benchflow.contracts.rollout_records import Failure, StepOutcome
 from benchflow.contracts.task import Task
 from benchflow.errors import BenchFlowError, VerifierError
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.scoring_basis import ScoringBasis
 from benchflow.hosting.stored_judging import CountingJudge, judge_stored, sum_uses
@@ -141,7 +141,7 @@ class RescoredRolloutWork:
         except FileNotFoundError:
             pass
         root, paths = self._stored.paths.root, self._paths
-        with storage_errors(paths.root), ConfinedDirectory(root) as directory:
+        with raise_storage_errors(paths.root), ConfinedDirectory(root) as directory:
             name = paths.root.relative_to(root).as_posix()
             directory.make_directories(name)
             for entry in list(directory.entries(name)):

@@ -27,7 +27,7 @@ from benchflow.contracts.verifier import VerifierConfig
 from benchflow.contracts.world import StatefulEnvironment
 from benchflow.errors import BenchFlowError, VerifierError, VerifierTimeoutError
 from benchflow.host import SlotOwner
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.hosting.agent_baseline import read_agent_baseline
 from benchflow.hosting.agent_memory import store_step_memory
 from benchflow.hosting.clean_room import CleanRoom, pack_for_room, room_notes
@@ -44,7 +44,7 @@ from benchflow.hosting.step_node import make_step_node
 from benchflow.hosting.step_report import StepReport
 from benchflow.hosting.verifier_files import SETTLED
 from benchflow.hosting.verifier_place import VerifierPlace, choose_place, note_outside
-from benchflow.paths import state_label
+from benchflow.paths import make_state_label
 from benchflow.planes.reward.evidence import list_inputs, store_inputs, store_workspace
 from benchflow.planes.reward.hardening import HardeningBaseline, harden
 from benchflow.planes.reward.hardening.foundation import CLEAN_ROOM
@@ -182,7 +182,7 @@ class ScoredStep:
             self.report.add(await note_outside(sandbox, self.baseline, self._room_paths, outside, record.listing))
         notes += await self._store_evidence(work, place)
         settled = Settled(state=evidence, notes=notes, place=place)
-        with storage_errors(done):
+        with raise_storage_errors(done):
             done.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(done, settled.model_dump_json(exclude={"state"}).encode(), durable=False)
         return settled
@@ -245,7 +245,7 @@ class ScoredStep:
             await end_world(rollout, world)
             kept = rollout.paths.state(self.step.name)
             return kept if kept.is_dir() else None, []
-        evidence, notes = await store_state(rollout, world, state_label(self.step.name), work.baseline)
+        evidence, notes = await store_state(rollout, world, make_state_label(self.step.name), work.baseline)
         if work.is_last and not world.keep_alive:
             notes += await store_logs(world, rollout.paths)
             await end_world(rollout, world)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import UnsafePathError
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.planes.agent.journals import copy_journals
 from benchflow.planes.agent.notes import SessionFiles
 from benchflow.planes.sandbox import directory_trees
@@ -29,7 +29,7 @@ def store_journals(sessions: Path, episode: str, target: Path, redact: Redactor)
     Returns:
         Warnings about journals that were truncated or could not be copied.
     """
-    with storage_errors(target):
+    with raise_storage_errors(target):
         # Files collected from the sandbox may include a directory of this name.
         directory_trees.remove_tree(target)
         target.mkdir(parents=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchflow.contracts.reward import Evidence, HardeningFinding, Judge, RolloutNode, Workbench
 from benchflow.contracts.rollout_records import Node, RolloutTree, Step
 from benchflow.hosting.hosted import Hosted
-from benchflow.tasks import prompt_of
+from benchflow.tasks import compose_step_prompt
 from benchflow.trajectories.journal import read_journal
 from benchflow.trajectories.nodes import build_nodes, read_findings, read_state_diff, read_world_state
 from benchflow.trajectories.rollout_tree import ROOT, make_step_node_id
@@ -52,7 +52,7 @@ def make_step_node(rollout: Hosted, step: Step, evidence: Path, workbench: Workb
         directory=paths.root,
         evidence=evidence,
         task=rollout.task.name,
-        instruction=prompt_of(rollout.task, step),
+        instruction=compose_step_prompt(rollout.task, step),
         workspace=rollout.ref.workdir,
         workbench=workbench,
         judge=judge,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchflow.contracts.reward import HardeningFinding, HardeningReport
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.hosting.hosted import Hosted
 from benchflow.planes.reward.hardening.hardening_record import extend_report
 from benchflow.trajectories.nodes import read_hardening
@@ -37,7 +37,7 @@ class StepReport:
         if earlier is not None:
             whole = extend_report(whole.model_copy(update={"findings": earlier.findings}), whole.findings)
         file = self.rollout.paths.hardening(self.step)
-        with storage_errors(file):
+        with raise_storage_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, json.dumps(whole.model_dump(mode="json"), indent=2).encode() + b"\n", durable=False)
 

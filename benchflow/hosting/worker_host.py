@@ -15,7 +15,7 @@ from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.contracts.sandbox import Sandbox, SandboxRef
 from benchflow.contracts.task import Task
 from benchflow.host import HostSlots
-from benchflow.host_files import locked, storage_errors
+from benchflow.host_files import hold_lock, raise_storage_errors
 from benchflow.hosting.session_files import remove_sessions
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import get_provider
@@ -103,12 +103,12 @@ class Host:
         return target
 
     def _make_directory(self) -> None:
-        with storage_errors(self.paths.tasks):
+        with raise_storage_errors(self.paths.tasks):
             self.paths.tasks.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _unpack(self, pack: Path, target: Path) -> None:
         # One process at a time, so that none unpacks what another has just unpacked.
-        with locked(self.paths.tasks / ".lock"):
+        with hold_lock(self.paths.tasks / ".lock"):
             try:
                 unpack(pack, target)
             finally:

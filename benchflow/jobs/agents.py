@@ -23,11 +23,11 @@ PREFIX = "BENCHFLOW_AGENT_"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-_FEW = 6
+_HASH_DIGITS = 6
 """Digits of a value's hash in its name: enough to detect a change, too few to confirm a guess of the value."""
 
 
-def for_all(config: JobConfig) -> list[AgentSpec]:
+def apply_defaults(config: JobConfig) -> list[AgentSpec]:
     """Return the agents of a configuration, with its `base_url`, `effort` and `agent_env` where they set none."""
     agents = []
     for agent in config.agents:
@@ -60,9 +60,9 @@ def prepare_agent(spec: AgentSpec, *, salt: str, cluster: bool) -> tuple[AgentSp
         # Code that calls no model needs no key.
         record = record.model_copy(update={"endpoints": (), "model": None})
     _check_endpoint(spec, record)
-    env, values = _by_name(spec.env, salt, cluster)
+    env, values = _replace_literals(spec.env, salt, cluster)
     env |= {name: f"${{{name}}}" for name in record.required_env if name not in env}
-    credentials, files = _login(spec, record, env, cluster)
+    credentials, files = _find_credentials(spec, record, env, cluster)
     # Descriptive fields do not change the agent's behaviour, so they must not change the job's digest.
     frozen = record.model_copy(update={"description": "", "checked": (), "source": record.source.rpartition("/")[2]})
     prepared = {"name": record.name, "env": env, "credentials": credentials, "record": frozen}
@@ -73,7 +73,7 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
     """Raise `ConfigError` for settings with which the agent could not start."""
     make_settings(record, home="/", workspace="/", model=spec.model, base_url=spec.base_url, effort=spec.effort)
     endpoint, _ = find_endpoint(record, spec.model, spec.base_url)
-    if spec.model is None and endpoint is not None and not _is_told_by_process(endpoint):
+    if spec.model is None and endpoint is not None and not _has_endpoint_in_process(endpoint):
         raise ConfigError(
             f"agent {record.name!r} is told where to find its model together with the model",
             key="model",
@@ -99,14 +99,14 @@ def _check_endpoint(spec: AgentSpec, record: AgentRecord) -> None:
         raise ConfigError(f"{spec.base_url!r} is no address", key="base_url", remedy="write http://host:port/v1")
 
 
-def _is_told_by_process(endpoint: AgentEndpoint) -> bool:
+def _has_endpoint_in_process(endpoint: AgentEndpoint) -> bool:
     """Return whether an agent learns its endpoint without a configuration file, which is written only for a model."""
     if not any("{base_url}" in text for file in endpoint.files for text in texts(file.content)):
         return True
     return any("{base_url}" in text for place in (endpoint.env, endpoint.argv) for text in texts(place))
 
 
-def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str, str], dict[str, str]]:
+def _replace_literals(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Return the table with references in place of literal values, and these values by their reference names."""
     table, values = {}, {}
     for key, value in env.items():
@@ -119,12 +119,12 @@ def _by_name(env: Mapping[str, str], salt: str, cluster: bool) -> tuple[dict[str
                 key="--agent-env",
                 remedy=f"export {key} where the workers run, and give --agent-env {key}",
             )
-        name = f"{PREFIX}{key}_{short_hash(f'{salt}/{key}/{value}', _FEW)}"
+        name = f"{PREFIX}{key}_{short_hash(f'{salt}/{key}/{value}', _HASH_DIGITS)}"
         table[key], values[name] = f"${{{name}}}", value
     return table, values
 
 
-def _login(
+def _find_credentials(
     spec: AgentSpec, record: AgentRecord, env: dict[str, str], cluster: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the names of the agent's credentials, and the contents of those that are files, by name.

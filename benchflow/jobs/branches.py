@@ -12,7 +12,7 @@ from benchflow.contracts.resuming import RUNGS, Rung
 from benchflow.contracts.sandbox import Capabilities
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, UnprovenStateError, UnsupportedFeatureError
-from benchflow.jobs.job_worlds import TaskWorld, image_digest
+from benchflow.jobs.job_worlds import TaskWorld, compute_image_digest
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.child import check_child
 from benchflow.planes.agent.registry import find_record
@@ -74,13 +74,13 @@ def check_branch(
     for task in tasks:
         for agent in agents:
             try:
-                check(branch, total_steps=task.n_turns, rungs=_rungs(agent, mounted=capabilities.mounts))
+                check(branch, total_steps=task.n_turns, rungs=_list_resume_modes(agent, mounted=capabilities.mounts))
             except ConfigError as error:
                 error.file = error.file or f"{task.name} · {agent.label}"
                 raise
 
 
-def unproven_worlds(
+def find_unproven_worlds(
     config: JobConfig, tasks: Sequence[tuple[Path, Task]], worlds: Mapping[str, TaskWorld]
 ) -> dict[str, str]:
     """Return, by task, the reason why a copy of its world is not proven to answer as the original does.
@@ -98,7 +98,7 @@ def unproven_worlds(
     found: dict[str, str] = {}
     for path, task in tasks:
         world = worlds.get(task.name)
-        reason = _unproven(world, path, task) if world is not None else None
+        reason = _explain_unproven(world, path, task) if world is not None else None
         if world is None or reason is None:
             continue
         if config.require_proven_state:
@@ -115,7 +115,7 @@ def unproven_worlds(
     return found
 
 
-def _unproven(world: TaskWorld, path: Path, task: Task) -> str | None:
+def _explain_unproven(world: TaskWorld, path: Path, task: Task) -> str | None:
     """Return the reason why copies of one world are not proven; None if they are."""
     if world.code is not None:
         # If it has state, that is compared in each copy, when the copy is made.
@@ -123,11 +123,11 @@ def _unproven(world: TaskWorld, path: Path, task: Task) -> str | None:
     declared = world.manifest.state.observe if world.manifest.state is not None else ()
     urls = declared or find_verifier_urls(world.manifest, task, path)
     proofs = read_proofs(StatePaths.default(), world.ref(None).digest)
-    image = image_digest(path, task)
+    image = compute_image_digest(path, task)
     return explain_unproven(urls, proofs, are_declared=bool(declared), task=task.name, task_image=image)
 
 
-def _rungs(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:
+def _list_resume_modes(agent: AgentSpec, *, mounted: bool) -> tuple[Rung, ...]:
     """Return the modes in which a session of this agent can be resumed in a copy of its world, best first.
 
     Engine agents have no session to lose, so every mode fits them.

@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from benchflow import stack
 from benchflow.errors import ServerUnavailableError, StackError
-from benchflow.temporal import Target, cluster_target, connect, stack_target
+from benchflow.temporal import Target, connect, find_cluster_target, make_stack_target
 
 log = logging.getLogger("benchflow.jobs")
 
@@ -73,13 +73,13 @@ class Engine:
         Raises:
             StackError: The stack does not start, or the server does not answer.
         """
-        target = cluster_target()
+        target = find_cluster_target()
         if target is not None:
             return cls(await connect(target), target, os.environ.get("TEMPORAL_UI_URL"))
         deadline = asyncio.get_running_loop().time() + RESTART_SEC
         while True:
-            record = await asyncio.to_thread(stack.ensure)
-            target = stack_target(record)
+            record = await asyncio.to_thread(stack.ensure_stack)
+            target = make_stack_target(record)
             try:
                 return cls(await connect(target), target, record.ui)
             except ServerUnavailableError:
@@ -96,7 +96,7 @@ class Engine:
             try:
                 return await cls.open()
             except ServerUnavailableError as error:
-                if cluster_target() is not None:
+                if find_cluster_target() is not None:
                     raise
                 await wait.pause(error)
 

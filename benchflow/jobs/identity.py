@@ -13,7 +13,7 @@ from typing import Any
 from benchflow.contracts.job import JobSpec, Origin
 from benchflow.errors import ConfigError, DiskFullError, JobConflictError
 from benchflow.host import require_own_place
-from benchflow.host_files import make_private_directory, storage_errors
+from benchflow.host_files import make_private_directory, raise_storage_errors
 from benchflow.paths import JobPaths
 from benchflow.provenance import is_own, write_config
 from benchflow.results.summary import read_results, read_spec
@@ -23,13 +23,13 @@ MIN_FREE_BYTES = 32 * 1024 * 1024
 """Minimum free space in the jobs directory; with less, results could not be written."""
 
 
-def spec_digest(spec: JobSpec) -> str:
+def compute_spec_digest(spec: JobSpec) -> str:
     """Return the digest of a specification. Equal digests mean the same job, wherever the packs are stored."""
-    return hashlib.sha256(json.dumps(_comparable(spec), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_flatten(spec), sort_keys=True).encode()).hexdigest()
 
 
-def _comparable(spec: JobSpec) -> dict[str, Any]:
-    """Return the parts of a specification that define the job, flat, by the names that `differences` prints."""
+def _flatten(spec: JobSpec) -> dict[str, Any]:
+    """Return the parts of a specification that define the job, flat, by the names that `list_differences` prints."""
     if spec.rescoring is not None:
         return {"what scores": spec.rescoring.digest}
     flat: dict[str, Any] = {}
@@ -53,17 +53,17 @@ def _comparable(spec: JobSpec) -> dict[str, Any]:
     return flat
 
 
-def differences(old: JobSpec, new: JobSpec) -> list[str]:
+def list_differences(old: JobSpec, new: JobSpec) -> list[str]:
     """Return the differences between two specifications, one line per key: `KEY: OLD → NEW`."""
-    before, after = _comparable(old), _comparable(new)
+    before, after = _flatten(old), _flatten(new)
     lines = []
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
-            lines.append(f"{key}: {_short(before.get(key))} → {_short(after.get(key))}")
+            lines.append(f"{key}: {_shorten(before.get(key))} → {_shorten(after.get(key))}")
     return lines
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if value is None:
         return "absent"
     text = str(value)
@@ -84,7 +84,7 @@ def check_jobs_dir(paths: JobPaths, given: Path) -> None:
     root = paths.root
     require_own_place(given.expanduser() / root.name, key="jobs_dir")
     require_own_place(root, key="jobs_dir")
-    with storage_errors(root.parent):
+    with raise_storage_errors(root.parent):
         make_private_directory(root.parent)
 
 
@@ -108,13 +108,13 @@ def claim(paths: JobPaths, spec: JobSpec) -> None:
         JobConflictError: It belongs to a job with another specification.
         DiskFullError: There is no space for a new job's results.
     """
-    with storage_errors(paths.root):
+    with raise_storage_errors(paths.root):
         make_private_directory(paths.root.parent)
         if not paths.config.exists():
             require_space(paths)
         make_private_directory(paths.root, durable=True)
     if paths.config.exists():
-        changed = differences(read_spec(paths), spec)
+        changed = list_differences(read_spec(paths), spec)
         if changed:
             raise JobConflictError(
                 "a job of this name exists with another specification:\n" + "\n".join(f"  {c}" for c in changed),
@@ -130,7 +130,7 @@ def claim(paths: JobPaths, spec: JobSpec) -> None:
 
 def unclaim(paths: JobPaths) -> None:
     """Release a directory that was claimed for a job which could not start."""
-    with storage_errors(paths.root):
+    with raise_storage_errors(paths.root):
         paths.config.unlink(missing_ok=True)
         paths.config_mac.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -144,11 +144,11 @@ def record_options(paths: JobPaths, spec: JobSpec) -> None:
     These are the options, the concurrency, and the stored rollouts of a rescoring job.
     """
     before = read_spec(paths)
-    if _of_this_start(before) != _of_this_start(spec):
+    if _select_options(before) != _select_options(spec):
         write_config(paths, spec.model_copy(update={"restarts": {}}))
 
 
-def _of_this_start(spec: JobSpec) -> tuple[Any, ...]:
+def _select_options(spec: JobSpec) -> tuple[Any, ...]:
     """Return the parts of a specification that may change from start to start."""
     return spec.options, spec.concurrency, spec.rescoring
 
@@ -197,7 +197,7 @@ def require_fitting(spec: JobSpec, job: str, origin: Origin, limit: int) -> None
             )
 
 
-def pending_indices(
+def list_pending_indices(
     spec: JobSpec, job: str, paths: JobPaths, *, again: Sequence[str] = (), only: Collection[int] | None = None
 ) -> list[tuple[int, int]]:
     """Return the indices of rollouts that are still to run, as half-open ranges.

@@ -46,9 +46,9 @@ from benchflow.stored_files import read_stored, require_directory
 from benchflow.tasks import unpack
 from benchflow.workflow_executions import find_pack, find_trouble, require_not_found
 
-LOOK_EVERY_SEC = 1.0
+POLL_INTERVAL_SEC = 1.0
 """Seconds between checks, while a client waits for a job, whether the embedded stack still runs."""
-SOON = timedelta(seconds=5)
+QUERY_TIMEOUT = timedelta(seconds=5)
 """Timeout of a query or description of a workflow."""
 
 
@@ -79,7 +79,7 @@ class Job:
 
     async def is_running(self) -> bool:
         """Return whether the job's workflow is running."""
-        status = await status_of(self.engine.client, self.id)
+        status = await read_status(self.engine.client, self.id)
         return status == WorkflowExecutionStatus.RUNNING
 
     async def wait(self) -> None:
@@ -100,10 +100,10 @@ class Job:
         """Wait for the end of the job's workflow; restart an embedded stack that died meanwhile."""
         result = asyncio.ensure_future(self.handle.result())
         try:
-            while not (await asyncio.wait([result], timeout=LOOK_EVERY_SEC))[0]:
-                if self.engine.target.embedded and stack.running(StatePaths.default()) is None:
+            while not (await asyncio.wait([result], timeout=POLL_INTERVAL_SEC))[0]:
+                if self.engine.target.embedded and stack.find_running(StatePaths.default()) is None:
                     self._require_not_stopped()
-                    await asyncio.to_thread(stack.ensure)
+                    await asyncio.to_thread(stack.ensure_stack)
             result.result()
         except RPCError as error:
             require_not_found(error)
@@ -127,7 +127,7 @@ class Job:
                 if self.engine.target.embedded:
                     # A new supervisor may have chosen another port.
                     self.engine = await Engine.open()
-                await status_of(self.engine.client, self.id, SOON)
+                await read_status(self.engine.client, self.id, QUERY_TIMEOUT)
                 return
             except StackError as newer:
                 error = newer
@@ -144,7 +144,7 @@ class Job:
         """Query the progress of the job's workflow; return None if it does not answer now."""
         with contextlib.suppress(TemporalError, BenchFlowError):
             answer: JobProgress = await self.handle.query(
-                temporal_names.PROGRESS, result_type=JobProgress, rpc_timeout=SOON
+                temporal_names.PROGRESS, result_type=JobProgress, rpc_timeout=QUERY_TIMEOUT
             )
             self.is_asking = answer.asked is not None
             return answer
@@ -155,7 +155,7 @@ class Job:
         handle = self.engine.client.get_workflow_handle(rollout)
         with contextlib.suppress(TemporalError, BenchFlowError):
             answer: RolloutProgress = await handle.query(
-                temporal_names.PROGRESS, result_type=RolloutProgress, rpc_timeout=SOON
+                temporal_names.PROGRESS, result_type=RolloutProgress, rpc_timeout=QUERY_TIMEOUT
             )
             if self.spec.trial is not None:
                 answer = answer.model_copy(update={"detail": await asyncio.to_thread(self._trial_step)})
@@ -353,7 +353,7 @@ def _lay_out(pack: Path, target: Path) -> None:
         fresh.root.replace(target)
 
 
-async def status_of(
+async def read_status(
     client: Client, workflow_id: str, rpc_timeout: timedelta | None = None
 ) -> WorkflowExecutionStatus | None:
     """Return the status of a workflow; None if the server does not know it.

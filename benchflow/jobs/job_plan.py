@@ -23,10 +23,10 @@ from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
 from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError, TaskError
-from benchflow.jobs.agents import for_all, prepare_agent, require_reachable
-from benchflow.jobs.branches import check_branch, unproven_worlds
-from benchflow.jobs.job_worlds import TaskWorld, TaskWorlds, given_world
-from benchflow.jobs.mode_lowering import lowered
+from benchflow.jobs.agents import apply_defaults, prepare_agent, require_reachable
+from benchflow.jobs.branches import check_branch, find_unproven_worlds
+from benchflow.jobs.job_worlds import TaskWorld, TaskWorlds, load_given_world
+from benchflow.jobs.mode_lowering import lower_mode
 from benchflow.paths import JobPaths
 from benchflow.planes.reward.needs import check_scoring, list_own_judges
 from benchflow.planes.sandbox import get_provider
@@ -35,15 +35,15 @@ from benchflow.provenance import is_own
 from benchflow.results.summary import read_spec
 from benchflow.store import Store
 from benchflow.tasks import (
+    apply_verifier_options,
     digest_tree,
+    find_ignored_files,
     find_tasks,
-    ignored_files,
     load_task,
     require_supported,
-    verified_in,
     write_pack,
 )
-from benchflow.temporal import cluster_target
+from benchflow.temporal import find_cluster_target
 
 
 @dataclass(frozen=True)
@@ -82,38 +82,38 @@ class JobPlan:
 
 def plan_job(config: JobConfig) -> JobPlan:
     """Read and check everything that a job needs. Raise the typed error of the first problem."""
-    name = ids.check_job_name(config.job_name) if config.job_name else default_name(config.paths[0].resolve().name)
+    name = ids.check_job_name(config.job_name) if config.job_name else make_default_name(config.paths[0].resolve().name)
     directory = JobPaths.of(config.jobs_dir, name)
     options = WorkflowOptions.from_environment(os.environ)
-    agents, values = _prepare(for_all(config), str(directory.root))
-    _refuse_twins([agent.label for agent in agents], "agent")
+    agents, values = _prepare(apply_defaults(config), str(directory.root))
+    _refuse_duplicates([agent.label for agent in agents], "agent")
     chosen = _choose_sandbox(config, directory)
     provider = get_provider(chosen.sandbox)
     found = [path for given in config.paths for path in find_tasks(given)]
     paths = _select(found, config)
-    _refuse_twins([path.name for path in paths], "task name")
+    _refuse_duplicates([path.name for path in paths], "task name")
     tasks, warnings, variables = [], [], set()
-    worlds = TaskWorlds(config.environment_manifest, given_world(config))
+    worlds = TaskWorlds(config.environment_manifest, load_given_world(config))
     for path in paths:
         task = load_task(path, context_root=config.context_root, has_manifest=worlds.has_image)
         variables |= worlds.add(path, task)
-        as_run = verified_in(task, config.verify_in, config.reward_key)
+        as_run = apply_verifier_options(task, config.verify_in, config.reward_key)
         warnings += [f"{task.name}: {note}" for note in require_supported(as_run, provider.capabilities())]
         if any(agent.name == "oracle" for agent in agents):
             _require_oracle(task)
         for agent in agents:
             require_reachable(task, agent, mounted=provider.capabilities().mounts)
-        variables |= {*secrets.references(task), *check_scoring(task, config.judge, config.allow_code)}
+        variables |= {*secrets.list_task_variables(task), *check_scoring(task, config.judge, config.allow_code)}
         variables |= {name for name, _ in list_own_judges(task)}
         tasks.append((path, task))
     for agent in agents:
-        variables |= secrets.agent_references(agent)
-        warnings += [] if provider.capabilities().mounts else _local_address(agent)
-    config = lowered(config, [task for _, task in tasks])
+        variables |= secrets.list_agent_references(agent)
+        warnings += [] if provider.capabilities().mounts else _warn_of_local_address(agent)
+    config = lower_mode(config, [task for _, task in tasks])
     checked = config.model_copy(update={"agents": agents, "sandbox": chosen.sandbox})
     shared = worlds.shared(agents)
     check_branch(config, [task for _, task in tasks], agents, provider.capabilities(), shared)
-    unproven = unproven_worlds(config, tasks, worlds.found)
+    unproven = find_unproven_worlds(config, tasks, worlds.found)
     warnings += _unproven_warnings(worlds.found, unproven)
     if shared is not None and config.concurrency > 1:
         checked = checked.model_copy(update={"concurrency": 1})
@@ -146,7 +146,7 @@ def _prepare(agents: Sequence[AgentSpec], salt: str) -> tuple[list[AgentSpec], d
         agents: Agents of the request.
         salt: Salt of the values' hashed names.
     """
-    cluster = cluster_target() is not None
+    cluster = find_cluster_target() is not None
     prepared: list[AgentSpec] = []
     values: dict[str, str] = {}
     for agent in agents:
@@ -156,7 +156,7 @@ def _prepare(agents: Sequence[AgentSpec], salt: str) -> tuple[list[AgentSpec], d
     return prepared, values
 
 
-def _local_address(agent: AgentSpec) -> list[str]:
+def _warn_of_local_address(agent: AgentSpec) -> list[str]:
     host = urlsplit(agent.base_url).hostname if agent.base_url else None
     if host in ("localhost", "::1") or (host or "").startswith("127."):
         return [f"{agent.label}: in a sandbox, {host} is the sandbox itself, not this host"]
@@ -169,7 +169,7 @@ def _choose_sandbox(config: JobConfig, directory: JobPaths) -> SandboxChoice:
         return SandboxChoice(config.sandbox, "")
     if directory.config.exists() and is_own(directory):
         return SandboxChoice(read_spec(directory).run.sandbox, "as this job began")
-    if cluster_target() is not None:
+    if find_cluster_target() is not None:
         return SandboxChoice("docker", "the workers of a cluster have Docker")
     return choose_sandbox()
 
@@ -189,7 +189,7 @@ def _select(found: list[Path], config: JobConfig) -> list[Path]:
     return chosen
 
 
-def _refuse_twins(names_: Sequence[str], what: str) -> None:
+def _refuse_duplicates(names_: Sequence[str], what: str) -> None:
     """Raise `ConfigError` if a name is given twice."""
     for name in names_:
         if names_.count(name) > 1:
@@ -209,7 +209,7 @@ def _require_oracle(task: Task) -> None:
         )
 
 
-def default_name(stem: str) -> str:
+def make_default_name(stem: str) -> str:
     """Return `<stem>-<UTC stamp>-<8 random hex digits>`, the name of a job that was given none.
 
     Without the random digits, two jobs of the same second would have one name, and the second submit would attach to
@@ -225,7 +225,7 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
     worlds: dict[Path, EnvironmentRef] = {}
     refs = []
     for path, task in plan.tasks:
-        left_out = await asyncio.to_thread(ignored_files, path)
+        left_out = await asyncio.to_thread(find_ignored_files, path)
         digest = await asyncio.to_thread(digest_tree, path, exclude=left_out)
         external = context
         if external is None and task.context_root is not None:
@@ -246,11 +246,11 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
                 context=external,
                 source=source,
                 environment=environment,
-                reward_range=_reward_range(task),
+                reward_range=_compute_reward_range(task),
             )
         )
     config = {key: str(value.absolute()) if isinstance(value, Path) else value for key, value in plan.config}
-    config["rebuild"] = _rebuild_of(plan)
+    config["rebuild"] = _choose_rebuild_id(plan)
     spec = {key: config[key] for key in JobSpec.model_fields if key in config}
     return JobSpec(
         **spec,
@@ -261,13 +261,13 @@ async def freeze(plan: JobPlan, store: Store) -> JobSpec:
     )
 
 
-def _reward_range(task: Task) -> tuple[float, float]:
+def _compute_reward_range(task: Task) -> tuple[float, float]:
     """Return the range of the rewards of a task and of its steps together."""
     ranges = [verifier.reward_range for verifier in (task.verifier, *(step.verifier for step in task.steps))]
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-def _rebuild_of(plan: JobPlan) -> str | None:
+def _choose_rebuild_id(plan: JobPlan) -> str | None:
     """Return the random name of the job's request to rebuild images, reused on resume; None without a request."""
     if not plan.config.rebuild:
         return None

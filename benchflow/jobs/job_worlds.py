@@ -17,8 +17,8 @@ from benchflow.errors import ConfigError, ManifestError
 from benchflow.planes.environment.environment_code import describe_environment, digest_environment, load_environment
 from benchflow.planes.environment.environment_manifest import digest_manifest, read_manifest
 from benchflow.planes.environment.task_fit import check_task_fits
-from benchflow.store import file_digest
-from benchflow.tasks import digest_tree, manifest_of
+from benchflow.store import compute_file_digest
+from benchflow.tasks import digest_tree, find_manifest
 
 IMAGE = "image"
 """Directory beside a manifest with the build context of the image that the manifest names, if it comes with one."""
@@ -87,7 +87,7 @@ class TaskWorld:
         return EnvironmentRef(manifest=self.manifest, digest=digest, source=str(self.source.absolute()), image=image)
 
 
-def given_world(config: RunOptions) -> TaskWorld | None:
+def load_given_world(config: RunOptions) -> TaskWorld | None:
     """Return the environment in code that a configuration names for all tasks; None for none.
 
     Raises:
@@ -119,12 +119,12 @@ def given_world(config: RunOptions) -> TaskWorld | None:
     return TaskWorld.in_code(code, config.environment_root or Path.cwd()) if code is not None else None
 
 
-def image_digest(directory: Path, task: Task) -> str:
+def compute_image_digest(directory: Path, task: Task) -> str:
     """Return the digest of the files that a task's image is built from; empty if the task has no Dockerfile."""
     if task.dockerfile is None:
         return ""
     context = directory / (task.environment_dir or "environment")
-    return short_hash(f"{digest_tree(context)}/{file_digest(directory / task.dockerfile)}", 32)
+    return short_hash(f"{digest_tree(context)}/{compute_file_digest(directory / task.dockerfile)}", 32)
 
 
 class TaskWorlds:
@@ -166,7 +166,7 @@ class TaskWorlds:
         """
         if self._given is not None:
             return self._add_given(path, task, self._given)
-        source = manifest_of(path, task, self._option)
+        source = find_manifest(path, task, self._option)
         if source is None:
             return set()
         if source not in self._read:
@@ -175,13 +175,13 @@ class TaskWorlds:
         check_task_fits(world.manifest, task, source=source, directory=path)
         self.found[task.name] = world
         if world.manifest.base_image is not None and task.dockerfile is not None:
-            self._base[task.name] = image_digest(path, task)
+            self._base[task.name] = compute_image_digest(path, task)
         return set(world.manifest.forward_env.keys)
 
     def _add_given(self, path: Path, task: Task, world: TaskWorld) -> set[str]:
         self.found[task.name] = world
         if not world.manifest.has_image:
-            self._base[task.name] = image_digest(path, task) or task.sandbox.docker_image or ""
+            self._base[task.name] = compute_image_digest(path, task) or task.sandbox.docker_image or ""
         return set(world.manifest.forward_env.keys)
 
     def shared(self, agents: Sequence[AgentSpec]) -> TaskWorld | None:

@@ -11,7 +11,7 @@ from benchflow.contracts.task import Task
 from benchflow.errors import ConfigError
 
 
-def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
+def lower_mode(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
     """Return the configuration with the branches that its mode stands for, and checkpoints if they are to be kept.
 
     Raises:
@@ -20,7 +20,7 @@ def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
     """
     mode = config.mode
     if mode is None:
-        return _with_checkpoints(config)
+        return _add_checkpoints(config)
     # A job that is planned again from its stored specification has both.
     if config.branch not in (None, mode.branch):
         raise ConfigError(
@@ -39,10 +39,10 @@ def lowered(config: JobConfig, tasks: Sequence[Task]) -> JobConfig:
                     key="mode.at" if isinstance(mode, GrpoMode) else "mode.depths",
                     remedy=f"its depth {depths}; --exclude {task.name} leaves the task out",
                 )
-    return _with_checkpoints(config.model_copy(update={"branch": mode.branch}))
+    return _add_checkpoints(config.model_copy(update={"branch": mode.branch}))
 
 
-def _with_checkpoints(config: JobConfig) -> JobConfig:
+def _add_checkpoints(config: JobConfig) -> JobConfig:
     """Return the configuration with a checkpoint per turn, if checkpoints are to be kept and it does not branch."""
     if config.keep != "checkpoints":
         return config

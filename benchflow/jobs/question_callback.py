@@ -18,7 +18,7 @@ from benchflow.contracts import temporal_names
 from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollout_records import Answer, UserQuestion
 from benchflow.errors import AskUserError
-from benchflow.jobs.job_client import SOON, Job
+from benchflow.jobs.job_client import QUERY_TIMEOUT, Job
 from benchflow.workflow_executions import is_not_found
 
 Reply = Answer | str | Mapping[str, Any] | None
@@ -27,11 +27,11 @@ AskHandler = Callable[[UserQuestion], Reply | Awaitable[Reply]]
 declines it.
 """
 
-LOOK_EVERY_SEC = 0.5
+POLL_INTERVAL_SEC = 0.5
 """Seconds between two polls for questions."""
 
 
-async def wait_answering(job: Job, rollout: str, handler: AskHandler) -> None:
+async def wait_and_answer(job: Job, rollout: str, handler: AskHandler) -> None:
     """Wait until the job has ended, as `Job.wait` does; meanwhile answer questions of a rollout and its children.
 
     Args:
@@ -63,7 +63,7 @@ class _Watch:
             while not over.done():
                 await self._look()
                 answering = {task for task in self._asked.values() if not task.done()}
-                await asyncio.wait({over, *answering}, timeout=LOOK_EVERY_SEC, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({over, *answering}, timeout=POLL_INTERVAL_SEC, return_when=asyncio.FIRST_COMPLETED)
                 for task in self._asked.values():
                     if task.done():
                         task.result()
@@ -86,7 +86,7 @@ class _Watch:
     async def _asking(self, workflow: str) -> AsyncIterator[tuple[str, RolloutProgress]]:
         """Yield the workflow ids and the progress of the running leaves of a rollout's tree."""
         try:
-            about = await self._job.engine.client.get_workflow_handle(workflow).describe(rpc_timeout=SOON)
+            about = await self._job.engine.client.get_workflow_handle(workflow).describe(rpc_timeout=QUERY_TIMEOUT)
         except RPCError:
             # It has not started, or the server is restarting.
             return
@@ -103,7 +103,7 @@ class _Watch:
 
     async def _answer(self, question: UserQuestion) -> None:
         """Have the handler answer a question, and signal the answer to the rollout until the server accepts it."""
-        answer = answer_to(question, await self._replied(question))
+        answer = make_answer(question, await self._replied(question))
         while True:
             handle = self._job.engine.client.get_workflow_handle(question.rollout)
             try:
@@ -111,7 +111,7 @@ class _Watch:
             except RPCError as error:
                 if is_not_found(error):
                     return
-                await asyncio.sleep(LOOK_EVERY_SEC)
+                await asyncio.sleep(POLL_INTERVAL_SEC)
 
     async def _replied(self, question: UserQuestion) -> Any:
         """Return the handler's reply; run a handler that is not async in a thread, one at a time."""
@@ -123,10 +123,10 @@ class _Watch:
                 reply = await asyncio.to_thread(self._handler, question)
             return await reply if inspect.isawaitable(reply) else reply
         except Exception as error:
-            raise _failed(question, f"raised {type(error).__name__}: {error}") from error
+            raise _make_error(question, f"raised {type(error).__name__}: {error}") from error
 
 
-def answer_to(question: UserQuestion, reply: Reply) -> Answer:
+def make_answer(question: UserQuestion, reply: Reply) -> Answer:
     """Return the answer that a handler's reply stands for.
 
     Args:
@@ -137,24 +137,26 @@ def answer_to(question: UserQuestion, reply: Reply) -> Answer:
         AskUserError: The reply does not fit the question.
     """
     if isinstance(reply, str):
-        reply = _of_text(question, reply)
+        reply = _parse_text(question, reply)
     elif isinstance(reply, Mapping):
         reply = Answer(question=question.id, content=dict(reply))
     elif reply is None:
         reply = Answer(question=question.id)
     if not isinstance(reply, Answer):
-        raise _failed(question, f"returned what is no answer: {reply!r}")
+        raise _make_error(question, f"returned what is no answer: {reply!r}")
     offered = [option.id for option in question.options]
     if reply.question != question.id:
-        raise _failed(question, f"returned an answer to another question, {reply.question!r}, not to {question.id!r}")
+        raise _make_error(
+            question, f"returned an answer to another question, {reply.question!r}, not to {question.id!r}"
+        )
     if reply.option is not None and reply.option not in offered:
-        raise _failed(question, f"returned {reply.option!r}, and offered is: {', '.join(offered) or 'a form'}")
+        raise _make_error(question, f"returned {reply.option!r}, and offered is: {', '.join(offered) or 'a form'}")
     if reply.content is not None and question.kind != "form":
-        raise _failed(question, f"filled in a form where one of these is offered: {', '.join(offered)}")
+        raise _make_error(question, f"filled in a form where one of these is offered: {', '.join(offered)}")
     return reply
 
 
-def _of_text(question: UserQuestion, text: str) -> Answer:
+def _parse_text(question: UserQuestion, text: str) -> Answer:
     """Return a text as an answer: the content of a form's only field, if that is a string, else the id of an option."""
     fields = list(((question.form or {}).get("properties") or {}).items())
     if question.options or len(fields) != 1 or fields[0][1].get("type", "string") != "string":
@@ -162,7 +164,7 @@ def _of_text(question: UserQuestion, text: str) -> Answer:
     return Answer(question=question.id, content={fields[0][0]: text})
 
 
-def _failed(question: UserQuestion, what: str) -> AskUserError:
+def _make_error(question: UserQuestion, what: str) -> AskUserError:
     asks = f"{question.rollout}{f' ({question.chain})' if question.chain else ''}"
     return AskUserError(
         f"on_ask_user {what}",

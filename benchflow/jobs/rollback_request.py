@@ -22,7 +22,7 @@ from benchflow.contracts.failures import error_of
 from benchflow.contracts.rollback import Restore, Restored
 from benchflow.contracts.rollout_records import Rollback, RolloutOutcome, RolloutResult
 from benchflow.errors import NotRestorableError, ServerUnavailableError, StackError
-from benchflow.host import host_id
+from benchflow.host import read_host_id
 from benchflow.hosting.checkpoint_records import recall
 from benchflow.jobs.engine_connection import Engine
 from benchflow.jobs.job_client import Job
@@ -31,15 +31,15 @@ from benchflow.jobs.start import ANY_RESULT, JobStart, check_host, start
 from benchflow.paths import StatePaths
 from benchflow.provenance import read_own_spec
 from benchflow.store import Store
-from benchflow.temporal import cluster_target
+from benchflow.temporal import find_cluster_target
 from benchflow.trajectories.stored import load_tree, read_model
-from benchflow.workflow_executions import last_poll, read_outcome, require_not_found
+from benchflow.workflow_executions import find_last_poll, read_outcome, require_not_found
 from benchflow.workflows.activity_options import format_host_queue
 
-_LOOK_EVERY_SEC = 0.3
+_POLL_INTERVAL_SEC = 0.3
 
 
-async def put_back(client: Client, rollout: str, node: str) -> Restored:
+async def roll_back_running(client: Client, rollout: str, node: str) -> Restored:
     """Restore a running rollout, or a child in its tree, to one of its nodes, from which it then continues.
 
     Returns once the world is restored.
@@ -60,13 +60,13 @@ async def put_back(client: Client, rollout: str, node: str) -> Restored:
     try:
         said: Restored = await handle.execute_update(temporal_names.RESTORE, Restore(node=node), result_type=Restored)
     except WorkflowUpdateFailedError as error:
-        raise _not_restorable(rollout, node, getattr(error.cause, "message", str(error.cause))) from error
+        raise _make_error(rollout, node, getattr(error.cause, "message", str(error.cause))) from error
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
         raise ServerUnavailableError("the Temporal server has not answered in time", remedy="ask again") from error
     except RPCError as error:
         require_not_found(error)
         whose = f"the child {chain}" if chain else "it"
-        raise _not_restorable(rollout, node, f"{whose} does not run, and has kept no checkpoints") from error
+        raise _make_error(rollout, node, f"{whose} does not run, and has kept no checkpoints") from error
     return said
 
 
@@ -87,8 +87,8 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Restored:
     spec = read_own_spec(plan.directory)
     rollout, paths = spec.rollout_id(plan.id, index), plan.directory.rollout(spec.rollout_name(plan.id, index))
     if spec.run.keep != "checkpoints":
-        raise _not_restorable(rollout, node, "it has ended, and its checkpoints are gone with it")
-    result, here = read_model(RolloutResult, paths.result), await asyncio.to_thread(host_id, StatePaths.default())
+        raise _make_error(rollout, node, "it has ended, and its checkpoints are gone with it")
+    result, here = read_model(RolloutResult, paths.result), await asyncio.to_thread(read_host_id, StatePaths.default())
     # A lost rollout names no host in its result, and may have checkpoints on this one.
     host = str(result.sandbox.get("host") or here)
     if host == here:
@@ -97,15 +97,15 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Restored:
         kept = [one.id for one in load_tree(paths.root).tree.nodes if one.checkpoint is not None]
     if node not in kept:
         have = ", ".join(kept)
-        raise _not_restorable(rollout, node, f"there is no checkpoint of it; those that have one: {have or 'none'}")
+        raise _make_error(rollout, node, f"there is no checkpoint of it; those that have one: {have or 'none'}")
 
     async def check(engine: Engine) -> list[str]:
-        if cluster_target() is None:
+        if find_cluster_target() is None:
             await check_host(plan)
         if host != here and (
-            cluster_target() is None or await last_poll(engine.client, format_host_queue(host)) is None
+            find_cluster_target() is None or await find_last_poll(engine.client, format_host_queue(host)) is None
         ):
-            raise _not_restorable(rollout, node, f"the host of its checkpoints, {host}, does not answer")
+            raise _make_error(rollout, node, f"the host of its checkpoints, {host}, does not answer")
         return []
 
     restart = Restart(node=node, queue=format_host_queue(host))
@@ -126,12 +126,12 @@ async def roll_back_ended(plan: JobPlan, index: int, node: str) -> Restored:
         Store.open(),
     )
     if job.attached:
-        raise _not_restorable(rollout, node, "it has ended, and its job still runs: wait for the job's end")
-    done = await _first_rollback(job, rollout, result.run_id)
+        raise _make_error(rollout, node, "it has ended, and its job still runs: wait for the job's end")
+    done = await _wait_for_rollback(job, rollout, result.run_id)
     return Restored(rollout=rollout, node=done.node, undone=done.undone)
 
 
-async def _first_rollback(job: Job, rollout: str, before: str | None) -> Rollback:
+async def _wait_for_rollback(job: Job, rollout: str, before: str | None) -> Rollback:
     """Wait until a restarted rollout is restored, and return the rollback. Raise the rollout's error if it failed.
 
     Args:
@@ -139,11 +139,11 @@ async def _first_rollback(job: Job, rollout: str, before: str | None) -> Rollbac
         rollout: Workflow id of the rollout.
         before: Run id of the workflow run that had ended.
     """
-    async with contextlib.aclosing(job.watch(_LOOK_EVERY_SEC)) as updates:
+    async with contextlib.aclosing(job.watch(_POLL_INTERVAL_SEC)) as updates:
         async for _ in updates:
-            if (done := await _rollback_of(job, rollout, before)) is not None:
+            if (done := await _query_rollback(job, rollout, before)) is not None:
                 return done
-    if (done := await _rollback_of(job, rollout, before)) is not None:
+    if (done := await _query_rollback(job, rollout, before)) is not None:
         return done
     handle: WorkflowHandle[Any, RolloutOutcome] = job.engine.client.get_workflow_handle(
         rollout, result_type=RolloutOutcome
@@ -157,7 +157,7 @@ async def _first_rollback(job: Job, rollout: str, before: str | None) -> Rollbac
     raise StackError(f"{rollout} was ended before it was rolled back", remedy="roll it back again")
 
 
-async def _rollback_of(job: Job, rollout: str, before: str | None) -> Rollback | None:
+async def _query_rollback(job: Job, rollout: str, before: str | None) -> Rollback | None:
     """Return the rollback with which a new run of a rollout starts, once it was carried out; None before."""
     try:
         description = await job.engine.client.get_workflow_handle(rollout).describe()
@@ -168,7 +168,7 @@ async def _rollback_of(job: Job, rollout: str, before: str | None) -> Rollback |
     return progress.rollback if progress is not None else None
 
 
-def _not_restorable(rollout: str, node: str, why: str) -> NotRestorableError:
+def _make_error(rollout: str, node: str, why: str) -> NotRestorableError:
     return NotRestorableError(
         f"{rollout} cannot go back to {node}: {why}",
         key="NODE",

@@ -19,14 +19,14 @@ from benchflow.contracts.base import MAX_MESSAGE_BYTES
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.job import JobInput, JobSpec, Origin
 from benchflow.errors import ServerUnavailableError
-from benchflow.host import host_id, make_state_private
-from benchflow.host_files import locked
+from benchflow.host import make_state_private, read_host_id
+from benchflow.host_files import hold_lock
 from benchflow.jobs.engine_connection import Engine
 from benchflow.jobs.identity import (
     check_jobs_dir,
     check_results,
     claim,
-    pending_indices,
+    list_pending_indices,
     record_options,
     require_fitting,
     require_space,
@@ -38,9 +38,9 @@ from benchflow.jobs.model_preflight import check_models
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.reward.needs import check_scoring
 from benchflow.planes.sandbox import get_provider
-from benchflow.sanitise import sanitised_markdown
+from benchflow.sanitise import sanitise_markdown
 from benchflow.store import Store, check_reach
-from benchflow.temporal import cluster_target
+from benchflow.temporal import find_cluster_target
 from benchflow.workflows.activity_options import SHARED_QUEUE
 from benchflow.workflows.job_details import make_job_attributes
 
@@ -101,7 +101,7 @@ async def submit(plan: JobPlan, *, again: Sequence[str] = (), asks: bool = False
     check_jobs_dir(plan.directory, plan.config.jobs_dir)
     paths, store = StatePaths.default(), Store.open()
     make_state_private(paths)
-    target = cluster_target()
+    target = find_cluster_target()
     if target is None:
         await check_host(plan)
     else:
@@ -139,14 +139,14 @@ async def check_host(plan: JobPlan) -> None:
 
 async def start(wanted: JobStart, store: Store) -> Job:
     """Start a job with those of its rollouts that lack a result, or attach to it if it is running."""
-    paths, target = StatePaths.default(), cluster_target()
+    paths, target = StatePaths.default(), find_cluster_target()
     spec, directory = wanted.spec, wanted.directory
-    origin = Origin(host_id=await asyncio.to_thread(host_id, paths), job_dir=str(directory.root))
+    origin = Origin(host_id=await asyncio.to_thread(read_host_id, paths), job_dir=str(directory.root))
     require_fitting(spec, wanted.id, origin, MAX_MESSAGE_BYTES)
     lock = paths.root / "locks" / f"job-{ids.short_hash(wanted.id, 16)}"
     with contextlib.ExitStack() as held:
         # Of two simultaneous submits of one name, one starts the job and the other attaches to it.
-        await asyncio.to_thread(held.enter_context, locked(lock))
+        await asyncio.to_thread(held.enter_context, hold_lock(lock))
         is_new = not directory.config.exists()
         claim(directory, spec)
         engine = await Engine.reach()
@@ -155,19 +155,19 @@ async def start(wanted: JobStart, store: Store) -> Job:
             job.attached = True
             return job
         await job.fetch()
-        pending = pending_indices(spec, wanted.id, directory, again=wanted.again, only=wanted.only)
+        pending = list_pending_indices(spec, wanted.id, directory, again=wanted.again, only=wanted.only)
         if not pending:
             return job
         check_results(spec, wanted.id, directory, pending)
         require_space(directory)
         if target is None:
-            secrets.leave(paths, wanted.id, set(wanted.variables), wanted.values)
+            secrets.store_secrets(paths, wanted.id, set(wanted.variables), wanted.values)
         elif wanted.puts_aside:
             job.expect(pending)
         try:
             job.warnings = await wanted.check(engine) if wanted.check is not None else []
         except BaseException:
-            secrets.remove(paths, wanted.id)
+            secrets.remove_secrets(paths, wanted.id)
             if is_new:
                 # So that the name can be used again with another key or model.
                 unclaim(directory)
@@ -203,7 +203,7 @@ async def _start(
         options=spec.options,
         agents=[agent.label for agent in spec.agents],
     )
-    agents = ", ".join(sanitised_markdown(agent.label) for agent in spec.agents)
+    agents = ", ".join(sanitise_markdown(agent.label) for agent in spec.agents)
     try:
         await job.engine.client.start_workflow(
             temporal_names.JOB_WORKFLOW,

@@ -24,7 +24,7 @@ from benchflow.errors import StackError
 from benchflow.host import make_state_private
 from benchflow.jobs.job_client import Job
 from benchflow.jobs.job_plan import pack_directory
-from benchflow.jobs.job_worlds import TaskWorld, image_digest
+from benchflow.jobs.job_worlds import TaskWorld, compute_image_digest
 from benchflow.jobs.start import JobStart, start
 from benchflow.paths import TRIAL_FILE, JobPaths, StatePaths
 from benchflow.planes.environment.environment_manifest import read_manifest
@@ -36,7 +36,7 @@ from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.sandbox_choice import AUTO, choose_sandbox
 from benchflow.store import Store
 from benchflow.stored_files import read_stored
-from benchflow.tasks import digest_tree, ignored_files, load_task, require_supported
+from benchflow.tasks import digest_tree, find_ignored_files, load_task, require_supported
 
 NO_TASK = "check"
 """Task id that the world is given if no task was given."""
@@ -105,12 +105,12 @@ async def try_world(plan: TrialPlan, on_start: Callable[[Job], None] = lambda jo
     store = Store.open()
     spec = await freeze_trial(plan, name, store)
     variables = set(plan.world.manifest.forward_env.keys)
-    variables |= set(secrets.references(plan.task)) if plan.task is not None else set()
+    variables |= set(secrets.list_task_variables(plan.task)) if plan.task is not None else set()
     wanted = JobStart(spec, ids.job_id(name, str(directory.root.parent)), directory, ErrorLimit(), 1, variables)
     job = await start(wanted, store)
     on_start(job)
     try:
-        return await _finding(plan, job)
+        return await _wait_for_finding(plan, job)
     except asyncio.CancelledError:
         await job.abort()
         raise
@@ -118,20 +118,20 @@ async def try_world(plan: TrialPlan, on_start: Callable[[Job], None] = lambda jo
         await asyncio.to_thread(shutil.rmtree, directory.root, ignore_errors=True)
 
 
-async def _finding(plan: TrialPlan, job: Job) -> EnvironmentCheck:
+async def _wait_for_finding(plan: TrialPlan, job: Job) -> EnvironmentCheck:
     """Wait for a trial and return its finding; record the proofs about copies of the world."""
     results = job.directory.rollout(job.spec.rollout_name(job.id, 0)).root
     await job.wait()
-    found = await asyncio.to_thread(_read, job, results)
+    found = await asyncio.to_thread(_read_finding, job, results)
     of = {}
     if plan.task is not None and plan.directory is not None:
-        of = {"task": plan.task.name, "task_image": image_digest(plan.directory, plan.task)}
+        of = {"task": plan.task.name, "task_image": compute_image_digest(plan.directory, plan.task)}
     proofs = [proof.model_copy(update=of) for proof in found.urls]
     record_proofs(StatePaths.default(), plan.world.ref(None).digest, proofs)
     return found.model_copy(update={"source": str(plan.world.source)})
 
 
-def _read(job: Job, results: Path) -> EnvironmentCheck:
+def _read_finding(job: Job, results: Path) -> EnvironmentCheck:
     """Return the finding of an ended trial. Raise its error if it has none."""
     try:
         return EnvironmentCheck.model_validate_json(read_stored(results / TRIAL_FILE))
@@ -148,10 +148,10 @@ async def freeze_trial(plan: TrialPlan, name: str, store: Store) -> JobSpec:
     environment = plan.world.ref(image)
     context = None
     with tempfile.TemporaryDirectory() as scratch:
-        directory = plan.directory or _stand_in(Path(scratch))
+        directory = plan.directory or _write_stand_in(Path(scratch))
         if plan.task is not None and plan.task.context_root is not None:
             context = await pack_directory(Path(plan.task.context_root), store)
-        left_out = await asyncio.to_thread(ignored_files, directory)
+        left_out = await asyncio.to_thread(find_ignored_files, directory)
         digest = await asyncio.to_thread(digest_tree, directory, exclude=left_out)
         pack = await pack_directory(directory, store, left_out)
     task = TaskRef(
@@ -174,7 +174,7 @@ async def freeze_trial(plan: TrialPlan, name: str, store: Store) -> JobSpec:
     )
 
 
-def _stand_in(root: Path) -> Path:
+def _write_stand_in(root: Path) -> Path:
     """Write a minimal task for a trial without one, since a world belongs to a task, and return its directory."""
     task = root / NO_TASK
     (task / "tests").mkdir(parents=True)

@@ -6,7 +6,7 @@ New scores are written beside the old ones, which are never changed.
 from benchflow.contracts.rescoring import Change, JudgeUse, RescoredRollout, Rescoring, StepScore
 from benchflow.contracts.rescoring import OutcomeCounts as Counts
 from benchflow.contracts.rescoring_request import RescoringRequest
-from benchflow.rescoring.process_workbench import stored_workbench
+from benchflow.rescoring.process_workbench import open_stored_workbench
 from benchflow.rescoring.rescoring_job import OnUpdate, rescore
 from benchflow.results.rescored import make_record_row
 
@@ -20,6 +20,6 @@ __all__ = [
     "RescoringRequest",
     "StepScore",
     "make_record_row",
+    "open_stored_workbench",
     "rescore",
-    "stored_workbench",
 ]

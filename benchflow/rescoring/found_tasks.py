@@ -16,14 +16,14 @@ from benchflow.contracts.job import TaskRef
 from benchflow.contracts.rescoring_basis import ScoredBy
 from benchflow.contracts.task import Task
 from benchflow.errors import BenchFlowError, StoreError, TaskError
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.jobs.job_plan import pack_directory
 from benchflow.paths import StatePaths
 from benchflow.planes.reward.functions import check_declared
 from benchflow.planes.reward.needs import list_own_judges
-from benchflow.secrets import references
+from benchflow.secrets import list_task_variables
 from benchflow.store import Store
-from benchflow.tasks import digest_tree, find_tasks, ignored_files, load_task, unpack
+from benchflow.tasks import digest_tree, find_ignored_files, find_tasks, load_task, unpack
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Tasks:
                 remedy=f"add it there, or leave its rollouts out: the tasks there are {', '.join(self._paths)}",
             )
         task = await self._load(path, ref, None)
-        left_out = await asyncio.to_thread(ignored_files, path)
+        left_out = await asyncio.to_thread(find_ignored_files, path)
         digest = await asyncio.to_thread(digest_tree, path, exclude=left_out)
         # The build context that was given at submit still applies.
         context = ref.context
@@ -124,13 +124,13 @@ class Tasks:
             try:
                 context = await self._unpacked(ref.context) if ref.context is not None else None
             except StoreError as error:
-                raise _not_in_store(f"the build context of task {ref.name!r}", ref, error) from error
+                raise _make_missing_error(f"the build context of task {ref.name!r}", ref, error) from error
             return by, await self._load(source, ref, context), source
         try:
             directory = await self._unpacked(ref.pack)
             task = await self._load(directory, ref, await self._unpacked(ref.context) if ref.context else None)
         except StoreError as error:
-            raise _not_in_store(f"task {ref.name!r} is not what it was, or gone, and it", ref, error) from error
+            raise _make_missing_error(f"task {ref.name!r} is not what it was, or gone, and it", ref, error) from error
         return ScoredBy(ref=ref, digest=ref.digest, origin="store"), task, directory
 
     async def _unpacked(self, pack: ArtifactRef) -> Path:
@@ -138,7 +138,7 @@ class Tasks:
         root = self._state.tasks
         target = root / pack.sha256[:32]
         if not target.is_dir():
-            with storage_errors(root):
+            with raise_storage_errors(root):
                 root.mkdir(parents=True, exist_ok=True, mode=0o700)
                 with tempfile.TemporaryDirectory(dir=root, prefix=f".{target.name}.{os.getpid()}.") as scratch:
                     file = Path(scratch) / "pack.tar"
@@ -166,7 +166,7 @@ class Tasks:
                         key=key,
                         remedy=allowing(target),
                     )
-        named = {*references(task), *(name for name, _ in list_own_judges(task))}
+        named = {*list_task_variables(task), *(name for name, _ in list_own_judges(task))}
         taken = [name for name in named if name in os.environ]
         if taken and not self._take_variables:
             raise TaskError(
@@ -179,19 +179,19 @@ class Tasks:
 
 
 def _digest(directory: Path) -> str:
-    return digest_tree(directory, exclude=ignored_files(directory))
+    return digest_tree(directory, exclude=find_ignored_files(directory))
 
 
 def _has_digest(directory: Path, digest: str) -> bool:
     """Return whether a directory has exactly the files of the frozen task."""
     try:
         # A directory with ignored files is not a copy of the frozen one, which has none.
-        return not ignored_files(directory) and digest_tree(directory) == digest
+        return not find_ignored_files(directory) and digest_tree(directory) == digest
     except (TaskError, OSError):
         return False
 
 
-def _not_in_store(what: str, ref: TaskRef, error: StoreError) -> TaskError:
+def _make_missing_error(what: str, ref: TaskRef, error: StoreError) -> TaskError:
     """Return the error for a task of which the store has lost a part."""
     return TaskError(
         f"{what} cannot be had from the store: {error.message}",

@@ -45,7 +45,7 @@ def read_rollouts(
         paths = RolloutPaths(Path(result.directory))
         with suppress(ResultFileError, UntrustedJobError) if skips_damaged else nullcontext():
             rollout = check_directories(StoredRollout(paths, read_rollout_spec(paths), result))
-            stored.append(rollout if trust else as_submitted(rollout, spec))
+            stored.append(rollout if trust else apply_submitted_spec(rollout, spec))
     return stored
 
 
@@ -71,11 +71,11 @@ def read_own_rollout(directory: Path, *, trust: bool = False) -> StoredRollout:
     try:
         spec = read_own_spec(JobPaths(root.parent))
     except (JobNotFoundError, ResultFileError) as error:
-        raise _not_of_a_job(rollout.paths) from error
-    return as_submitted(rollout, spec)
+        raise _make_foreign_error(rollout.paths) from error
+    return apply_submitted_spec(rollout, spec)
 
 
-def as_submitted(rollout: StoredRollout, job: JobSpec) -> StoredRollout:
+def apply_submitted_spec(rollout: StoredRollout, job: JobSpec) -> StoredRollout:
     """Return a rollout with task, agent and run from its job's specification. A child keeps its model and sampling.
 
     Raises:
@@ -85,14 +85,14 @@ def as_submitted(rollout: StoredRollout, job: JobSpec) -> StoredRollout:
     task = next((task for task in job.tasks if (task.name, task.digest) == (own.task.name, own.task.digest)), None)
     agents = sorted((a for a in job.agents if a.name == own.agent.name), key=lambda a: a.label != own.agent.label)
     if task is None or not agents:
-        raise _not_of_a_job(rollout.paths)
+        raise _make_foreign_error(rollout.paths)
     # A child may have another model and other sampling than its job.
     agent = agents[0].model_copy(update={"model": own.agent.model})
     run = job.run.model_copy(update={"sampling": own.run.sampling})
     return replace(rollout, spec=own.model_copy(update={"task": task, "agent": agent, "run": run}))
 
 
-def _not_of_a_job(paths: RolloutPaths) -> UntrustedJobError:
+def _make_foreign_error(paths: RolloutPaths) -> UntrustedJobError:
     return UntrustedJobError(
         "this is no rollout of the job in whose directory it lies",
         file=str(paths.config),

@@ -13,7 +13,7 @@ from benchflow.contracts.failures import error_of
 from benchflow.contracts.operator_options import WorkerOptions
 from benchflow.contracts.reward import Workbench
 from benchflow.errors import UntrustedJobError, VerifierError
-from benchflow.host import HostSlots, SlotOwner, host_id
+from benchflow.host import HostSlots, SlotOwner, read_host_id
 from benchflow.hosting.hosted import Hosted
 from benchflow.hosting.stored_step import StoredStep
 from benchflow.hosting.stored_workbench import open_workbench
@@ -28,7 +28,7 @@ from benchflow.store import Store
 
 
 @asynccontextmanager
-async def stored_workbench(
+async def open_stored_workbench(
     directory: Path, *, step: int | None = None, trust: bool = False
 ) -> AsyncIterator[Workbench]:
     """Yield the workbench of a stored rollout; a sandbox that it started is removed at the end.
@@ -56,7 +56,7 @@ async def stored_workbench(
     host = Host(
         paths=state,
         store=store,
-        host_id=host_id(state),
+        host_id=read_host_id(state),
         queue="",
         stack=OF_A_PROCESS,
         slots=HostSlots(state.slots, options.capacity, options.slot_wait_sec),

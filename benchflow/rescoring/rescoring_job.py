@@ -38,9 +38,9 @@ from benchflow.rescoring.rescoring_plan import RescoringPlan, plan_rescoring
 from benchflow.results import rescored as records
 from benchflow.results.stored_rollouts import StoredRollout, read_rollout
 from benchflow.results.summary import read_results
-from benchflow.secrets import agent_references
+from benchflow.secrets import list_agent_references
 from benchflow.store import Store, check_reach
-from benchflow.temporal import cluster_target
+from benchflow.temporal import find_cluster_target
 
 OnUpdate = Callable[[RescoredRollout, int, int], None]
 """Called for each scored rollout with its record, the number of scored rollouts, and their total."""
@@ -75,7 +75,7 @@ async def rescore(
     """
     plan = await plan_rescoring(job_dir, request or RescoringRequest())
     done = plan.complete()
-    for index in await asyncio.to_thread(_cancelled, plan):
+    for index in await asyncio.to_thread(_find_cancelled, plan):
         done.pop(index, None)
     for number, record in enumerate(done.values(), 1):
         on_update(record, number, len(plan.chosen))
@@ -91,9 +91,9 @@ async def rescore(
         done = plan.complete()
     for number, record in enumerate(failed.values(), len(plan.chosen) - len(failed) + 1):
         on_update(record, number, len(plan.chosen))
-    found = await asyncio.to_thread(_summary, plan, failed)
+    found = await asyncio.to_thread(_write_summary, plan, failed)
     shown = {rollout.result.rollout_name for rollout in plan.chosen.values()}
-    return found.model_copy(update=_summed([one for one in found.rollouts if one.rollout_name in shown]))
+    return found.model_copy(update=_summarize_records([one for one in found.rollouts if one.rollout_name in shown]))
 
 
 # --- the job that scores ----------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
     request, spec, directory = plan.request, plan.spec, plan.directory
     check_jobs_dir(directory, plan.job.root / RESCORED)
     make_state_private(StatePaths.default())
-    store, target = Store.open(), cluster_target()
+    store, target = Store.open(), find_cluster_target()
     if target is not None:
         check_reach(store, target.is_loopback)
     wanted = {plan.rollouts[index].spec.task.name for index in pending}
@@ -138,7 +138,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
         chosen=sorted(plan.chosen),
     )
     run = spec.run.model_copy(
-        update={"sandbox": request.sandbox or spec.run.sandbox, "deadline_sec": _limit_sec(spec.run)}
+        update={"sandbox": request.sandbox or spec.run.sandbox, "deadline_sec": _compute_deadline_sec(spec.run)}
     )
     update = {"name": plan.name, "run": run, "retry": RetryConfig(max_retries=0), "concurrency": request.concurrency}
     update |= {"options": WorkflowOptions.from_environment(os.environ), "rescoring": rescoring}
@@ -149,7 +149,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
             directory,
             ErrorLimit(),
             request.concurrency,
-            _variables(plan, [*found.values(), *recorded.values()]),
+            _list_variables(plan, [*found.values(), *recorded.values()]),
             # Rollouts in `pending` have no complete score, even if the scoring job has a result for them.
             again=ANY_RESULT,
             only=pending,
@@ -158,7 +158,7 @@ async def _start(plan: RescoringPlan, pending: set[int]) -> Job:
     )
 
 
-def _limit_sec(run: RunConfig) -> float:
+def _compute_deadline_sec(run: RunConfig) -> float:
     """Return the deadline for scoring a rollout together with the maximum number of its children, one after another.
 
     The deadline of the original job is that of an agent, and may be short. There must be a limit, or an outage would be
@@ -168,11 +168,11 @@ def _limit_sec(run: RunConfig) -> float:
     return alone_sec * (1 + (run.branch.max_children if run.branch is not None else 0))
 
 
-def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
+def _list_variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
     """Return the names of all values that scoring needs, or that must be redacted from its output."""
     spec, request = plan.spec, plan.request
     settings = spec.run.judge.model_copy(update=request.judge_settings)
-    names = {name for agent in spec.agents for name in agent_references(agent)}
+    names = {name for agent in spec.agents for name in list_agent_references(agent)}
     names |= {name for task in tasks for name in task.variables}
     for ref in spec.tasks:
         names |= set(ref.environment.manifest.forward_env.keys) if ref.environment is not None else set()
@@ -185,7 +185,7 @@ def _variables(plan: RescoringPlan, tasks: Sequence[FoundTask]) -> set[str]:
     return names
 
 
-def _cancelled(plan: RescoringPlan) -> list[int]:
+def _find_cancelled(plan: RescoringPlan) -> list[int]:
     """Return indices of rollouts that were cancelled after they were scored.
 
     The scoring job lacks their results. Scoring them again reuses their records.
@@ -226,7 +226,7 @@ async def _follow(
     lost = {}
     for index, rollout in waiting.items():
         result = results.get(job.spec.rollout_id(job.id, index))
-        lost[index] = _failed(plan, rollout, result)
+        lost[index] = _make_failure_record(plan, rollout, result)
     return lost
 
 
@@ -238,7 +238,7 @@ def _lay_out_delivered(plan: RescoringPlan, job: Job, index: int, rollout: Store
         records.lay_out_delivered(delivered, read_rollout(rollout.paths.root), plan.name)
 
 
-def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult | None) -> RescoredRollout:
+def _make_failure_record(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult | None) -> RescoredRollout:
     """Return the failure record of a rollout whose scoring ended without a record.
 
     Args:
@@ -269,7 +269,7 @@ def _failed(plan: RescoringPlan, rollout: StoredRollout, result: RolloutResult |
 # --- the summary ------------------------------------------------------------------------------------------------
 
 
-def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Rescoring:
+def _write_summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Rescoring:
     """Write the summary of all rollouts that have a score of this name, and return it.
 
     Args:
@@ -289,13 +289,15 @@ def _summary(plan: RescoringPlan, failed: Mapping[int, RescoredRollout]) -> Resc
         tasks=plan.digests,
         sandbox=plan.request.sandbox,
         ask_again=plan.request.ask_again,
-        **_summed(sorted(filter(None, known.values()), key=lambda r: (r.task_name, r.agent, r.model or "", r.repeat))),
+        **_summarize_records(
+            sorted(filter(None, known.values()), key=lambda r: (r.task_name, r.agent, r.model or "", r.repeat))
+        ),
     )
     records.write_rescoring(plan.job, summary)
     return summary
 
 
-def _summed(rollouts: list[RescoredRollout]) -> dict[str, Any]:
+def _summarize_records(rollouts: list[RescoredRollout]) -> dict[str, Any]:
     """Return the fields of a summary that are computed from records."""
     means = records.compute_mean_changes(rollouts)
     only = means[0] if len(means) == 1 else None

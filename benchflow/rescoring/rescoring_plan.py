@@ -18,7 +18,7 @@ from benchflow.planes.sandbox import get_provider
 from benchflow.provenance import read_own_spec
 from benchflow.rescoring.found_tasks import Tasks
 from benchflow.rescoring.own_rollouts import read_rollouts
-from benchflow.rescoring.rubrics import given_rubric
+from benchflow.rescoring.rubrics import load_given_rubric
 from benchflow.results import rescored as records
 from benchflow.results.stored_rollouts import StoredRollout
 from benchflow.store import Store
@@ -111,22 +111,24 @@ async def plan_rescoring(job_dir: Path, request: RescoringRequest) -> RescoringP
         rollouts = await asyncio.to_thread(read_rollouts, job, trust=request.trust, skips_damaged=True)
     names = {rollout.paths.root for rollout in matching}
     # Rollouts that are not chosen are in the summary, but must not make the request fail.
-    indexed = _indexed(spec, rollouts, names)
-    rubric = await asyncio.to_thread(given_rubric, request.rubric)
+    indexed = _index_rollouts(spec, rollouts, names)
+    rubric = await asyncio.to_thread(load_given_rubric, request.rubric)
     if request.sandbox is not None:
         get_provider(request.sandbox)
     allowed = [*spec.run.allow_code, *request.allow_code]
     state, store = StatePaths.default(), Store.open()
     tasks = Tasks(store, state, request.tasks, take_variables=request.take_variables, allow_code=allowed)
     digests = {ref.name: await asyncio.to_thread(tasks.digest, ref) for ref in spec.tasks}
-    digest = short_hash(repr(_what_scores(request, rubric, digests, spec)), 16)
+    digest = short_hash(repr(_list_inputs(request, rubric, digests, spec)), 16)
     records.check_rescored_paths(job, JobPaths(job.root / RESCORED))
-    name = _check_name(request.name) if request.name is not None else _default_name(request, rubric, digest, job)
+    name = _check_name(request.name) if request.name is not None else _make_default_name(request, rubric, digest, job)
     chosen = {index: rollout for index, rollout in indexed.items() if rollout.paths.root in names}
     return RescoringPlan(request, job, spec, indexed, chosen, tasks, digests, rubric, digest, name)
 
 
-def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout], chosen: Collection[Path]) -> dict[int, StoredRollout]:
+def _index_rollouts(
+    spec: JobSpec, rollouts: Sequence[StoredRollout], chosen: Collection[Path]
+) -> dict[int, StoredRollout]:
     """Return stored rollouts by their index in their job; rollouts that are not of this job are skipped.
 
     Raises:
@@ -154,7 +156,7 @@ def _indexed(spec: JobSpec, rollouts: Sequence[StoredRollout], chosen: Collectio
 # --- names ------------------------------------------------------------------------------------------------------
 
 
-def _what_scores(
+def _list_inputs(
     request: RescoringRequest, rubric: GivenRubric | None, digests: dict[str, str | None], spec: JobSpec
 ) -> list[object]:
     """Return everything that a score may depend on, except the rollout itself."""
@@ -164,7 +166,7 @@ def _what_scores(
     return [rubric.digest if rubric else None, tasks, worlds, *options]
 
 
-def _default_name(request: RescoringRequest, rubric: GivenRubric | None, digest: str, job: JobPaths) -> str:
+def _make_default_name(request: RescoringRequest, rubric: GivenRubric | None, digest: str, job: JobPaths) -> str:
     """Return a name made from what scores; if judges are called again, with the first number not yet complete."""
     about = rubric.label if rubric is not None else "tasks" if request.tasks is not None else "same"
     name = f"{ids.cut(ids.slug(about), 40)}-{digest[:8]}"

@@ -9,13 +9,13 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.rescoring import GivenRubric
 from benchflow.errors import ConfigError
 from benchflow.hosting.rubric_code import load_scorer
-from benchflow.store import file_digest
+from benchflow.store import compute_file_digest
 from benchflow.tasks.rubric_file import load_rubric
 
 _OPTION = "--rubric"
 
 
-def given_rubric(given: str | Path | None) -> GivenRubric | None:
+def load_given_rubric(given: str | Path | None) -> GivenRubric | None:
     """Return the rubric that a request names; None if it names none.
 
     Args:
@@ -37,8 +37,8 @@ def given_rubric(given: str | Path | None) -> GivenRubric | None:
     module, colon, attribute = str(given).partition(":")
     if colon and isinstance(given, str) and not path.exists():
         load_scorer(given, str(Path.cwd()))
-        root = _root_of(module)
-        label, digest = attribute.rpartition(".")[2], _digest_of_module(module, attribute)
+        root = _find_root(module)
+        label, digest = attribute.rpartition(".")[2], _compute_module_digest(module, attribute)
         return GivenRubric(name=given, label=label, digest=digest, code=given, code_root=root)
     if not path.is_file():
         raise ConfigError(
@@ -49,7 +49,7 @@ def given_rubric(given: str | Path | None) -> GivenRubric | None:
     return GivenRubric(name=str(given), label=path.stem, digest=digest, judge=rubric)
 
 
-def _root_of(module: str) -> str:
+def _find_root(module: str) -> str:
     """Return the directory of the import path in which a module was found; workers import it from there."""
     file = getattr(sys.modules[module], "__file__", None)
     if file is None:
@@ -58,8 +58,8 @@ def _root_of(module: str) -> str:
     return str(Path(file).resolve().parents[depth])
 
 
-def _digest_of_module(module: str, attribute: str) -> str:
+def _compute_module_digest(module: str, attribute: str) -> str:
     """Return a digest of a module's name, attribute and file, which may change between scorings; not of its imports."""
     file = getattr(sys.modules[module], "__file__", None)
-    content = file_digest(Path(file)) if file and Path(file).is_file() else ""
+    content = compute_file_digest(Path(file)) if file and Path(file).is_file() else ""
     return short_hash(f"{module}:{attribute} {content}", 32)

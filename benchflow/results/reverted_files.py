@@ -15,8 +15,8 @@ from typing import Any
 
 from benchflow.contracts.rollout_records import Step, Usage
 from benchflow.errors import ResultFileError
-from benchflow.host_files import lock, opened, storage_errors, write_atomic
-from benchflow.paths import RESCORED, RolloutPaths, state_label
+from benchflow.host_files import lock, open_fd, raise_storage_errors, write_atomic
+from benchflow.paths import RESCORED, RolloutPaths, make_state_label
 from benchflow.results.write import write_json
 from benchflow.stored_files import read_stored
 from benchflow.trajectories.journal import read_journal
@@ -49,7 +49,7 @@ def move_end_aside(paths: RolloutPaths, label: str, config: dict[str, Any]) -> N
     """
     target = get_reverted_paths(paths, label)
     if paths.result.exists():
-        with storage_errors(target.root):
+        with raise_storage_errors(target.root):
             target.root.mkdir(parents=True, exist_ok=True)
             paths.result.replace(target.result)
     if not target.result.exists():
@@ -140,7 +140,7 @@ def _iterate_step_files(paths: RolloutPaths, steps: Sequence[Step], *, whole: bo
     """
     yield paths.root / "soft"
     for step in steps:
-        yield from (paths.state(step.name), paths.environment / "snapshots" / state_label(step.name))
+        yield from (paths.state(step.name), paths.environment / "snapshots" / make_state_label(step.name))
         if step.name is not None:
             yield paths.root / "steps" / step.name
             continue
@@ -159,7 +159,7 @@ def _move(source: Path, root: Path, target: Path) -> None:
     if not os.path.lexists(source):
         return
     place = target / source.relative_to(root)
-    with storage_errors(place):
+    with raise_storage_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_dir() and not place.is_symlink():
             # A crash cannot leave half a move, since it is one rename: whatever is in its place may go.
@@ -171,7 +171,7 @@ def _cut_trajectory(file: Path, target: Path, undone: Collection[str]) -> None:
     """Move the lines from the first one of a reverted node on to `target`; all later lines are reverted, too."""
     if not file.exists():
         return
-    with storage_errors(file), opened(file, os.O_RDWR) as fd:
+    with raise_storage_errors(file), open_fd(file, os.O_RDWR) as fd:
         lock(fd)
         data = file.read_bytes()
         kept = 0

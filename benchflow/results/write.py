@@ -13,10 +13,10 @@ from benchflow.contracts.reward import RewardEvent, VerifyResult
 from benchflow.contracts.rollout_records import RolloutResult, RolloutTree
 from benchflow.host_files import (
     append_lines,
-    end_of_lines,
+    find_end_of_lines,
     lock,
-    opened,
-    storage_errors,
+    open_fd,
+    raise_storage_errors,
     sync_directory,
     write_all,
     write_atomic,
@@ -55,7 +55,7 @@ def archive_run(paths: RolloutPaths) -> None:
     if not left:
         return
     target = find_next_attempt(paths)
-    with storage_errors(target):
+    with raise_storage_errors(target):
         target.mkdir(parents=True)
         # The configuration goes last: after a crash before that, the next call recognises the run and moves the rest.
         for path in sorted(left, key=lambda path: path == paths.config):
@@ -99,19 +99,19 @@ def write_rollout(
         Whether the result was written.
     """
     for directory in (paths.agent, paths.verifier, paths.artifacts, paths.trainer, paths.trajectory.parent):
-        with storage_errors(directory):
+        with raise_storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
-    with storage_errors(paths.trajectory):
+    with raise_storage_errors(paths.trajectory):
         paths.trajectory.touch()
     write_json(paths.timing, result.timing)
     write_json(paths.prompts, list(prompts))
     write_json(paths.tree, tree.model_dump(mode="json"))
-    with storage_errors(paths.rewards):
+    with raise_storage_errors(paths.rewards):
         paths.rewards.touch()
     content = result.model_dump_json(indent=2, exclude={"trajectory"}).encode() + b"\n"
     if not write_atomic(paths.result, content, replaces=not is_lost):
         return False
-    with storage_errors(paths.root):
+    with raise_storage_errors(paths.root):
         # The directory was made at the start without fsync, so its name may not be on disk yet.
         sync_directory(paths.root.parent)
     return True
@@ -173,9 +173,9 @@ def append_line(file: Path, line: str) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         open_stored(file).close()
-    with storage_errors(file), opened(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644) as fd:
+    with raise_storage_errors(file), open_fd(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644) as fd:
         lock(fd)
-        end = end_of_lines(fd)
+        end = find_end_of_lines(fd)
         with contextlib.suppress(ValueError):
             json.loads(os.pread(fd, os.fstat(fd).st_size - end, end))
             # Complete but for its line end: an editor wrote it.

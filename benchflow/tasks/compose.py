@@ -64,7 +64,7 @@ def read_compose(
     if file.name != COMPOSE_FILE or not (is_built or sandbox.docker_image):
         return ComposeReading(sandbox, "services")
     found: dict[str, Any] = {}
-    refused = next(_refused(document, found, is_built=is_built), None)
+    refused = next(_find_refused(document, found, is_built=is_built), None)
     # Compose interpolates `$NAME` in the task's own table as well, from variables of the host and of the table itself.
     interpolated = (name for name, value in sandbox.env.items() if "$" in value and not is_reference(value))
     refused = refused or next((f"sandbox.env.{name}" for name in interpolated), None)
@@ -79,7 +79,7 @@ def read_compose(
     return ComposeReading(sandbox.model_copy(update=changed))
 
 
-def _refused(document: dict[str, Any], found: dict[str, Any], *, is_built: bool) -> Iterator[str]:
+def _find_refused(document: dict[str, Any], found: dict[str, Any], *, is_built: bool) -> Iterator[str]:
     """Yield the keys that are not supported, and put the values of those that are into `found`."""
     yield from (key for key in document if key not in ("services", "version"))
     services = document.get("services") or {}
@@ -93,7 +93,7 @@ def _refused(document: dict[str, Any], found: dict[str, Any], *, is_built: bool)
         return
     for key, value in main.items():
         if key == "environment":
-            found[key] = _variables(value)
+            found[key] = _parse_variables(value)
             if found[key] is None:
                 yield f"{_MAIN}.{key}"
         elif key == "working_dir" and _is_text(value) and value.startswith("/"):
@@ -124,7 +124,7 @@ def _is_done_anyway(key: str, value: Any, *, is_built: bool) -> bool:
     return False
 
 
-def _variables(value: Any) -> dict[str, str] | None:
+def _parse_variables(value: Any) -> dict[str, str] | None:
     """Return the variables of a mapping or a list; None if one is no text, or takes its value from the host."""
     if isinstance(value, list):
         if not all(_is_text(item) and "=" in item for item in value):

@@ -20,10 +20,10 @@ def find_tasks(path: Path) -> list[Path]:
         raise TaskError(
             "is a file, not a task directory", file=str(path), remedy="give the directory that the file is in"
         )
-    if _looks_like_a_task(path):
+    if _is_task(path):
         return [path]
     for directory in (path, path / "tasks"):
-        tasks = sorted(child for child in _children(directory) if _looks_like_a_task(child))
+        tasks = sorted(child for child in _list_children(directory) if _is_task(child))
         if tasks:
             return tasks
     empty = not any(path.iterdir())
@@ -35,13 +35,13 @@ def find_tasks(path: Path) -> list[Path]:
     )
 
 
-def _children(directory: Path) -> list[Path]:
+def _list_children(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return [child for child in directory.iterdir() if child.is_dir() and not child.name.startswith(".")]
 
 
-def _looks_like_a_task(path: Path) -> bool:
+def _is_task(path: Path) -> bool:
     """Return whether a directory is a task. An incomplete one counts, so that it is reported instead of left out."""
     if any((path / name).is_file() for name in DEFINITIONS):
         return True

@@ -23,7 +23,7 @@ _Rules = tuple[tuple[str, GitIgnoreSpec], ...]
 """The rules that apply in a directory, outermost first, each with the directory that they are relative to."""
 
 
-def ignored_files(root: Path) -> list[str]:
+def find_ignored_files(root: Path) -> list[str]:
     """Return the sorted paths, relative to `root`, of a task's ignored files, directories and links into them.
 
     Raises:
@@ -31,9 +31,9 @@ def ignored_files(root: Path) -> list[str]:
     """
     try:
         with ConfinedDirectory(root) as directory:
-            bases = ["", *(f"{step}/" for step in _directories(directory, "steps"))]
+            bases = ["", *(f"{step}/" for step in _list_directories(directory, "steps"))]
             scopes = [f"{base}{name}" for base in bases for name in (*VERIFIER_DIRS, *ORACLE_DIRS)]
-            found = [name for scope in scopes for name in _ignored(directory, scope)]
+            found = [name for scope in scopes for name in _find_ignored(directory, scope)]
     except UnsafePathError as error:
         raise TaskError(error.message, file=error.file, remedy="remove it from the directory") from error
     except OSError as error:
@@ -43,7 +43,7 @@ def ignored_files(root: Path) -> list[str]:
     return sorted(found)
 
 
-def _directories(directory: ConfinedDirectory, name: str) -> list[str]:
+def _list_directories(directory: ConfinedDirectory, name: str) -> list[str]:
     """Return the paths of the directories directly in `name`."""
     if not _is_directory(directory, name):
         return []
@@ -55,11 +55,11 @@ def _is_directory(directory: ConfinedDirectory, name: str) -> bool:
     return directory.has(name) and stat.S_ISDIR(directory.status(name).st_mode)
 
 
-def _ignored(directory: ConfinedDirectory, scope: str) -> Iterator[str]:
+def _find_ignored(directory: ConfinedDirectory, scope: str) -> Iterator[str]:
     """Yield the ignored entries below `scope`, a verifier's or oracle's directory. Of an ignored directory, only it."""
     if not _is_directory(directory, scope):
         return
-    rules = {scope: _rules_in(directory, scope, ())}
+    rules = {scope: _read_rules(directory, scope, ())}
     links, left_out = [], set()
     for entry in directory.entries(scope):
         parent, _, name = entry.name.rpartition("/")
@@ -69,14 +69,14 @@ def _ignored(directory: ConfinedDirectory, scope: str) -> Iterator[str]:
         if name == IGNORE_FILE or _is_ignored(f"{entry.name}/" if is_directory else entry.name, rules[parent]):
             left_out.add(entry.name)
         elif entry.is_directory:
-            rules[entry.name] = _rules_in(directory, entry.name, rules[parent])
+            rules[entry.name] = _read_rules(directory, entry.name, rules[parent])
         elif entry.is_link:
             links.append(entry.name)
     yield from left_out
     yield from (link for link in links if _leads_into(directory.path, link, left_out))
 
 
-def _rules_in(directory: ConfinedDirectory, name: str, outer: _Rules) -> _Rules:
+def _read_rules(directory: ConfinedDirectory, name: str, outer: _Rules) -> _Rules:
     """Return the rules that apply in the directory `name`: the outer ones, then those of its own file."""
     file = f"{name}/{IGNORE_FILE}"
     if not directory.has(file):

@@ -94,24 +94,24 @@ def find_parts(
     for name in ("Dockerfile", compose):
         if name and (environment / name).is_file() and (environment / name).stat().st_size > MAX_TEXT:
             problems.error("value", environment / name, f"is larger than {MAX_TEXT} bytes")
-    verifier_dir = _named(root, verifier, "verifier", file, problems) or _first(root, VERIFIER_DIRS, problems)
+    verifier_dir = _find_named(root, verifier, "verifier", file, problems) or _find_first(root, VERIFIER_DIRS, problems)
     return Parts(
         verifier_dir=verifier_dir,
-        verifier_build=_build_file(root, verifier_dir),
-        oracle_dir=_named(root, oracle, "oracle", file, problems) or _first(root, ORACLE_DIRS, problems),
+        verifier_build=_find_build_file(root, verifier_dir),
+        oracle_dir=_find_named(root, oracle, "oracle", file, problems) or _find_first(root, ORACLE_DIRS, problems),
         environment_dir="environment" if has_environment else None,
         dockerfile="environment/Dockerfile" if (environment / "Dockerfile").is_file() else None,
         compose_file=f"environment/{compose}" if compose else None,
     )
 
 
-def _build_file(root: Path, directory: str | None) -> str | None:
+def _find_build_file(root: Path, directory: str | None) -> str | None:
     """Return the compose file, or else the Dockerfile, in a verifier's directory; None if there is none."""
     files = (f"{directory}/{name}" for name in (*COMPOSE_FILES, "Dockerfile")) if directory else ()
     return next((file for file in files if is_file(root / file)), None)
 
 
-def _first(root: Path, names: tuple[str, ...], problems: Problems) -> str | None:
+def _find_first(root: Path, names: tuple[str, ...], problems: Problems) -> str | None:
     """Return the first of `names` that is a directory in `root`, and warn of the others that are there."""
     found = [name for name in names if is_dir(root / name)]
     for other in found[1:]:
@@ -124,7 +124,7 @@ def _first(root: Path, names: tuple[str, ...], problems: Problems) -> str | None
     return found[0] if found else None
 
 
-def _named(root: Path, name: str | None, key: str, file: Path, problems: Problems) -> str | None:
+def _find_named(root: Path, name: str | None, key: str, file: Path, problems: Problems) -> str | None:
     """Return the directory that the definition names, None if it names none, or one that is reported as unusable."""
     if name is None:
         return None
@@ -162,7 +162,7 @@ def read_steps(root: Path, steps: list[StepConfig], file: Path, problems: Proble
         elif step.name in files:
             problems.error("value", file, f"two steps are called {step.name!r}", key=key)
         else:
-            files[step.name] = _step_files(root, step.name, problems)
+            files[step.name] = _read_step_files(root, step.name, problems)
     for directory in sorted((root / "steps").iterdir()) if steps and (root / "steps").is_dir() else []:
         if directory.is_dir() and directory.name not in files:
             problems.warn(
@@ -174,7 +174,7 @@ def read_steps(root: Path, steps: list[StepConfig], file: Path, problems: Proble
     return files
 
 
-def _step_files(root: Path, name: str, problems: Problems) -> StepFiles:
+def _read_step_files(root: Path, name: str, problems: Problems) -> StepFiles:
     base = f"steps/{name}"
     path = root / base / "instruction.md"
     instruction = ""
@@ -191,13 +191,13 @@ def _step_files(root: Path, name: str, problems: Problems) -> StepFiles:
     setup = root / base / "workdir" / "setup.sh"
     if is_file(setup):
         check_shebang(setup, problems)
-    verifier = _first(root / base, VERIFIER_DIRS, problems)
-    oracle = _first(root / base, ORACLE_DIRS, problems)
+    verifier = _find_first(root / base, VERIFIER_DIRS, problems)
+    oracle = _find_first(root / base, ORACLE_DIRS, problems)
     verifier_dir = f"{base}/{verifier}" if verifier else None
     return StepFiles(
         instruction=instruction,
         verifier_dir=verifier_dir,
-        verifier_build=_build_file(root, verifier_dir),
+        verifier_build=_find_build_file(root, verifier_dir),
         oracle_dir=f"{base}/{oracle}" if oracle else None,
         workdir_dir=f"{base}/workdir" if is_dir(root / base / "workdir") else None,
     )

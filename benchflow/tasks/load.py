@@ -15,13 +15,13 @@ from benchflow.contracts.task import SceneSpec, StepConfig, Task, UserSpec
 from benchflow.contracts.verifier import VerifierDocument
 from benchflow.errors import TaskError
 from benchflow.tasks.compose import ComposeReading, read_compose
-from benchflow.tasks.environments import named_in, package_manifest
-from benchflow.tasks.ignored import ignored_files
+from benchflow.tasks.environments import find_named_manifest, find_package_manifest
+from benchflow.tasks.ignored import find_ignored_files
 from benchflow.tasks.layout import Parts, check_scripts, find_parts, is_dir, read_steps
-from benchflow.tasks.pack import entries
-from benchflow.tasks.published import published_key
-from benchflow.tasks.reward_table import normalise_reward, with_rubrics
-from benchflow.tasks.rubric_file import rubrics_of
+from benchflow.tasks.pack import list_entries
+from benchflow.tasks.published import find_published_key
+from benchflow.tasks.reward_table import embed_rubrics, normalise_reward
+from benchflow.tasks.rubric_file import read_task_rubrics
 from benchflow.tasks.scenes import check_extension, complete_scenes, complete_user, normalise_scenes
 from benchflow.tasks.schema import DocumentTables, TaskTables
 from benchflow.tasks.sections import Prompts, read_prompts
@@ -29,7 +29,7 @@ from benchflow.tasks.task_spellings import Spelling, normalise_tables
 from benchflow.tasks.text import read_document, read_toml
 from benchflow.tasks.value_rules import check_values
 from benchflow.tasks.verifier_document import read_verifier_document
-from benchflow.user_files.problems import Kind, Problem, ProblemError, Problems, dotted
+from benchflow.user_files.problems import Kind, Problem, ProblemError, Problems, format_path
 from benchflow.user_files.user_document import read_text
 from benchflow.user_files.user_model import KeyFault, make_model
 
@@ -96,7 +96,7 @@ def _expect_directory(path: Path) -> None:
 def _expect_own_files(path: Path) -> None:
     """Raise `ProblemError` for entries that can't be packed, such as links to host files, before any file is read."""
     try:
-        for _ in entries(path, exclude=ignored_files(path)):
+        for _ in list_entries(path, exclude=find_ignored_files(path)):
             pass
     except TaskError as error:
         kind: Kind = "parse" if isinstance(error.__cause__, OSError) else "value"
@@ -120,11 +120,13 @@ class _Definition(NamedTuple):
 
 
 def _read(root: Path, problems: Problems, context_root: Path | None, name: str, has_manifest: bool) -> Task | None:
-    definition = _definition(root, problems)
+    definition = _read_definition(root, problems)
     if definition is None:
         return None
     tables, file = definition.tables, definition.file
-    has_manifest = has_manifest or named_in(definition.extension) is not None or package_manifest(root) is not None
+    has_manifest = (
+        has_manifest or find_named_manifest(definition.extension) is not None or find_package_manifest(root) is not None
+    )
     parts = find_parts(
         root,
         problems,
@@ -156,10 +158,10 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str, 
         steps=steps,
         multi_step_reward_strategy=tables.multi_step_reward_strategy,
         reward=tables.reward,
-        verifier_document=_verifier_document(root, parts, problems),
+        verifier_document=_read_verifier(root, parts, problems),
         instruction=definition.prompts.base,
         step_files=read_steps(root, steps, file, problems),
-        context_root=_context_root(root, tables.context_root, context_root, file, problems),
+        context_root=_find_context_root(root, tables.context_root, context_root, file, problems),
         roles=tables.agents.roles if isinstance(tables, DocumentTables) else {},
         role_prompts=definition.prompts.roles,
         scenes=definition.scenes,
@@ -172,16 +174,16 @@ def _read(root: Path, problems: Problems, context_root: Path | None, name: str, 
     if not has_manifest:
         _check_image(task, root, file, problems)
     check_scripts(task, root, problems)
-    rubrics, reward = rubrics_of(task, root, problems), with_rubrics(task, root, problems)
+    rubrics, reward = read_task_rubrics(task, root, problems), embed_rubrics(task, root, problems)
     return task.model_copy(update={"rubrics": rubrics, "reward": reward})
 
 
-def _definition(root: Path, problems: Problems) -> _Definition | None:
+def _read_definition(root: Path, problems: Problems) -> _Definition | None:
     if (root / "task.md").is_file():
         for other in ("task.toml", "instruction.md"):
             if (root / other).exists():
                 problems.warn("value", root / other, "is not used, because there is a task.md", suggestion="remove it")
-        return _native(root, problems)
+        return _read_native(root, problems)
     if not (root / "task.toml").is_file():
         problems.error(
             "not-found",
@@ -190,10 +192,10 @@ def _definition(root: Path, problems: Problems) -> _Definition | None:
             suggestion="`bench tasks init` makes a new task",
         )
         return None
-    return _split(root, problems)
+    return _read_split(root, problems)
 
 
-def _split(root: Path, problems: Problems) -> _Definition | None:
+def _read_split(root: Path, problems: Problems) -> _Definition | None:
     file = root / "task.toml"
     spelling = Spelling(file, problems)
     try:
@@ -202,7 +204,7 @@ def _split(root: Path, problems: Problems) -> _Definition | None:
         problems.extend([error.problem])
         raw = None
     has_steps = raw is not None and bool(raw.get("steps"))
-    base = _instruction(root / "instruction.md", problems, required=not has_steps)
+    base = _read_instruction(root / "instruction.md", problems, required=not has_steps)
     if raw is None:
         return None
     normalise_tables(raw, spelling, native=False)
@@ -214,7 +216,7 @@ def _split(root: Path, problems: Problems) -> _Definition | None:
     return _Definition("split", file, tables, Prompts(base=base), [], None, {}, extra, None, None)
 
 
-def _instruction(path: Path, problems: Problems, *, required: bool) -> str:
+def _read_instruction(path: Path, problems: Problems, *, required: bool) -> str:
     text = ""
     if path.is_file():
         try:
@@ -229,7 +231,7 @@ def _instruction(path: Path, problems: Problems, *, required: bool) -> str:
     return text
 
 
-def _native(root: Path, problems: Problems) -> _Definition | None:
+def _read_native(root: Path, problems: Problems) -> _Definition | None:
     file = root / "task.md"
     spelling = Spelling(file, problems)
     raw, body = read_document(file)
@@ -241,17 +243,17 @@ def _native(root: Path, problems: Problems) -> _Definition | None:
             "has no instruction",
             suggestion="write what the agent is to do below the frontmatter",
         )
-    verifier, oracle = _shorthands(raw, spelling)
+    verifier, oracle = _move_shorthands(raw, spelling)
     normalise_tables(raw, spelling, native=True)
     normalise_reward(raw, spelling)
     normalise_scenes(raw)
-    extra = _carried_extra(raw, spelling)
+    extra = _pop_carried_extra(raw, spelling)
     tables = _validate(DocumentTables, raw, spelling, extra, strict=True)
     if tables is None:
         return None
     check_extension(tables.benchflow, file, problems)
-    verifier = verifier or _extension_path(tables.benchflow, "verifier")
-    oracle = oracle or _extension_path(tables.benchflow, "oracle")
+    verifier = verifier or _find_extension_path(tables.benchflow, "verifier")
+    oracle = oracle or _find_extension_path(tables.benchflow, "oracle")
     return _Definition(
         layout="native",
         file=file,
@@ -266,7 +268,7 @@ def _native(root: Path, problems: Problems) -> _Definition | None:
     )
 
 
-def _carried_extra(raw: dict[str, Any], spelling: Spelling) -> dict[str, Any]:
+def _pop_carried_extra(raw: dict[str, Any], spelling: Spelling) -> dict[str, Any]:
     """Remove and return the unknown keys that a migration has put into `benchflow.compat_extra`."""
     benchflow = raw.get("benchflow")
     carried = benchflow.pop("compat_extra", {}) if isinstance(benchflow, dict) else {}
@@ -276,7 +278,7 @@ def _carried_extra(raw: dict[str, Any], spelling: Spelling) -> dict[str, Any]:
     return dict(carried)
 
 
-def _shorthands(raw: dict[str, Any], spelling: Spelling) -> tuple[str | None, str | None]:
+def _move_shorthands(raw: dict[str, Any], spelling: Spelling) -> tuple[str | None, str | None]:
     """Move `name` and `image` to their tables. Remove and return the directories named by `verifier` and `oracle`."""
     for short, table, key in (("name", "task", "name"), ("image", "sandbox", "docker_image")):
         if short not in raw:
@@ -297,7 +299,7 @@ def _shorthands(raw: dict[str, Any], spelling: Spelling) -> tuple[str | None, st
     return named[0], named[1]
 
 
-def _extension_path(extension: dict[str, Any], part: str) -> str | None:
+def _find_extension_path(extension: dict[str, Any], part: str) -> str | None:
     """Return `benchflow.<part>.path`, the long form of the shorthand `verifier: dir/` or `oracle: dir/`."""
     value = extension.get(part)
     path = value.get("path") if isinstance(value, dict) else None
@@ -318,9 +320,9 @@ def _validate(
         problems.error("value", file, fault.message, key=spelling.key(fault.at), suggestion=fault.remedy)
 
     def unknown(fault: KeyFault, value: Any) -> None:
-        path = dotted(fault.at)
+        path = format_path(fault.at)
         written = spelling.key(fault.at)
-        carried = published_key(path, value)
+        carried = find_published_key(path, value)
         if carried is not None:
             extra[path] = value
             if not carried.changes:
@@ -356,14 +358,14 @@ def _inherit(tables: TaskTables, step: StepConfig) -> StepConfig:
     return step.model_copy(update={"agent": agent, "verifier": verifier})
 
 
-def _verifier_document(root: Path, parts: Parts, problems: Problems) -> VerifierDocument | None:
+def _read_verifier(root: Path, parts: Parts, problems: Problems) -> VerifierDocument | None:
     if parts.verifier_dir is None or parts.verifier_dir == "tests":
         return None
     path = root / parts.verifier_dir / "verifier.md"
     return read_verifier_document(path, problems) if path.is_file() else None
 
 
-def _context_root(root: Path, named: str | None, given: Path | None, file: Path, problems: Problems) -> str | None:
+def _find_context_root(root: Path, named: str | None, given: Path | None, file: Path, problems: Problems) -> str | None:
     """Return the absolute build context: `given`, else the one that the task names. None if neither is usable."""
     if given is None and named is None:
         return None

@@ -26,7 +26,7 @@ from benchflow.tasks.schema import TaskTables
 from benchflow.tasks.sections import has_reserved_heading
 from benchflow.tasks.task_spellings import Spelling, normalise_tables
 from benchflow.tasks.text import read_toml
-from benchflow.user_files.problems import Problems, dotted
+from benchflow.user_files.problems import Problems, format_path
 from benchflow.user_files.user_document import read_text
 from benchflow.user_files.user_model import take_unknown
 
@@ -57,16 +57,16 @@ def migrate_task(path: Path) -> MigrationReport:
     if (path / "task.md").exists():
         raise TaskError("is a native task already", file=str(path / "task.md"))
     before = load_task(path)
-    moves = list(_moves(path))
+    moves = list(_list_moves(path))
     _refuse_conflicts(path, moves)
-    text, kept = _document(path, before)
+    text, kept = _make_document(path, before)
     sources = [name for name in ("task.toml", "instruction.md") if (path / name).exists()]
     warnings = _carry_out(path, text, moves, sources, before)
     moved = [(name, "task.md") for name in sources] + moves
     return MigrationReport(path=str(path), moved=moved, kept=kept, warnings=warnings)
 
 
-def _moves(root: Path) -> Iterator[tuple[str, str]]:
+def _list_moves(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the old and the new path of each verifier's and oracle's directory."""
     steps = root / "steps"
     bases = [""] + [f"steps/{step.name}/" for step in sorted(steps.iterdir())] if steps.is_dir() else [""]
@@ -101,7 +101,7 @@ def _refuse_conflicts(root: Path, moves: list[tuple[str, str]]) -> None:
         )
 
 
-def _document(root: Path, task: Task) -> tuple[str, list[str]]:
+def _make_document(root: Path, task: Task) -> tuple[str, list[str]]:
     """Return the text of task.md, and the unknown keys that it carries in `benchflow.compat_extra`."""
     file = root / "task.toml"
     spelling = Spelling(file, Problems())
@@ -109,12 +109,12 @@ def _document(root: Path, task: Task) -> tuple[str, list[str]]:
     normalise_reward(raw, spelling)
     extra: dict[str, Any] = {}
     for fault, value in take_unknown(TaskTables, raw):
-        extra[dotted(fault.at)] = copy.deepcopy(value)
+        extra[format_path(fault.at)] = copy.deepcopy(value)
     _move_rubric(raw)
     if extra:
         raw["benchflow"] = {"compat_extra": extra}
     frontmatter = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=100) if raw else ""
-    comments = "".join(f"{line}\n" for line in _comments(file))
+    comments = "".join(f"{line}\n" for line in _read_comments(file))
     body = f"\n{task.instruction}\n" if task.instruction else ""
     return f"---\n{comments}{frontmatter}---\n{body}", list(extra)
 
@@ -145,7 +145,7 @@ _TOML_COMMENT = re.compile(
 )
 
 
-def _comments(file: Path) -> list[str]:
+def _read_comments(file: Path) -> list[str]:
     """Return the comments of a TOML file in order. They are kept because licences and canaries are among them."""
     found = (match[1] for match in _TOML_COMMENT.finditer(read_text(file)))
     return [comment.rstrip() for comment in found if comment]
@@ -171,9 +171,9 @@ def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], sources: lis
         for old, new in moves:
             (root / old).rename(root / new)
             done.append((root / old, root / new))
-        if _meaning(load_task(root)) != _meaning(before):
+        if _dump_meaning(load_task(root)) != _dump_meaning(before):
             raise TaskError("can't be written as a task.md that means the same", file=str(root / "task.toml"))
-        warnings = _warnings(root, moves, before)
+        warnings = _find_warnings(root, moves, before)
         for name in sources:
             removed[root / name] = (root / name).read_bytes()
             (root / name).unlink()
@@ -189,7 +189,7 @@ def _carry_out(root: Path, text: str, moves: list[tuple[str, str]], sources: lis
         raise
 
 
-def _meaning(task: Task) -> dict[str, Any]:
+def _dump_meaning(task: Task) -> dict[str, Any]:
     """Return a task's data for comparison, without the layout and the paths of its parts."""
     data = task.model_dump(exclude={"layout", "config_file", "verifier_dir", "oracle_dir"})
     for files in data["step_files"].values():
@@ -207,7 +207,7 @@ _WORKDIR = re.compile(r"^\s*WORKDIR\s", re.M | re.I)
 _USER = re.compile(r"^\s*USER\s+(\S+)", re.M | re.I)
 
 
-def _warnings(root: Path, moves: list[tuple[str, str]], before: Task) -> list[str]:
+def _find_warnings(root: Path, moves: list[tuple[str, str]], before: Task) -> list[str]:
     """Return warnings about possible changes of meaning: directory and user of scripts, mentions of /solution."""
     found = []
     dockerfile = ""

@@ -24,7 +24,7 @@ from benchflow.errors import (
     TaskError,
     UnsafePathError,
 )
-from benchflow.host_files import atomic_file, storage_errors
+from benchflow.host_files import create_atomic, raise_storage_errors
 
 SKIPPED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
 """Names of files and directories that are never packed: they change without the task changing."""
@@ -66,7 +66,7 @@ def digest_tree(root: Path, *, exclude: Iterable[str] = ()) -> str:
     """
     digest = hashlib.sha256()
     with _open_root(root) as directory:
-        for entry in entries(root, exclude=exclude):
+        for entry in list_entries(root, exclude=exclude):
             header = f"{entry.kind}{'x' if entry.executable else '-'} {entry.name}\0{entry.target}\0"
             digest.update(header.encode("utf-8", "surrogateescape"))
             if entry.kind == "f":
@@ -84,14 +84,14 @@ def write_pack(root: Path, target: Path, *, exclude: Iterable[str] = ()) -> None
         TaskError: As `digest_tree` raises them.
         StoreError: The archive can't be written: `DiskFullError` for want of space.
     """
-    with storage_errors(target):
+    with raise_storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with (
-            atomic_file(target, mode=0o644) as file,
+            create_atomic(target, mode=0o644) as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
             _open_root(root) as directory,
         ):
-            for entry in entries(root, exclude=exclude):
+            for entry in list_entries(root, exclude=exclude):
                 _add(tar, directory, entry)
 
 
@@ -104,7 +104,7 @@ def unpack(pack: Path, target: Path) -> None:
     """
     if target.exists():
         return
-    with storage_errors(target):
+    with raise_storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
         try:
@@ -169,7 +169,7 @@ def _write_members(pack: Path, root: Path) -> None:
             directory.set_mode(name, mode)
 
 
-def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
+def list_entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
     """Yield the entries of a pack of `root`, parents first, in an order that depends on their names alone.
 
     Args:
@@ -197,7 +197,7 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
     for each in found:
         path = root / each.name
         if each.is_link:
-            yield PackEntry(each.name, path, "l", target=_link_target(path, targets[each.name], real_root))
+            yield PackEntry(each.name, path, "l", target=_resolve_link(path, targets[each.name], real_root))
         elif each.is_directory:
             yield PackEntry(each.name, path, "d")
         elif each.is_file:
@@ -217,7 +217,7 @@ def entries(root: Path, *, exclude: Iterable[str] = ()) -> Iterator[PackEntry]:
             )
 
 
-def _link_target(link: Path, written: str, root: Path) -> str:
+def _resolve_link(link: Path, written: str, root: Path) -> str:
     """Return a link's target, made relative. Raise `TaskError` if it resolves to a path outside of `root`."""
     target = Path(written)
     resolved = Path(os.path.realpath(link.parent / target))

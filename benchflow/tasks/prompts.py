@@ -6,7 +6,7 @@ from benchflow.contracts.rollout_records import Step
 from benchflow.contracts.task import SceneSpec, Task, TurnSpec
 
 
-def prompt_for(task: Task, step_name: str | None = None) -> str:
+def compose_prompt(task: Task, step_name: str | None = None) -> str:
     """Return the instruction of the task, or of one of its steps, below the agent's `prompt_prefix`.
 
     Raises:
@@ -20,12 +20,12 @@ def prompt_for(task: Task, step_name: str | None = None) -> str:
     return f"{agent.prompt_prefix}\n\n{instruction}" if agent.prompt_prefix else instruction
 
 
-def prompt_of(task: Task, step: Step) -> str:
+def compose_step_prompt(task: Task, step: Step) -> str:
     """Return the prompt of a rollout's step: its own, else the instruction of the task's step."""
-    return step.prompt if step.prompt is not None else prompt_for(task, step.name)
+    return step.prompt if step.prompt is not None else compose_prompt(task, step.name)
 
 
-def turn_prompt(task: Task, scene: SceneSpec, turn: TurnSpec) -> str:
+def compose_turn_prompt(task: Task, scene: SceneSpec, turn: TurnSpec) -> str:
     """Return the prompt of a turn: its own, else the scene's, else the role's, else the task's instruction."""
     said = turn.prompt or task.scene_prompts.get(scene.name) or task.role_prompts.get(turn.role) or task.instruction
     return f"{task.agent.prompt_prefix}\n\n{said}" if task.agent.prompt_prefix else said

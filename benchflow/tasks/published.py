@@ -44,7 +44,7 @@ def _not_main(value: Any) -> bool:
 _SANDBOX = r"(?:.*\.)?sandbox\."
 
 
-def _other_entrypoint(value: Any) -> bool:
+def _has_other_entrypoint(value: Any) -> bool:
     entrypoint = value.get("entrypoint") if isinstance(value, dict) else None
     return entrypoint is not None and not str(entrypoint).endswith("test.sh")
 
@@ -97,7 +97,7 @@ PUBLISHED_KEYS: tuple[PublishedKey, ...] = tuple(
         (_BENCHFLOW + r"runtime_policy", _set, "a runtime policy", "remove `benchflow.runtime_policy`"),
         (
             _BENCHFLOW + r"verifier",
-            _other_entrypoint,
+            _has_other_entrypoint,
             "another entrypoint of the verifier than test.sh",
             "name its command in verifier/verifier.md",
         ),
@@ -120,7 +120,7 @@ class CarriedKey(Model):
     """Advice to the author, as an imperative."""
 
 
-def published_key(path: str, value: Any) -> CarriedKey | None:
+def find_published_key(path: str, value: Any) -> CarriedKey | None:
     """Return the row for a key and its value; None if the key at `path` (in normal spelling) is no published one."""
     for known in PUBLISHED_KEYS:
         if known.pattern.fullmatch(path):

@@ -13,7 +13,7 @@ from benchflow.contracts.task import Task
 from benchflow.tasks.layout import is_file
 from benchflow.tasks.rubric_file import read_rubric
 from benchflow.tasks.task_spellings import Spelling, Table
-from benchflow.user_files.problems import KeyPath, Problems, did_you_mean
+from benchflow.user_files.problems import KeyPath, Problems, suggest_known
 
 SPACES: tuple[str, ...] = get_args(Space)
 _AT: KeyPath = ("reward",)
@@ -84,9 +84,11 @@ def check_reward(table: RewardTable | None, spelling: Spelling) -> None:
         at: KeyPath = (*_AT, "funcs", index)
         for key in ("type", "name"):
             if not getattr(spec, key).strip():
-                _error(spelling, (*at, key), "is empty")
+                _report_error(spelling, (*at, key), "is empty")
         if spec.name in seen:
-            _error(spelling, (*at, "name"), f"{spec.name!r} is there twice", "give each function a `name` of its own")
+            _report_error(
+                spelling, (*at, "name"), f"{spec.name!r} is there twice", "give each function a `name` of its own"
+            )
         seen.add(spec.name)
     if table.aggregate is not None:
         _check_aggregate(table.aggregate, seen, spelling)
@@ -96,43 +98,47 @@ def _check_aggregate(aggregate: AggregatePolicy, names: set[str], spelling: Spel
     at: KeyPath = (*_AT, "aggregate", "weights")
     for metric, weight in aggregate.weights.items():
         if weight < 0:
-            _error(spelling, (*at, metric), f"must be 0 or more, not {weight:g}")
+            _report_error(spelling, (*at, metric), f"must be 0 or more, not {weight:g}")
         _check_metric(metric, names, at, spelling)
     needs_sum = aggregate.method in ("weighted_mean", "threshold")
     if needs_sum and aggregate.weights and not any(aggregate.weights.values()):
-        _error(spelling, at, "the weights sum to 0", "give at least one a positive weight")
+        _report_error(spelling, at, "the weights sum to 0", "give at least one a positive weight")
 
 
 def _check_metric(metric: str, names: set[str], at: KeyPath, spelling: Spelling) -> None:
     """Report a metric that no declared function can produce. One outside of the spaces may come from the verifier."""
     space, _, name = metric.partition(".")
     if metric == "reward":
-        _error(spelling, (*at, metric), "is what the aggregate makes", "write `output` for the verifier's reward")
+        _report_error(
+            spelling, (*at, metric), "is what the aggregate makes", "write `output` for the verifier's reward"
+        )
     elif metric == "output" or space not in SPACES:
         return
     elif not names:
-        _error(spelling, (*at, metric), "no function is declared that could report it", "add it to `reward.funcs`")
+        _report_error(
+            spelling, (*at, metric), "no function is declared that could report it", "add it to `reward.funcs`"
+        )
     # A function's further items are called `<space>.<name>.<item>`.
     elif metric != space and name not in names and not any(name.startswith(f"{known}.") for known in names):
-        known = did_you_mean(metric, [f"{space}.{known}" for known in names])
-        _error(spelling, (*at, metric), f"there is no function {name!r} in `reward.funcs`", known)
+        known = suggest_known(metric, [f"{space}.{known}" for known in names])
+        _report_error(spelling, (*at, metric), f"there is no function {name!r} in `reward.funcs`", known)
 
 
 # --- rubrics --------------------------------------------------------------------------------------------
 
 
-def with_rubrics(task: Task, root: Path, problems: Problems) -> RewardTable | None:
+def embed_rubrics(task: Task, root: Path, problems: Problems) -> RewardTable | None:
     """Return the reward table of a task with the rubric files that it names read into it; None without a table.
 
     A path is relative to the verifier's directory, or else to `root`, the task's. A missing file is reported.
     """
     if task.reward is None:
         return None
-    funcs = [_with_rubric(spec, index, task, root, problems) for index, spec in enumerate(task.reward.funcs)]
+    funcs = [_embed_rubric(spec, index, task, root, problems) for index, spec in enumerate(task.reward.funcs)]
     return task.reward.model_copy(update={"funcs": funcs})
 
 
-def _with_rubric(spec: RewardFuncSpec, index: int, task: Task, root: Path, problems: Problems) -> RewardFuncSpec:
+def _embed_rubric(spec: RewardFuncSpec, index: int, task: Task, root: Path, problems: Problems) -> RewardFuncSpec:
     """Return the row with its rubric file read; unchanged if it names none, or one that is missing."""
     named = spec.options.get("rubric")
     if spec.type != _JUDGE or not isinstance(named, str):
@@ -153,5 +159,5 @@ def _with_rubric(spec: RewardFuncSpec, index: int, task: Task, root: Path, probl
     return spec
 
 
-def _error(spelling: Spelling, at: KeyPath, message: str, suggestion: str | None = None) -> None:
+def _report_error(spelling: Spelling, at: KeyPath, message: str, suggestion: str | None = None) -> None:
     spelling.problems.error("value", spelling.file, message, key=spelling.key(at), suggestion=suggestion)

@@ -13,7 +13,7 @@ from benchflow.contracts.reward import Criterion, JudgeRubric, Space
 from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import JudgeConfig, VerifierStrategy
 from benchflow.tasks.layout import is_file
-from benchflow.user_files.problems import KeyPath, ProblemError, Problems, dotted
+from benchflow.user_files.problems import KeyPath, ProblemError, Problems, format_path
 from benchflow.user_files.user_document import UserDocument, read_text
 from benchflow.user_files.user_model import KeyFault, make_model
 
@@ -100,7 +100,7 @@ class _Reading:
             self._given_id(row, ("criteria", index), taken)
         for index, row in tables:
             if "id" not in row:
-                row["id"] = _free(_slug(_label(row)) or f"criterion-{index + 1}", taken)
+                row["id"] = _take_free_id(_make_slug(_find_label(row)) or f"criterion-{index + 1}", taken)
             self._tell_label(row)
 
     def _alias(self, row: dict[str, Any], at: KeyPath) -> None:
@@ -131,7 +131,7 @@ class _Reading:
 
     def _tell_label(self, row: dict[str, Any]) -> None:
         """Put a name or title, which is no id, before the description, so that the judge is given it as well."""
-        label = _label(row)
+        label = _find_label(row)
         for key in ("name", "title"):
             if isinstance(row.get(key), str):
                 del row[key]
@@ -171,10 +171,10 @@ class _Reading:
 
     def _key(self, at: KeyPath) -> str:
         """Return a path as the file spells it."""
-        return dotted((self.list_key, *at[1:]) if at[:1] == ("criteria",) else at)
+        return format_path((self.list_key, *at[1:]) if at[:1] == ("criteria",) else at)
 
 
-def _label(row: dict[str, Any]) -> str:
+def _find_label(row: dict[str, Any]) -> str:
     """Return the title of a criterion, else its name, else an empty text."""
     for key in ("title", "name"):
         if isinstance(row.get(key), str):
@@ -182,12 +182,12 @@ def _label(row: dict[str, Any]) -> str:
     return ""
 
 
-def _slug(text: str) -> str:
+def _make_slug(text: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-")
     return f"criterion-{slug}" if slug in _RESERVED else slug
 
 
-def _free(wanted: str, taken: set[str]) -> str:
+def _take_free_id(wanted: str, taken: set[str]) -> str:
     """Return `wanted`, with the first number that makes it unique among `taken` if need be, and add it there."""
     found, number = wanted, 1
     while found in taken:
@@ -200,7 +200,7 @@ def _free(wanted: str, taken: set[str]) -> str:
 # --- of a task ---------------------------------------------------------------------------------------------
 
 
-def rubrics_of(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRubric]:
+def read_task_rubrics(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRubric]:
     """Return the rubrics by which a task is judged, by their paths as it writes them.
 
     Args:
@@ -211,7 +211,7 @@ def rubrics_of(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRub
     found: dict[str, JudgeRubric] = {}
     document = task.verifier_document
     if document is not None and task.verifier_dir is not None:
-        _of_strategy(document.strategy, root / task.verifier_dir, root, problems, found)
+        _read_strategy_rubric(document.strategy, root / task.verifier_dir, root, problems, found)
     places = [("verifier", task.verifier)]
     places += [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(task.steps)]
     for at, verifier in places:
@@ -220,7 +220,7 @@ def rubrics_of(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRub
         judge = verifier.judge or JudgeConfig()
         if judge.rubric_path in found:
             continue
-        path = _judge_file(judge, task, root)
+        path = _find_judge_file(judge, task, root)
         if path is None:
             problems.error(
                 "not-found",
@@ -236,7 +236,7 @@ def rubrics_of(task: Task, root: Path, problems: Problems) -> dict[str, JudgeRub
     return found
 
 
-def _of_strategy(
+def _read_strategy_rubric(
     strategy: VerifierStrategy, directory: Path, root: Path, problems: Problems, found: dict[str, JudgeRubric]
 ) -> None:
     """Read a strategy's rubric, or the criteria of its kit, into `found`, by its path as the strategy names it.
@@ -249,7 +249,7 @@ def _of_strategy(
     path = next((base / named for base in (directory, root) if _is_inside(root, base / named)), None)
     rubric = None
     if strategy.type == "reward-kit":
-        rubric = _of_kit(path, problems) if path is not None and path.suffix in (".toml", ".json") else None
+        rubric = _read_kit(path, problems) if path is not None and path.suffix in (".toml", ".json") else None
     elif path is None:
         document = directory / "verifier.md"
         problems.error("not-found", document, f"{named!r} is no file of the task", key="verifier.strategies")
@@ -263,7 +263,7 @@ def _is_inside(root: Path, path: Path) -> bool:
     return is_file(path) and path.resolve().is_relative_to(root.resolve())
 
 
-def _of_kit(path: Path, problems: Problems) -> JudgeRubric | None:
+def _read_kit(path: Path, problems: Problems) -> JudgeRubric | None:
     """Read the criteria of a kit. Problems are warnings only: the kit reads the file itself, which may be no rubric."""
     own = Problems()
     rubric = read_rubric(path, own, strict=False)
@@ -271,7 +271,7 @@ def _of_kit(path: Path, problems: Problems) -> JudgeRubric | None:
     return rubric
 
 
-def _judge_file(judge: JudgeConfig, task: Task, root: Path) -> Path | None:
+def _find_judge_file(judge: JudgeConfig, task: Task, root: Path) -> Path | None:
     """Return the file of `verifier.judge.rubric_path`, or the same with the suffix `.json`; None if there is none.
 
     With the default path, the usual places in a native verifier's directory are tried as well.

@@ -98,7 +98,7 @@ def init_task(parent: Path, name: str, *, layout: Layout = "native") -> Path:
         raise TaskError("exists already", file=str(root), remedy="choose another name")
     full_name = f"{organisation or 'benchflow'}/{short}"
     try:
-        for path, text in _files(layout, full_name).items():
+        for path, text in _make_files(layout, full_name).items():
             target = root / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
@@ -108,7 +108,7 @@ def init_task(parent: Path, name: str, *, layout: Layout = "native") -> Path:
     return root
 
 
-def _files(layout: Layout, full_name: str) -> dict[str, str]:
+def _make_files(layout: Layout, full_name: str) -> dict[str, str]:
     common = {"environment/Dockerfile": _DOCKERFILE}
     if layout == "native":
         return common | {

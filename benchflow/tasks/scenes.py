@@ -10,7 +10,7 @@ from typing import Any
 from benchflow.contracts.task import SceneSpec, TurnSpec, UserSpec
 from benchflow.tasks.schema import DocumentTables, SceneTable
 from benchflow.tasks.sections import Prompts
-from benchflow.user_files.problems import Problems, did_you_mean
+from benchflow.user_files.problems import Problems, suggest_known
 
 
 def normalise_scenes(raw: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _complete(scene: SceneTable, index: int, declared: list[str], file: Path, pr
                 file,
                 f"role {role!r} is not declared",
                 key=f"{key}.roles",
-                suggestion=_declare(role, declared),
+                suggestion=_suggest_role(role, declared),
             )
         elif role not in roles:
             problems.error(
@@ -71,16 +71,16 @@ def _complete(scene: SceneTable, index: int, declared: list[str], file: Path, pr
     return SceneSpec(name=scene.name or f"scene-{index + 1}", roles=roles, turns=turns, skills_dir=scene.skills_dir)
 
 
-def _declare(role: str, declared: Iterable[str]) -> str:
+def _suggest_role(role: str, declared: Iterable[str]) -> str:
     """Return the suggestion for an undeclared role."""
     known = list(declared)
-    return did_you_mean(role, known) if known else f"declare it under `agents.roles.{role}`"
+    return suggest_known(role, known) if known else f"declare it under `agents.roles.{role}`"
 
 
 def _expect_declared(kind: str, named: Iterable[str], declared: list[str], file: Path, problems: Problems) -> None:
     for name in named:
         if name not in declared:
-            hint = _declare(name, declared) if kind == "role" or declared else "declare it under `scenes`"
+            hint = _suggest_role(name, declared) if kind == "role" or declared else "declare it under `scenes`"
             problems.error(
                 "value",
                 file,
@@ -170,5 +170,5 @@ def _check_mapping(value: Any, key: str, known: tuple[str, ...], file: Path, pro
         return
     for name in value:
         if name not in known:
-            hint = did_you_mean(name, known)
+            hint = suggest_known(name, known)
             problems.error("unknown-key", file, "is not a known key", key=f"{key}.{name}", suggestion=hint)

@@ -42,9 +42,9 @@ def read_prompts(body: str, file: Path, problems: Problems, *, overrides: Path |
         problems: Receives duplicate headings, unused text, and files of `overrides` that are unusable.
         overrides: Directory of prompt files, which replace the sections of the same name.
     """
-    sections = _sections(body, file, problems)
+    sections = _split_sections(body, file, problems)
     if overrides is not None:
-        sections |= _override_files(overrides, problems)
+        sections |= _read_overrides(overrides, problems)
     return Prompts(
         base=sections.get("prompt", ""),
         roles={key[5:]: text for key, text in sections.items() if key.startswith("role:")},
@@ -55,15 +55,15 @@ def read_prompts(body: str, file: Path, problems: Problems, *, overrides: Path |
 
 def has_reserved_heading(text: str) -> bool:
     """Return whether `text` has a reserved heading, at which the body of a task.md would be split."""
-    return any(key is not None for _, key in _classified(text))
+    return any(key is not None for _, key in _classify_lines(text))
 
 
-def _sections(body: str, file: Path, problems: Problems) -> dict[str, str]:
+def _split_sections(body: str, file: Path, problems: Problems) -> dict[str, str]:
     """Return the section texts by `prompt`, `user-persona`, `role:<name>`, `scene:<name>`."""
     found: dict[str, list[str]] = {}
     preamble: list[str] = []
     current = preamble
-    for line, key in _classified(body):
+    for line, key in _classify_lines(body):
         if key is None:
             current.append(line)
             continue
@@ -88,7 +88,7 @@ def _is_title(text: str) -> bool:
     return "\n" not in text and text.startswith("# ")
 
 
-def _classified(body: str) -> Iterator[tuple[str, str | None]]:
+def _classify_lines(body: str) -> Iterator[tuple[str, str | None]]:
     """Yield each line with the key of the section that it opens; None for a line that opens none."""
     fence: str | None = None
     for line in body.split("\n"):
@@ -101,11 +101,11 @@ def _classified(body: str) -> Iterator[tuple[str, str | None]]:
         if marks:
             fence = marks[1]
         heading = _RESERVED.fullmatch(line)
-        yield line, _section_key(heading) if heading else None
+        yield line, _make_section_key(heading) if heading else None
 
 
-def _section_key(heading: re.Match[str]) -> str:
-    """Return the key of a section, as in `_sections`, for a match of `_RESERVED`."""
+def _make_section_key(heading: re.Match[str]) -> str:
+    """Return the key of a section, as in `_split_sections`, for a match of `_RESERVED`."""
     if heading[2] is not None:
         return f"role:{heading[2]}"
     if heading[3] is not None:
@@ -113,7 +113,7 @@ def _section_key(heading: re.Match[str]) -> str:
     return heading[1].lower()
 
 
-def _override_files(directory: Path, problems: Problems) -> dict[str, str]:
+def _read_overrides(directory: Path, problems: Problems) -> dict[str, str]:
     """Return the texts of a directory's prompt files by the keys of the sections that they replace."""
     texts: dict[str, str] = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from benchflow.contracts.task import Task
 from benchflow.errors import ManifestError, TaskError
-from benchflow.tasks.environments import manifest_of
+from benchflow.tasks.environments import find_manifest
 from benchflow.tasks.find import find_tasks
 from benchflow.tasks.layout import check_shebang
 from benchflow.tasks.load import read_task
-from benchflow.tasks.support import Missing, file_of, unsupported_features
+from benchflow.tasks.support import Missing, find_file, find_unsupported_features
 from benchflow.user_files.problems import Problem, Problems
 
 
@@ -49,25 +49,25 @@ def _check_task(root: Path, context_root: Path | None) -> list[Problem]:
     if reading.task is not None:
         _check_oracle(reading.task, root, problems)
         _check_manifest(reading.task, root, problems)
-        for missing in unsupported_features(reading.task):
-            _unsupported(missing, reading.task, root, problems)
+        for missing in find_unsupported_features(reading.task):
+            _report_unsupported(missing, reading.task, root, problems)
     return list(problems)
 
 
 def _check_manifest(task: Task, root: Path, problems: Problems) -> None:
     try:
-        manifest_of(root, task)
+        find_manifest(root, task)
     except ManifestError as error:
         problems.error("not-found", root / task.config_file, error.message, key=error.key, suggestion=error.remedy)
 
 
-def _unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -> None:
+def _report_unsupported(missing: Missing, task: Task, root: Path, problems: Problems) -> None:
     """Report a feature that the task asks for and that is not supported."""
     is_file = "/" in missing.key
     problems.add(
         "unsupported",
         "unsupported",
-        root / file_of(task, missing.key),
+        root / find_file(task, missing.key),
         f"asks for what is not supported: {missing.what}",
         key=None if is_file else missing.key,
         suggestion=missing.remedy,

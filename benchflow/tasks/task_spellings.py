@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.references import escape_references, is_reference
-from benchflow.user_files.problems import KeyPath, Problems, dotted
+from benchflow.user_files.problems import KeyPath, Problems, format_path
 
 Table = dict[str, Any]
 
@@ -31,8 +31,8 @@ class Spelling:
         for length in range(len(path), 0, -1):
             written = self._written.get(path[:length])
             if written is not None:
-                return dotted((*written, *path[length:]))
-        return dotted(path)
+                return format_path((*written, *path[length:]))
+        return format_path(path)
 
     def record(self, normal: KeyPath, written: KeyPath) -> None:
         """Record that the key at path `normal` is written as `written`."""
@@ -60,7 +60,7 @@ class Spelling:
                 "value",
                 self.file,
                 f"`{old}` and `{new}` mean the same and are both given",
-                key=dotted(self._written_path(at, old)),
+                key=format_path(self._written_path(at, old)),
                 suggestion=f"keep one of them: `{new}` in task.md, `{old}` in task.toml"
                 if (old, new) in _TWO_NAMES
                 else f"keep `{new}`",
@@ -80,12 +80,12 @@ class Spelling:
 
     def warn_deprecated(self, at: KeyPath, old: str, suggestion: str) -> None:
         """Warn that the key `old` of the table at path `at` is deprecated."""
-        key = dotted(self._written_path(at, old))
+        key = format_path(self._written_path(at, old))
         self.problems.warn("value", self.file, "is deprecated", key=key, suggestion=suggestion)
 
     def error(self, at: KeyPath, key: str, message: str, suggestion: str | None = None) -> None:
         """Report an error in the value of `key` in the table at path `at`."""
-        path = dotted(self._written_path(at, key))
+        path = format_path(self._written_path(at, key))
         self.problems.error("value", self.file, message, key=path, suggestion=suggestion)
 
 
@@ -110,31 +110,31 @@ def normalise_tables(raw: Table, spelling: Spelling, *, native: bool) -> Table:
             spelling.deprecated(raw, old, new)
         else:
             spelling.rename(raw, old, new)
-    _as_text(raw, "schema_version")
-    _as_text(_table(raw, "task"), "version")
-    _normalise_authors(_table(raw, "task"))
-    _normalise_sandbox(_table(raw, "sandbox"), ("sandbox",), spelling)
-    _normalise_verifier(_table(raw, "verifier"), ("verifier",), spelling)
-    _inline_env(_table(raw, "oracle"), ("oracle",), spelling)
-    _normalise_env(_table(raw, "oracle"))
+    _convert_to_text(raw, "schema_version")
+    _convert_to_text(_find_table(raw, "task"), "version")
+    _normalise_authors(_find_table(raw, "task"))
+    _normalise_sandbox(_find_table(raw, "sandbox"), ("sandbox",), spelling)
+    _normalise_verifier(_find_table(raw, "verifier"), ("verifier",), spelling)
+    _inline_env(_find_table(raw, "oracle"), ("oracle",), spelling)
+    _normalise_env(_find_table(raw, "oracle"))
     _normalise_artifacts(raw, (), spelling)
-    for index, step in enumerate(_tables(raw, "steps")):
+    for index, step in enumerate(_find_tables(raw, "steps")):
         at: KeyPath = ("steps", index)
-        _normalise_verifier(_table(step, "verifier"), (*at, "verifier"), spelling)
+        _normalise_verifier(_find_table(step, "verifier"), (*at, "verifier"), spelling)
         _normalise_artifacts(step, at, spelling)
     if not native:
-        for at, env in _env_tables(raw):
+        for at, env in _list_env_tables(raw):
             _escape_literals(env, at, spelling)
     return raw
 
 
-def _env_tables(raw: Table) -> Iterator[tuple[KeyPath, Table]]:
+def _list_env_tables(raw: Table) -> Iterator[tuple[KeyPath, Table]]:
     """Yield the tables of variables in a task.toml, which Harbor reads as well, with their normal paths."""
-    tables: list[tuple[KeyPath, Table]] = [((key,), _table(raw, key)) for key in ("oracle", "sandbox", "verifier")]
-    for index, step in enumerate(_tables(raw, "steps")):
-        tables.append((("steps", index, "verifier"), _table(step, "verifier")))
-    tables += [((*at, "sandbox"), _table(table, "sandbox")) for at, table in tables if at[-1] == "verifier"]
-    yield from (((*at, "env"), _table(table, "env")) for at, table in tables)
+    tables: list[tuple[KeyPath, Table]] = [((key,), _find_table(raw, key)) for key in ("oracle", "sandbox", "verifier")]
+    for index, step in enumerate(_find_tables(raw, "steps")):
+        tables.append((("steps", index, "verifier"), _find_table(step, "verifier")))
+    tables += [((*at, "sandbox"), _find_table(table, "sandbox")) for at, table in tables if at[-1] == "verifier"]
+    yield from (((*at, "env"), _find_table(table, "env")) for at, table in tables)
 
 
 _WHOLE = re.compile(r"\$\{[^}:]+(:-.*)?\}")
@@ -160,13 +160,13 @@ def _escape_literals(env: Table, at: KeyPath, spelling: Spelling) -> None:
             spelling.problems.error("value", spelling.file, message, key=spelling.key((*at, name)), suggestion=hint)
 
 
-def _table(parent: Table, key: str) -> Table:
+def _find_table(parent: Table, key: str) -> Table:
     """Return the table under a key; a new empty one if there is none."""
     value = parent.get(key)
     return value if isinstance(value, dict) else {}
 
 
-def _tables(parent: Table, key: str) -> list[Table]:
+def _find_tables(parent: Table, key: str) -> list[Table]:
     """Return the tables in the list under a key; no others."""
     value = parent.get(key)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
@@ -188,7 +188,7 @@ def _drop_empty(table: Table) -> None:
                 _drop_empty(part)
 
 
-def _as_text(table: Table, key: str) -> None:
+def _convert_to_text(table: Table, key: str) -> None:
     value = table.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         table[key] = str(value)
@@ -202,7 +202,7 @@ def _normalise_authors(task: Table) -> None:
 
 def _normalise_env(table: Table, key: str = "env") -> None:
     """Turn numbers and booleans of a table of variables into the text of TOML; those of YAML are text already."""
-    env = _table(table, key)
+    env = _find_table(table, key)
     for name, value in env.items():
         if isinstance(value, bool):
             env[name] = "true" if value else "false"
@@ -223,7 +223,7 @@ def _normalise_artifacts(table: Table, at: KeyPath, spelling: Spelling) -> None:
     artifacts = table.get("artifacts")
     if isinstance(artifacts, list):
         table["artifacts"] = [{"source": item} if isinstance(item, str) else item for item in artifacts]
-    for index, artifact in enumerate(_tables(table, "artifacts")):
+    for index, artifact in enumerate(_find_tables(table, "artifacts")):
         spelling.rename(artifact, "path", "source", (*at, "artifacts", index))
 
 
@@ -234,7 +234,7 @@ def _normalise_verifier(verifier: Table, at: KeyPath, spelling: Spelling) -> Non
     if "sandbox" in verifier:
         # A declared sandbox is meant to be used.
         verifier.setdefault("sandbox_mode", "separate")
-        _normalise_sandbox(_table(verifier, "sandbox"), (*at, "sandbox"), spelling)
+        _normalise_sandbox(_find_table(verifier, "sandbox"), (*at, "sandbox"), spelling)
 
 
 def _normalise_sandbox(sandbox: Table, at: KeyPath, spelling: Spelling) -> None:
@@ -242,9 +242,9 @@ def _normalise_sandbox(sandbox: Table, at: KeyPath, spelling: Spelling) -> None:
     spelling.rename(sandbox, "image", "docker_image", at)
     if isinstance(sandbox.get("os"), str):
         sandbox["os"] = sandbox["os"].lower()
-    for command in _tables(sandbox, "setup_commands"):
+    for command in _find_tables(sandbox, "setup_commands"):
         _normalise_env(command)
-    for server in _tables(sandbox, "mcp_servers"):
+    for server in _find_tables(sandbox, "mcp_servers"):
         _normalise_env(server)
         _normalise_env(server, "headers")
         if server.get("transport") == "http":

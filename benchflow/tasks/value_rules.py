@@ -43,7 +43,7 @@ def check_values(tables: TaskTables, spelling: Spelling, *, native: bool) -> Non
         _check_env(role.env, ("agents", "roles", name, "env"), spelling)
 
 
-def _error(spelling: Spelling, at: KeyPath, message: str, suggestion: str | None = None) -> None:
+def _report_error(spelling: Spelling, at: KeyPath, message: str, suggestion: str | None = None) -> None:
     spelling.problems.error("value", spelling.file, message, key=spelling.key(at), suggestion=suggestion)
 
 
@@ -56,7 +56,7 @@ def _check_version(version: str | None, spelling: Spelling, *, native: bool) -> 
         return
     message = f"version {version!r} is not known here"
     hint = "known are " + ", ".join(SCHEMA_VERSIONS)
-    report = _error if native else _warn
+    report = _report_error if native else _warn
     report(spelling, ("schema_version",), message, hint)
 
 
@@ -69,9 +69,9 @@ def _check_sandbox(sandbox: SandboxConfig, at: KeyPath, spelling: Spelling) -> N
     _check_env(sandbox.env, (*at, "env"), spelling)
     _check_hosts(sandbox.allowed_hosts, sandbox.network_mode, at, spelling)
     if sandbox.workdir is not None and not PurePosixPath(sandbox.workdir).is_absolute():
-        _error(spelling, (*at, "workdir"), f"must be an absolute path, not {sandbox.workdir!r}")
+        _report_error(spelling, (*at, "workdir"), f"must be an absolute path, not {sandbox.workdir!r}")
     if sandbox.network_mode == "allowlist" and not sandbox.allowed_hosts:
-        _error(
+        _report_error(
             spelling,
             (*at, "allowed_hosts"),
             "an allowlist needs hosts",
@@ -81,14 +81,14 @@ def _check_sandbox(sandbox: SandboxConfig, at: KeyPath, spelling: Spelling) -> N
         place: KeyPath = (*at, "mcp_servers", index)
         wanted = "command" if server.transport == "stdio" else "url"
         if not getattr(server, wanted):
-            _error(spelling, (*place, wanted), f"is required by transport `{server.transport}`")
+            _report_error(spelling, (*place, wanted), f"is required by transport `{server.transport}`")
     for index, command in enumerate(sandbox.setup_commands):
         _check_env(command.env, (*at, "setup_commands", index, "env"), spelling)
 
 
 def _check_hosts(hosts: list[str], mode: NetworkMode, at: KeyPath, spelling: Spelling) -> None:
     if hosts and mode != "allowlist":
-        _error(
+        _report_error(
             spelling,
             (*at, "allowed_hosts"),
             f"has no effect with network_mode {mode!r}",
@@ -99,7 +99,7 @@ def _check_hosts(hosts: list[str], mode: NetworkMode, at: KeyPath, spelling: Spe
 def _check_verifier(verifier: VerifierConfig, sandbox_mode: NetworkMode, at: KeyPath, spelling: Spelling) -> None:
     low, high = verifier.reward_range
     if low > 0 or high < 1:
-        _error(
+        _report_error(
             spelling,
             (*at, "reward_range"),
             f"[{low:g}, {high:g}] is narrower than [0, 1]",
@@ -111,25 +111,25 @@ def _check_verifier(verifier: VerifierConfig, sandbox_mode: NetworkMode, at: Key
         _check_sandbox(verifier.sandbox, (*at, "sandbox"), spelling)
         if verifier.sandbox_mode != "separate":
             mode = verifier.sandbox_mode
-            _error(spelling, (*at, "sandbox"), f'has no effect with sandbox_mode "{mode}"', "remove one of them")
+            _report_error(spelling, (*at, "sandbox"), f'has no effect with sandbox_mode "{mode}"', "remove one of them")
 
 
 def _check_env(env: dict[str, str], at: KeyPath, spelling: Spelling) -> None:
     for name, value in env.items():
         if not name or "=" in name or "\0" in name:
-            _error(spelling, (*at, name), f"{name!r} can't be the name of an environment variable")
+            _report_error(spelling, (*at, name), f"{name!r} can't be the name of an environment variable")
         elif "\0" in value:
-            _error(spelling, (*at, name), "contains a NUL character")
+            _report_error(spelling, (*at, name), "contains a NUL character")
 
 
 def _check_artifacts(artifacts: list[ArtifactSpec], at: KeyPath, spelling: Spelling) -> None:
     for index, artifact in enumerate(artifacts):
         place: KeyPath = (*at, "artifacts", index)
         if not artifact.source:
-            _error(spelling, (*place, "source"), "is empty")
+            _report_error(spelling, (*place, "source"), "is empty")
         destination = PurePosixPath(artifact.destination or "x")
         if destination.is_absolute() or ".." in destination.parts:
-            _error(
+            _report_error(
                 spelling,
                 (*place, "destination"),
                 f"must stay inside the artifacts directory, not {artifact.destination!r}",

@@ -10,7 +10,7 @@ from benchflow.contracts.verifier import VerifierDocument, VerifierOutputs, Veri
 from benchflow.tasks.layout import is_dir, is_file
 from benchflow.tasks.sections import read_prompts
 from benchflow.tasks.text import read_document
-from benchflow.user_files.problems import Kind, ProblemError, Problems, did_you_mean, dotted
+from benchflow.user_files.problems import Kind, ProblemError, Problems, format_path, suggest_known
 from benchflow.user_files.user_document import read_text
 from benchflow.user_files.user_model import KeyFault, make_model
 
@@ -61,7 +61,7 @@ def read_verifier_document(path: Path, problems: Problems) -> VerifierDocument |
             path,
             f"there is no strategy {default!r}",
             key="verifier.default_strategy",
-            suggestion=did_you_mean(default, verifier.strategies),
+            suggestion=suggest_known(default, verifier.strategies),
         )
         return None
     for name, strategy in verifier.strategies.items():
@@ -71,7 +71,7 @@ def read_verifier_document(path: Path, problems: Problems) -> VerifierDocument |
         name=verifier.name,
         default_strategy=default,
         strategies={
-            name: _with_context(strategy, f"verifier.strategies.{name}.context_file", path, problems)
+            name: _append_context(strategy, f"verifier.strategies.{name}.context_file", path, problems)
             for name, strategy in verifier.strategies.items()
         },
         outputs=verifier.outputs,
@@ -109,7 +109,7 @@ def _validate(raw: dict[str, Any], path: Path, problems: Problems) -> _Frontmatt
     before = problems.first_error
 
     def report(fault: KeyFault, kind: Kind = "value") -> None:
-        problems.error(kind, path, fault.message, key=dotted(fault.at), suggestion=fault.remedy)
+        problems.error(kind, path, fault.message, key=format_path(fault.at), suggestion=fault.remedy)
 
     found = make_model(_Frontmatter, raw, report, unknown=lambda fault, _: report(fault, "unknown-key"))
     return found if problems.first_error is before else None
@@ -139,7 +139,7 @@ def _check_strategy(
             error("not-found", field, f"there is no {relative!r} in {path.parent.name}/")
 
 
-def _with_context(strategy: VerifierStrategy, key: str, path: Path, problems: Problems) -> VerifierStrategy:
+def _append_context(strategy: VerifierStrategy, key: str, path: Path, problems: Problems) -> VerifierStrategy:
     """Return the strategy with the text of its `context_file`, if it names one, appended to its context."""
     named = strategy.context_file
     files = [base / named for base in (path.parent, path.parent.parent) if is_file(base / named)] if named else []

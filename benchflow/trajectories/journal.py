@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchflow.host_files import append_lines, lock, storage_errors, unlock
+from benchflow.host_files import append_lines, lock, raise_storage_errors, unlock
 from benchflow.stored_files import read_lines
 
 MAX_TRAJECTORY = 256 * 1024 * 1024
@@ -83,7 +83,7 @@ class NodeWriter:
         """
         self._node, self._role, self._redact = node, role, redact
         self._path = path
-        with storage_errors(path):
+        with raise_storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         self._read = self._lines = 0
@@ -115,7 +115,7 @@ class NodeWriter:
             if not new:
                 return
             text = "".join(self._format_line(line, number) for number, line in enumerate(new, self._lines))
-            with storage_errors(self._path):
+            with raise_storage_errors(self._path):
                 # Some agents cut an emoji in half: a lone surrogate cannot be encoded.
                 append_lines(self._fd, text.encode(errors="replace"))
 

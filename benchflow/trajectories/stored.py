@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from benchflow.contracts.base import Model, non_finite
 from benchflow.contracts.rollout_records import Node, RolloutTree
 from benchflow.errors import ResultFileError, UsageError
-from benchflow.host_files import lock, opened, write_atomic
+from benchflow.host_files import lock, open_fd, write_atomic
 from benchflow.paths import RolloutPaths
 from benchflow.stored_files import read_stored, require_directory
 from benchflow.trajectories.growth import get_branch_path, get_start_node, get_step_node, is_question, make_node_id
@@ -116,7 +116,7 @@ class StoredTree:
                 file=str(self.paths.root),
                 remedy="give rewards when it has its result: bench job watch",
             )
-        with opened(self.paths.root, os.O_RDONLY | os.O_DIRECTORY) as directory:
+        with open_fd(self.paths.root, os.O_RDONLY | os.O_DIRECTORY) as directory:
             lock(directory)
             stored = StoredTree(self.paths, _read_whole_tree(self.paths), self.chain)
             changed = _add_rewards(stored.node(node), rewards)

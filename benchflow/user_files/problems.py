@@ -123,19 +123,19 @@ class Problems:
         self._found.update(dict.fromkeys(problems))
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def find_nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most like `word`; None if none is like it."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def suggest_known(word: str, known: Iterable[str]) -> str:
     """Return a suggestion for an unknown word: the nearest known one, else the list of all."""
     words = sorted(known)
-    close = nearest(word, words)
+    close = find_nearest(word, words)
     return f"did you mean `{close}`?" if close else "known here: " + ", ".join(words)
 
 
-def dotted(path: KeyPath) -> str:
+def format_path(path: KeyPath) -> str:
     """Return a path as text: `("steps", 0, "agent")` as `steps[0].agent`."""
     text = ""
     for part in path:

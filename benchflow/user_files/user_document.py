@@ -19,7 +19,7 @@ import yaml
 
 from benchflow.confined import MAX_TEXT, read_regular
 from benchflow.errors import UnsafePathError
-from benchflow.user_files.problems import KeyPath, Kind, Problem, ProblemError, dotted
+from benchflow.user_files.problems import KeyPath, Kind, Problem, ProblemError, format_path
 
 MAX_DEPTH = 100
 """Maximum nesting of collections. libyaml overflows the stack at some 10,000, which ends the process without an
@@ -50,11 +50,11 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
     try:
         data = read_regular(path, limit)
     except UnsafePathError as error:
-        raise _failure(path, error.message, kind="value") from error
+        raise _make_error(path, error.message, kind="value") from error
     except FileNotFoundError as error:
-        raise _failure(path, "does not exist") from error
+        raise _make_error(path, "does not exist") from error
     except (OSError, ValueError) as error:
-        raise _failure(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise _make_error(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return decode_text(data, path)
 
 
@@ -65,7 +65,7 @@ def decode_text(data: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         message = f"is not UTF-8: byte 0x{data[error.start]:02x} in line {line}"
-        raise _failure(path, message, suggestion="save the file as UTF-8", line=line) from error
+        raise _make_error(path, message, suggestion="save the file as UTF-8", line=line) from error
     return text.replace("\r\n", "\n")
 
 
@@ -102,10 +102,10 @@ class UserDocument:
             self.data: Any = parse()
             self.data = self._plain(self.data, ())
         except RecursionError as error:
-            raise self._failure("is nested too deeply, or contains itself") from error
+            raise self._make_error("is nested too deeply, or contains itself") from error
         except (yaml.YAMLError, ValueError) as error:
             # Beside the parsers' errors, Python's for an integer of more digits than it converts (4,300).
-            raise self._failure(f"is not valid {form.upper()}: {_parser_message(error)}") from error
+            raise self._make_error(f"is not valid {form.upper()}: {_format_parser_error(error)}") from error
 
     @property
     def table(self) -> dict[str, Any]:
@@ -113,28 +113,28 @@ class UserDocument:
         if self.data is None and self.form == "yaml":
             return {}
         if not isinstance(self.data, dict):
-            raise self._failure("must be a mapping of keys to values")
+            raise self._make_error("must be a mapping of keys to values")
         return self.data
 
     def header(self, at: KeyPath) -> str:
         """Return the header of a table, as it is written in the file's format."""
         if self.form != "toml":
-            return f"`{dotted(at)}`"
-        return f"[[{dotted(at[:-1])}]]" if isinstance(at[-1], int) else f"[{dotted(at)}]"
+            return f"`{format_path(at)}`"
+        return f"[[{format_path(at[:-1])}]]" if isinstance(at[-1], int) else f"[{format_path(at)}]"
 
     def line(self, at: KeyPath) -> int | None:
         """Return the line, from 1, of a key, or of the innermost existing table around it; None if there is none."""
-        while at and not _holds(self.data, at):
+        while at and not _has_value(self.data, at):
             at = at[:-1]
         if not at or self.form == "json":
             return None
-        return _yaml_line(self._node, at) if self._node is not None else self._toml_line(at)
+        return _find_yaml_line(self._node, at) if self._node is not None else self._toml_line(at)
 
-    def _failure(
+    def _make_error(
         self, message: str, at: KeyPath = (), suggestion: str | None = None, kind: Kind = "parse"
     ) -> ProblemError:
-        key = dotted(at) or None
-        return _failure(self.file, message, kind=kind, key=key, suggestion=suggestion, line=self.line(at))
+        key = format_path(at) or None
+        return _make_error(self.file, message, kind=kind, key=key, suggestion=suggestion, line=self.line(at))
 
     # --- TOML and JSON -------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class UserDocument:
         without, with_it = 0, len(lines)
         while with_it - without > 1:
             middle = (without + with_it) // 2
-            if _holds(beginning(middle)[1], at):
+            if _has_value(beginning(middle)[1], at):
                 with_it = middle
             else:
                 without = middle
@@ -173,7 +173,7 @@ class UserDocument:
             if len(table) < len(pairs):
                 keys = [key for key, _ in pairs]
                 twice = next(key for key in keys if keys.count(key) > 1)
-                raise _failure(self.file, "is given twice", key=twice, suggestion="give it once")
+                raise _make_error(self.file, "is given twice", key=twice, suggestion="give it once")
             return table
 
         return json.loads(self._text, object_pairs_hook=unique)
@@ -207,7 +207,7 @@ class UserDocument:
         still allowed.
         """
         if next(budget, None) is None:
-            raise self._failure(f"stands for more than {MAX_VALUES} values, counting aliases")
+            raise self._make_error(f"stands for more than {MAX_VALUES} values, counting aliases")
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self._check_node(item, (*at, index), budget)
@@ -221,8 +221,8 @@ class UserDocument:
             name, line = str(key.value), key.start_mark.line + 1
             if name in seen:
                 message = f"is given twice, in lines {seen[name]} and {line}"
-                key = dotted((*at, name))
-                raise _failure(self.file, message, key=key, suggestion="give it once", line=line)
+                key = format_path((*at, name))
+                raise _make_error(self.file, message, key=key, suggestion="give it once", line=line)
             seen[name] = line
             key.tag = _TEXT_TAG  # else `on:` would be the key True
             if isinstance(value, yaml.ScalarNode) and value.tag != _NULL_TAG and self._is_text((*at, name)):
@@ -236,21 +236,21 @@ class UserDocument:
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
-                    raise self._failure(f"has a key that is no text: {key!r}", at, "write it in quotes", "value")
+                    raise self._make_error(f"has a key that is no text: {key!r}", at, "write it in quotes", "value")
             return {key: self._plain(item, (*at, key)) for key, item in value.items()}
         if isinstance(value, list):
             return [self._plain(item, (*at, index)) for index, item in enumerate(value)]
         if isinstance(value, dt.datetime | dt.date | dt.time) and self._has_dates:
             return value.isoformat()
         if isinstance(value, float) and not math.isfinite(value):
-            raise self._failure(f"must be a finite number, not {value}", at, "give a number", "value")
+            raise self._make_error(f"must be a finite number, not {value}", at, "give a number", "value")
         if value is None or isinstance(value, str | bool | int | float):
             return value
         suggestion = "write it in quotes, if it is a text"
-        raise self._failure(f"must not be a {type(value).__name__}", at, suggestion, "value")
+        raise self._make_error(f"must not be a {type(value).__name__}", at, suggestion, "value")
 
 
-def _failure(
+def _make_error(
     file: Path | str,
     message: str,
     *,
@@ -263,7 +263,7 @@ def _failure(
     return ProblemError(problem, line)
 
 
-def _holds(data: Any, at: KeyPath) -> bool:
+def _has_value(data: Any, at: KeyPath) -> bool:
     """Return whether the data has a value at a key path."""
     for part in at:
         inside = part < len(data) if isinstance(data, list) and isinstance(part, int) else False
@@ -273,7 +273,7 @@ def _holds(data: Any, at: KeyPath) -> bool:
     return True
 
 
-def _yaml_line(node: yaml.Node, at: KeyPath) -> int:
+def _find_yaml_line(node: yaml.Node, at: KeyPath) -> int:
     line = node.start_mark.line + 1
     for part in at:
         if isinstance(part, int):
@@ -286,7 +286,7 @@ def _yaml_line(node: yaml.Node, at: KeyPath) -> int:
     return line
 
 
-def _parser_message(error: Exception) -> str:
+def _format_parser_error(error: Exception) -> str:
     """Return a parser's error as one line, with its line and column if it has them."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from benchflow.contracts.base import non_finite
 from benchflow.errors import BenchFlowError
-from benchflow.user_files.problems import KeyPath, did_you_mean, dotted
+from benchflow.user_files.problems import KeyPath, format_path, suggest_known
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E", bound=BenchFlowError)
@@ -57,11 +57,11 @@ class KeyFault(NamedTuple):
 
     def as_error(self, kind: type[E], file: str | None) -> E:
         """Return the fault as an error of this type."""
-        return kind(self.message, file=file, key=dotted(self.at) or None, remedy=self.remedy)
+        return kind(self.message, file=file, key=format_path(self.at) or None, remedy=self.remedy)
 
     def __str__(self) -> str:
         """Return the fault as one line, without the remedy."""
-        return f"{dotted(self.at)}: {self.message}" if self.at else self.message
+        return f"{format_path(self.at)}: {self.message}" if self.at else self.message
 
 
 def make_model(
@@ -89,13 +89,13 @@ def make_model(
                 report(fault)
             else:
                 unknown(fault, value)
-        for fault in booleans_as_numbers(model, data):
+        for fault in find_booleans_as_numbers(model, data):
             report(fault)
     try:
         # Strict validation of JSON accepts lists for tuples.
         made = model.model_validate_json(json.dumps(data), strict=True) if strict else model.model_validate(data)
     except ValidationError as error:
-        for fault in faults_of(error, data, header):
+        for fault in list_faults(error, data, header):
             report(fault)
         return None
     for at in non_finite(made):
@@ -135,43 +135,45 @@ def take_unknown(model: type, table: dict[str, Any], at: KeyPath = ()) -> Iterat
     Yields:
         The fault of each removed key, and its value.
     """
-    known = fields_of(model)
+    known = list_fields(model)
     if not hasattr(model, "__pydantic_fields__"):
         return
     for key in [key for key in table if key not in known]:
-        yield KeyFault((*at, key), "is not a known key", did_you_mean(key, known)), table[key]
+        yield KeyFault((*at, key), "is not a known key", suggest_known(key, known)), table[key]
         del table[key]
-    for path, inner, part in _inner_tables(model, table, at):
+    for path, inner, part in _list_inner_tables(model, table, at):
         yield from take_unknown(inner, part, path)
 
 
-def booleans_as_numbers(model: type, table: dict[str, Any], at: KeyPath = ()) -> Iterator[KeyFault]:
+def find_booleans_as_numbers(model: type, table: dict[str, Any], at: KeyPath = ()) -> Iterator[KeyFault]:
     """Yield a fault for each `true` and `false` given for a number: pydantic would take them for 1 and 0."""
-    for key, field in fields_of(model).items():
+    for key, field in list_fields(model).items():
         if isinstance(table.get(key), bool):
             members = typing.get_args(field.annotation) or (field.annotation,)
             if (int in members or float in members) and bool not in members:
-                yield KeyFault((*at, key), "must be a number, not true or false", f"change {_shown(table[key])}")
-    for path, inner, part in _inner_tables(model, table, at):
-        yield from booleans_as_numbers(inner, part, path)
+                yield KeyFault((*at, key), "must be a number, not true or false", f"change {_format_value(table[key])}")
+    for path, inner, part in _list_inner_tables(model, table, at):
+        yield from find_booleans_as_numbers(inner, part, path)
 
 
-def fields_of(model: type) -> dict[str, FieldInfo]:
+def list_fields(model: type) -> dict[str, FieldInfo]:
     """Return the fields of a model, or dataclass of pydantic, by name; none for another class."""
     return getattr(model, "__pydantic_fields__", {})
 
 
-def models_in(annotation: Any) -> Iterator[type]:
+def find_models(annotation: Any) -> Iterator[type]:
     """Yield the models in a field's annotation: itself, or in an optional, a union, a list or a dict."""
-    if isinstance(annotation, type) and fields_of(annotation):
+    if isinstance(annotation, type) and list_fields(annotation):
         yield annotation
     for argument in typing.get_args(annotation):
-        yield from models_in(argument)
+        yield from find_models(argument)
 
 
-def _inner_tables(model: type, table: dict[str, Any], at: KeyPath) -> Iterator[tuple[KeyPath, type, dict[str, Any]]]:
+def _list_inner_tables(
+    model: type, table: dict[str, Any], at: KeyPath
+) -> Iterator[tuple[KeyPath, type, dict[str, Any]]]:
     """Yield the tables in a table that have a model of their own: path, model and table."""
-    for key, field in fields_of(model).items():
+    for key, field in list_fields(model).items():
         value = table.get(key)
         parts: list[tuple[KeyPath, Any]] = [((*at, key), value)]
         if isinstance(value, list | tuple):
@@ -179,21 +181,21 @@ def _inner_tables(model: type, table: dict[str, Any], at: KeyPath) -> Iterator[t
         elif isinstance(value, dict) and _is_dict_of_models(field.annotation):
             parts = [((*at, key, name), item) for name, item in value.items()]
         for path, part in parts:
-            inner = _model_of(field.annotation, part) if isinstance(part, dict) else None
+            inner = _choose_model(field.annotation, part) if isinstance(part, dict) else None
             if inner is not None:
                 yield path, inner, part
 
 
-def _model_of(annotation: Any, table: dict[str, Any]) -> type | None:
+def _choose_model(annotation: Any, table: dict[str, Any]) -> type | None:
     """Return the model of a table: the only one in the annotation, or the one whose `Literal` fields agree with it."""
-    models = list(models_in(annotation))
+    models = list(find_models(annotation))
     if len(models) > 1:
         models = [
             model
             for model in models
             if all(
                 table.get(name) in typing.get_args(field.annotation)
-                for name, field in fields_of(model).items()
+                for name, field in list_fields(model).items()
                 if typing.get_origin(field.annotation) is Literal
             )
         ]
@@ -203,13 +205,15 @@ def _model_of(annotation: Any, table: dict[str, Any]) -> type | None:
 def _is_dict_of_models(annotation: Any) -> bool:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return any(_is_dict_of_models(argument) for argument in typing.get_args(annotation))
-    return typing.get_origin(annotation) is dict and any(models_in(annotation))
+    return typing.get_origin(annotation) is dict and any(find_models(annotation))
 
 
 # --- errors of pydantic ---------------------------------------------------------------------------------
 
 
-def faults_of(error: ValidationError, data: Any, header: Callable[[KeyPath], str] | None = None) -> Iterator[KeyFault]:
+def list_faults(
+    error: ValidationError, data: Any, header: Callable[[KeyPath], str] | None = None
+) -> Iterator[KeyFault]:
     """Yield the faults of a validation error. The messages of one path, as of a union, are joined by "or".
 
     Args:
@@ -219,7 +223,7 @@ def faults_of(error: ValidationError, data: Any, header: Callable[[KeyPath], str
     """
     found: dict[KeyPath, list[Any]] = {}
     for detail in error.errors(include_url=False):
-        found.setdefault(_path_in(data, detail), []).append(detail)
+        found.setdefault(_find_path(data, detail), []).append(detail)
     for at, details in found.items():
         first = details[0]
         kind, given = first["type"], first["input"]
@@ -229,20 +233,20 @@ def faults_of(error: ValidationError, data: Any, header: Callable[[KeyPath], str
                 at, "is missing", f"add `{at[-1]}`{to}" if isinstance(at[-1], str) else "give one more value"
             )
             continue
-        message = " or ".join(dict.fromkeys(_message(detail) for detail in details))
-        remedy = f"change {_shown(given)}" if isinstance(given, str | int | float) else "change the value"
+        message = " or ".join(dict.fromkeys(_format_message(detail) for detail in details))
+        remedy = f"change {_format_value(given)}" if isinstance(given, str | int | float) else "change the value"
         if kind in _NO_CHOICE:
             given = first["ctx"].get("tag", given)
-            remedy = did_you_mean(str(given), re.findall(r"'([^']*)'", _expected(first)))
+            remedy = suggest_known(str(given), re.findall(r"'([^']*)'", _format_expected(first)))
         elif kind not in ("extra_forbidden", "unexpected_keyword_argument"):
-            remedy = _type_remedy(kind, given, at, header) or remedy
+            remedy = _suggest_type(kind, given, at, header) or remedy
         # A validator's own message, and one about a table as a whole, has what it needs.
         if message.startswith("must be") and kind != "value_error" and not isinstance(given, dict | list):
-            message += f", not {_shown(given)}" if len(_shown(given)) <= 80 else ""
+            message += f", not {_format_value(given)}" if len(_format_value(given)) <= 80 else ""
         yield KeyFault(at, message, remedy)
 
 
-def _path_in(data: Any, detail: Any) -> KeyPath:
+def _find_path(data: Any, detail: Any) -> KeyPath:
     """Return the part of an error's location that exists in the data, and the key that is missing.
 
     pydantic inserts the names of union members and dataclasses.
@@ -261,27 +265,27 @@ def _path_in(data: Any, detail: Any) -> KeyPath:
     return path
 
 
-def _message(detail: Any) -> str:
+def _format_message(detail: Any) -> str:
     """Return the message of one error, without the input."""
     kind = detail["type"]
     if kind in _NO_CHOICE:
-        return f"must be {_expected(detail)}"
+        return f"must be {_format_expected(detail)}"
     message = str(_WORDS.get(kind, detail["msg"])).removeprefix("Value error, ").replace("Input should be", "must be")
     return message[:1].lower() + message[1:]
 
 
-def _expected(detail: Any) -> str:
+def _format_expected(detail: Any) -> str:
     """Return the allowed values of a `Literal`, or the tags of a union: `'a', 'b' or 'c'`."""
     context = detail["ctx"]
     return str(context["expected"]) if "expected" in context else " or ".join(context["expected_tags"].rsplit(", ", 1))
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value as a file would write it."""
     return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
 
 
-def _type_remedy(kind: str, given: Any, at: KeyPath, header: Callable[[KeyPath], str] | None) -> str | None:
+def _suggest_type(kind: str, given: Any, at: KeyPath, header: Callable[[KeyPath], str] | None) -> str | None:
     """Return the remedy for a value of the wrong type; None if there is none but to change it."""
     if kind == "string_type" and isinstance(given, int | float):
         return "write it in quotes"
@@ -294,5 +298,5 @@ def _type_remedy(kind: str, given: Any, at: KeyPath, header: Callable[[KeyPath],
             return f"write each as a table of its own: {header((*at, 0))}"
         return f"write [{json.dumps(given)}]" if isinstance(given, str | int) else "write a list: [...]"
     if kind in ("model_type", "model_attributes_type", "dataclass_type") and at:
-        return f"write {header(at) if header else f'`{dotted(at)}`'} and its keys below it"
+        return f"write {header(at) if header else f'`{format_path(at)}`'} and its keys below it"
     return None

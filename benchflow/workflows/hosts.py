@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from benchflow.contracts.job import RolloutSpec
     from benchflow.contracts.sandbox import SandboxRef
     from benchflow.errors import HostFullError, HostLostError
-    from benchflow.sanitise import sanitised_markdown
+    from benchflow.sanitise import sanitise_markdown
     from benchflow.workflows import activity_options, rollout_slots
     from benchflow.workflows.clock import Phases, pause_deadline
     from benchflow.workflows.rollout_state import RolloutState
@@ -181,7 +181,7 @@ async def run_on_host(
         ActivityError: The activity has failed.
     """
     # The server refuses a summary of more than 400 bytes, and a character may take twelve of them in JSON.
-    shown = None if summary is None else sanitised_markdown(summary[:30])
+    shown = None if summary is None else sanitise_markdown(summary[:30])
     while True:
         before()
         try:

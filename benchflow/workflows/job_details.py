@@ -11,7 +11,7 @@ from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import JobInput
 from benchflow.contracts.rewards import shown_keys
 from benchflow.contracts.rollout_records import RolloutOutcome
-from benchflow.sanitise import sanitised_markdown
+from benchflow.sanitise import sanitise_markdown
 
 
 def make_job_attributes(name: str) -> TypedSearchAttributes:
@@ -45,7 +45,7 @@ def format_job_details(job: JobInput, counts: Counts, n_open: int, recent: Itera
     ]
     for outcome in recent:
         measured = (outcome.rewards or {}).get("reward")
-        reward = f"{measured:g}" if measured is not None else sanitised_markdown(shown_keys(outcome.rewards))
+        reward = f"{measured:g}" if measured is not None else sanitise_markdown(shown_keys(outcome.rewards))
         if measured is not None and outcome.reward_kind == "value":
             reward = f"V {reward}"
         name = outcome.id.partition("/r/")[2]
@@ -64,4 +64,4 @@ def _format_means(job: JobInput, counts: Counts) -> Iterator[str]:
             parts.append(f"mean V(s) {sums.total_value / sums.n_values:.3f} (n={sums.n_values})")
         if parts:
             yield ""
-            yield f"{sanitised_markdown(agent)}: {', '.join(parts)}"
+            yield f"{sanitise_markdown(agent)}: {', '.join(parts)}"

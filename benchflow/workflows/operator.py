@@ -17,7 +17,7 @@ from benchflow.contracts.environment import ReadyWorld
 from benchflow.contracts.job import RolloutSpec
 from benchflow.contracts.rewards import scalar_of, shown_keys
 from benchflow.contracts.rollout_records import Phase
-from benchflow.sanitise import sanitised_markdown as shown
+from benchflow.sanitise import sanitise_markdown as shown
 from benchflow.workflows.hosts import SLOT
 from benchflow.workflows.rollout_slots import JOB_SLOT, RolloutSlots
 from benchflow.workflows.rollout_state import RolloutState

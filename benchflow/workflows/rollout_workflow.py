@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
         RolloutDeadlineError,
         UsageError,
     )
-    from benchflow.sanitise import sanitised_markdown
+    from benchflow.sanitise import sanitise_markdown
     from benchflow.workflows import activity_options
     from benchflow.workflows.agent_turns import AgentTurns
     from benchflow.workflows.branching import Branching
@@ -165,7 +165,7 @@ class RolloutWorkflow:
             temporal_names.PLAN,
             state.spec,
             result_type=RolloutPlan,
-            summary=sanitised_markdown(state.spec.task.name),
+            summary=sanitise_markdown(state.spec.task.name),
             **activity_options.make_shared_options(),
         )
         state.warnings += state.plan.warnings
@@ -395,5 +395,5 @@ class RolloutWorkflow:
         return format_phase_detail(self._state, self._phases.phase, self.slots, self._deadline.waits_for)
 
     def _format_details(self) -> str:
-        phase = f"**{self._phases.phase}** {sanitised_markdown(self._format_phase())}"
+        phase = f"**{self._phases.phase}** {sanitise_markdown(self._format_phase())}"
         return format_rollout_details(self._state, phase, self._phases.timing)

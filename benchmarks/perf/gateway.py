@@ -105,7 +105,7 @@ class Gateway:
 @asynccontextmanager
 async def gateway(root: Path) -> AsyncIterator[Gateway]:
     paths = StatePaths(root / "state")
-    secrets.leave(paths, "job/perf", set(), {"MODEL_KEY": "sk-perf-0123456789"})
+    secrets.store_secrets(paths, "job/perf", set(), {"MODEL_KEY": "sk-perf-0123456789"})
     upstream = await asyncio.create_subprocess_exec(sys.executable, UPSTREAM, stdout=subprocess.PIPE)
     assert upstream.stdout is not None
     try:

@@ -44,7 +44,7 @@ class MeasuredStack:
 
     def pids(self) -> dict[str, int]:
         """The processes of the stack by what they are."""
-        record = stack.running(self.paths)
+        record = stack.find_running(self.paths)
         if record is None or record.server is None or record.worker is None:
             raise RuntimeError(f"the stack is not running: see {self.paths.logs}")
         found = {"supervisor": record.supervisor.pid, "server": record.server.pid, "worker": record.worker.pid}
@@ -87,12 +87,12 @@ def measured_stack(environment: Mapping[str, str] | None = None) -> Iterator[Mea
         os.environ.pop(name, None)
     os.environ |= {"BENCHFLOW_STATE_DIR": str(paths.root), **(environment or {})}
     try:
-        stack.ensure(paths)
+        stack.ensure_stack(paths)
         made = MeasuredStack(root, paths)
         _wait_for_worker(made)
         yield made
     finally:
-        stack.stop(paths)
+        stack.stop_stack(paths)
         if (paths.root / "local").is_dir():
             asyncio.run(_remove_local_sandboxes())
         shutil.rmtree(root, ignore_errors=True)

@@ -175,7 +175,7 @@ async def test_the_gateway_goes_and_comes_with_the_stack(stack: EmbeddedStack, t
         await model.arrived(1, timeout=PATIENCE)
         await stack.in_step("/app/started")
         before = await ensure_gateway(stack.paths)
-        await asyncio.to_thread(stacks.stop, stack.paths)
+        await asyncio.to_thread(stacks.stop_stack, stack.paths)
         assert not is_running(stack.paths)
         await stack.start()
         stack.world.make_file("/app/go")
@@ -199,7 +199,7 @@ async def test_a_stack_stops_although_a_model_does_not_answer(
     """The call is broken off, and made again when the stack is back."""
     job = await start(stack, task, tmp_path / "jobs", model)
     await model.arrived(1, timeout=PATIENCE)
-    await asyncio.to_thread(stacks.stop, stack.paths)
+    await asyncio.to_thread(stacks.stop_stack, stack.paths)
     assert not is_running(stack.paths)
     await stack.start()
     await model.arrived(2, timeout=PATIENCE)

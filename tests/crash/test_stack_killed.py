@@ -37,7 +37,7 @@ async def while_agents_act(stack: EmbeddedStack, tmp_path: Path) -> Job:
 async def assert_ends_as_if_nothing_had_happened(job: Job, stack: EmbeddedStack, address: str) -> None:
     await finish(job)
     # Whoever else was connected finds the server where it was.
-    assert stacks.ensure().address == address
+    assert stacks.ensure_stack().address == address
     assert_each_scored_once(job, stack)
     await assert_second_submit_does_nothing(job)
     await assert_nothing_is_left(stack)
@@ -48,7 +48,7 @@ async def test_agents_act_on_while_the_server_dies_alone_and_with_the_worker(
     stack: EmbeddedStack, tmp_path: Path
 ) -> None:
     job = await while_agents_act(stack, tmp_path)
-    address = stacks.ensure().address
+    address = stacks.ensure_stack().address
     first, second = await stack.in_step(SOLVED, 2)
     stack.kill("server")
     # One agent ends while there is no server, the other while there is no worker either.
@@ -65,7 +65,7 @@ async def test_agents_act_on_while_the_supervisor_is_killed_and_told_to_stop(
     stack: EmbeddedStack, tmp_path: Path
 ) -> None:
     job = await while_agents_act(stack, tmp_path)
-    address = stacks.ensure().address
+    address = stacks.ensure_stack().address
     # Nobody but who waits for the job starts another supervisor.
     watching = asyncio.create_task(finish(job))
     for how in (signal.SIGKILL, signal.SIGTERM):

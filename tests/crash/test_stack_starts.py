@@ -26,7 +26,7 @@ from benchflow.jobs import plan_job, submit
 from benchflow.paths import StatePaths
 from benchflow.stack import StackRecord, WorkerWanted
 from benchflow.supervisor import Supervisor
-from benchflow.temporal import connect, stack_target
+from benchflow.temporal import connect, make_stack_target
 from benchflow.temporal_server import NamespaceRefusedError, Server
 from benchflow.testing.waiting import until
 
@@ -90,7 +90,7 @@ async def test_a_server_whose_ports_are_taken_as_it_starts_and_as_it_is_started_
     async with supervised(paths, monkeypatch, start) as made:
         first = made.record
         assert first.port == ports[-1] and len({*ports}) == 2
-        await connect(stack_target(first))
+        await connect(make_stack_target(first))
         await until(lambda: has_worker(made, paths))
         worker = made.record.worker
         assert first.server is not None
@@ -98,7 +98,7 @@ async def test_a_server_whose_ports_are_taken_as_it_starts_and_as_it_is_started_
         # Not the worker that asks at the port where another process listens now.
         await until(lambda: has_worker(made, paths, other_than=worker))
         assert len({*ports}) == 3 and made.record.port == ports[-1]
-        await connect(stack_target(made.record))
+        await connect(make_stack_target(made.record))
 
 
 async def test_a_newer_worker_that_cannot_start_leaves_the_older_one_at_work(
@@ -117,7 +117,7 @@ async def test_a_newer_worker_that_cannot_start_leaves_the_older_one_at_work(
 async def test_a_port_that_was_asked_for_and_is_taken_as_the_server_starts_is_an_error(
     state_root: Path, taken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = stack.free_port()
+    port = stack.find_free_port()
     monkeypatch.setenv(stack.PORT_VARIABLE, str(port))
 
     async def start(paths: StatePaths, record: StackRecord) -> Server:
@@ -138,7 +138,7 @@ async def test_a_database_that_its_server_was_killed_in_the_middle_of_making_is_
     with contextlib.closing(sqlite3.connect(paths.database)) as unfinished:
         unfinished.execute("CREATE TABLE schema_version (version_partition INT)")
     async with supervised(paths, monkeypatch, start_server) as made:
-        await connect(stack_target(made.record))
+        await connect(make_stack_target(made.record))
 
 
 async def test_a_server_that_freezes_while_it_starts_is_replaced(
@@ -176,9 +176,9 @@ def children(pid: int) -> set[str]:
 
 async def test_a_stack_whose_disk_is_full_comes_back_when_there_is_space(small_disk: Path) -> None:
     paths = StatePaths(small_disk)
-    record = await asyncio.to_thread(stack.ensure, paths)
+    record = await asyncio.to_thread(stack.ensure_stack, paths)
     try:
-        client = await connect(stack_target(record))
+        client = await connect(make_stack_target(record))
         before = await client.start_workflow("Unknown", id="before", task_queue="none")
         fill = small_disk / "fill"
         with contextlib.suppress(OSError), fill.open("wb", buffering=0) as file:
@@ -190,21 +190,21 @@ async def test_a_stack_whose_disk_is_full_comes_back_when_there_is_space(small_d
         # Nothing that is started in their place can be recorded, or work.
         before_it, since = children(record.supervisor.pid), set[str]()
         await until(lambda: since.update(children(record.supervisor.pid) - before_it) or len(since) >= 4)
-        assert stack.running(paths) == record
+        assert stack.find_running(paths) == record
         fill.unlink()
 
         def both_are_back() -> StackRecord | None:
-            found = stack.running(paths)
+            found = stack.find_running(paths)
             is_new = found is not None and record.worker != found.worker and record.server != found.server
             return found if is_new and any(paths.running.glob(f"{found.worker.pid}-*/ready")) else None
 
         again = await until(both_are_back)
         assert again.supervisor == record.supervisor
-        client = await connect(stack_target(again))
+        client = await connect(make_stack_target(again))
         assert (await client.get_workflow_handle("before").describe()).run_id == before.first_execution_run_id
         await client.start_workflow("Unknown", id="after", task_queue="none")
     finally:
-        await asyncio.to_thread(stack.stop, paths)
+        await asyncio.to_thread(stack.stop_stack, paths)
 
 
 async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(
@@ -215,7 +215,7 @@ async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(
     paths = StatePaths(state_root)
     config = job_config([write_task(tmp_path)], tmp_path / "jobs", sandbox="noop", repeats=24, concurrency=2)
     job = await submit(plan_job(config))
-    record = stack.running(paths)
+    record = stack.find_running(paths)
     assert record is not None and record.server is not None
     try:
         await until(lambda: job.directory.results.exists())
@@ -229,13 +229,13 @@ async def test_what_dies_while_the_supervisor_is_frozen_is_back_when_it_wakes(
         os.kill(record.supervisor.pid, signal.SIGCONT)
         await finishing
         assert [(result.status, result.attempt) for result in job.results()] == [("passed", 1)] * 24
-        again = stack.running(paths)
+        again = stack.find_running(paths)
         assert again is not None and again.restarts == {"server": 1}
         assert (again.supervisor, again.worker) == (record.supervisor, record.worker)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(record.supervisor.pid, signal.SIGCONT)
-        await asyncio.to_thread(stack.stop, paths)
+        await asyncio.to_thread(stack.stop_stack, paths)
 
 
 @pytest.mark.parametrize("frozen", ["the server", "the way to it"])
@@ -250,7 +250,7 @@ async def test_who_submits_while_the_server_is_frozen_waits_and_says_so_once(
     monkeypatch.setattr("benchflow.temporal.CONNECT_SEC", 1.0)
     monkeypatch.setattr("benchflow.jobs.engine_connection.RESTART_SEC", 1.0)
     monkeypatch.setattr("benchflow.jobs.engine_connection.WARN_AFTER_SEC", 0.0)
-    record = await asyncio.to_thread(stack.ensure)
+    record = await asyncio.to_thread(stack.ensure_stack)
     process = record.server if frozen == "the server" else record.enclosure or record.server
     assert process is not None
     config = job_config([write_task(tmp_path)], tmp_path / "jobs", sandbox="noop")
@@ -267,4 +267,4 @@ async def test_who_submits_while_the_server_is_frozen_waits_and_says_so_once(
         assert ["does not answer" in text or "answers" in text for text in caplog.messages] == [True]
     finally:
         os.kill(process.pid, signal.SIGCONT)
-        await asyncio.to_thread(stack.stop, StatePaths(state_root))
+        await asyncio.to_thread(stack.stop_stack, StatePaths(state_root))

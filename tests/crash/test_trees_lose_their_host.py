@@ -25,7 +25,7 @@ from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.jobs import plan_job, submit
 from benchflow.paths import RolloutPaths
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
-from benchflow.temporal import stack_id
+from benchflow.temporal import read_stack_id
 from benchflow.testing.waiting import until
 
 
@@ -75,7 +75,7 @@ async def test_another_host_takes_a_tree_over(
         }
     )
     job = await submit(plan_job(config))
-    stack = await stack_id(job.engine.client)
+    stack = await read_stack_id(job.engine.client)
     lost.begin(stack)
     leaves = 2 ** len(divided)
     await until(lambda: len(lost.world.with_file(step(1))) == leaves, every=0.1)

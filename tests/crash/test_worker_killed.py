@@ -109,8 +109,8 @@ async def test_newer_code_drains_the_older(
     older = await stack.worker()
     acting = await stack.in_step(SOLVED, 2)
     newer = copied_package(tmp_path / "newer")
-    monkeypatch.setattr(stacks, "wanted_here", lambda: newer)
-    record = await asyncio.to_thread(stacks.ensure)
+    monkeypatch.setattr(stacks, "describe_own_worker", lambda: newer)
+    record = await asyncio.to_thread(stacks.ensure_stack)
     assert record.wanted == newer
     assert record.restarts.get("worker", 0) == 0
     worker = await stack.worker()

@@ -13,7 +13,7 @@ from support.relay import Relay
 
 from benchflow.errors import JobNotFoundError, NotRestorableError, ServerUnavailableError
 from benchflow.jobs import Job
-from benchflow.jobs.rollback_request import put_back
+from benchflow.jobs.rollback_request import roll_back_running
 from benchflow.temporal import connect
 from benchflow.testing.waiting import until
 
@@ -55,7 +55,7 @@ async def test_whoever_waits_for_a_job_goes_on_and_says_so_once(
 REQUESTS: dict[str, Callable[[Job], Awaitable[object]]] = {
     "signal": lambda job: job.pause(),
     "cancel": lambda job: job.cancel(),
-    "rollback": lambda job: put_back(job.engine.client, job.spec.rollout_id(job.id, 0), "n1"),
+    "rollback": lambda job: roll_back_running(job.engine.client, job.spec.rollout_id(job.id, 0), "n1"),
 }
 
 
@@ -72,4 +72,4 @@ async def test_a_request_tells_an_outage_from_a_job_that_does_not_run(worker: In
     with pytest.raises(JobNotFoundError):
         await job.pause()
     with pytest.raises(NotRestorableError):
-        await put_back(job.engine.client, job.spec.rollout_id(job.id, 0), "n1")
+        await roll_back_running(job.engine.client, job.spec.rollout_id(job.id, 0), "n1")

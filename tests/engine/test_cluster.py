@@ -19,7 +19,7 @@ from benchflow.contracts.rollout_records import RolloutResult
 from benchflow.errors import ConfigError, GatewayUnavailableError
 from benchflow.gateway.gateway_client import GatewayClient
 from benchflow.gateway.gateway_process import stop_gateway
-from benchflow.host import host_id
+from benchflow.host import read_host_id
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
@@ -79,7 +79,9 @@ async def test_results_come_back_from_another_host(cluster: Path, start_host: St
     assert [(result.task_name, result.repeat, result.status) for result in results] == [
         ("one", 0, "passed"), ("one", 1, "passed"), ("two", 0, "passed"), ("two", 1, "passed")
     ]  # fmt: skip
-    assert {result.sandbox["host"] for result in results} == {host_id(other)} != {host_id(StatePaths.default())}
+    assert (
+        {result.sandbox["host"] for result in results} == {read_host_id(other)} != {read_host_id(StatePaths.default())}
+    )
     for result in results:
         root = Path(str(result.directory))
         assert root.parent == cluster / "far"
@@ -172,7 +174,7 @@ async def test_a_rollout_cancelled_on_another_host_has_a_row_too(
     assert (results[victim].status, results[victim].rewards) == ("cancelled", None)
     assert results[other].status == "passed"
     assert {result.sandbox["host"] for result in results.values()} == {worker.context.host_id}
-    assert host_id(StatePaths.default()) != worker.context.host_id
+    assert read_host_id(StatePaths.default()) != worker.context.host_id
 
 
 async def test_what_is_run_again_replaces_what_was_fetched(

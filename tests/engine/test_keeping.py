@@ -10,7 +10,7 @@ import pytest
 from support.in_process_worker import InProcessWorker
 
 from benchflow.errors import NotRestorableError
-from benchflow.jobs.rollback_request import put_back
+from benchflow.jobs.rollback_request import roll_back_running
 from benchflow.paths import JobPaths
 from benchflow.testing.waiting import until
 
@@ -79,10 +79,10 @@ async def test_children_that_run_are_undone_with_the_rollout(worker: InProcessWo
     worker.provider.release(first)
     await worker.begun(4)
     with pytest.raises(NotRestorableError, match=r"the child n1\.7 does not run"):
-        await put_back(client, root, "n1.7/n2")
+        await roll_back_running(client, root, "n1.7/n2")
     with pytest.raises(NotRestorableError, match="it has not come by n2; those that have one: n0, n1"):
-        await put_back(client, root, "n2")
-    restored = await put_back(client, root, "n0")
+        await roll_back_running(client, root, "n2")
+    restored = await roll_back_running(client, root, "n0")
     assert (restored.rollout, restored.undone) == (root, ["n1", "n2"])
     await worker.begun(5)
     worker.provider.release_all()

@@ -224,26 +224,26 @@ async def test_the_secrets_of_a_terminated_job_are_removed(worker: InProcessWork
     job = await worker.submit()
     await worker.in_turn(1)
     paths = worker.context.paths
-    secrets.leave(paths, job.id, set(), {"KEY": "value-of-it"})
+    secrets.store_secrets(paths, job.id, set(), {"KEY": "value-of-it"})
     await remove_secrets_of_ended_jobs(worker.context)
-    assert [name for name, _ in secrets.left(paths)] == [job.id]
+    assert [name for name, _ in secrets.list_stored_secrets(paths)] == [job.id]
     await job.handle.terminate()
     # Its rollout goes on, with them.
     await remove_secrets_of_ended_jobs(worker.context)
-    assert [name for name, _ in secrets.left(paths)] == [job.id]
+    assert [name for name, _ in secrets.list_stored_secrets(paths)] == [job.id]
     worker.provider.release_all()
 
     async def are_removed() -> bool:
         await remove_secrets_of_ended_jobs(worker.context)
-        return list(secrets.left(paths)) == []
+        return list(secrets.list_stored_secrets(paths)) == []
 
     await until(are_removed)
     # Left anew, for a submit that starts the job again in a moment.
-    secrets.leave(paths, job.id, set(), {"KEY": "value-of-it"})
+    secrets.store_secrets(paths, job.id, set(), {"KEY": "value-of-it"})
     (file,) = paths.secrets.iterdir()
     os.utime(file, (time.time() + 5, time.time() + 5))
     await remove_secrets_of_ended_jobs(worker.context)
-    assert [name for name, _ in secrets.left(paths)] == [job.id]
+    assert [name for name, _ in secrets.list_stored_secrets(paths)] == [job.id]
 
 
 @workflow.defn(name="RolloutWorkflow", sandboxed=False)

@@ -87,7 +87,7 @@ async def test_neither_checkpoints_nor_secrets_that_cannot_be_listed_end_a_round
     worker.patch.setattr("benchflow.activities.reaper.list_provider_names", list)
     paths = worker.context.paths
     reaper = Reaper(replace(worker.context, options=WorkerOptions(unknown_grace_sec=0)))
-    secrets.leave(paths, "job/none", set(), {"KEY": "value-of-it"})
+    secrets.store_secrets(paths, "job/none", set(), {"KEY": "value-of-it"})
 
     def unreadable(*_: object) -> NoReturn:
         raise OSError(errno.EIO, "Input/output error")
@@ -95,8 +95,8 @@ async def test_neither_checkpoints_nor_secrets_that_cannot_be_listed_end_a_round
     worker.patch.setattr(Reaper, "_remove_checkpoints", unreadable)
     with capture_logs() as logged:
         await reaper.reap()
-        assert list(secrets.left(paths)) == []
-        worker.patch.setattr(secrets, "left", unreadable)
+        assert list(secrets.list_stored_secrets(paths)) == []
+        worker.patch.setattr(secrets, "list_stored_secrets", unreadable)
         await reaper.reap()
     assert [entry["item"] for entry in logged if entry["log_level"] == "warning"] == ["checkpoints", "secrets"]
 

@@ -16,7 +16,7 @@ from temporalio.workflow import NondeterminismError
 from benchflow.contracts.operator_options import WorkflowOptions
 from benchflow.errors import BenchFlowError
 from benchflow.messages import make_converter
-from benchflow.worker import workflow_runner
+from benchflow.worker import make_workflow_runner
 from benchflow.workflows.job_workflow import JobWorkflow
 from benchflow.workflows.rollout_workflow import RolloutWorkflow
 
@@ -35,7 +35,7 @@ def replayer() -> Replayer:
     return Replayer(
         workflows=[JobWorkflow, RolloutWorkflow],
         data_converter=make_converter(),
-        workflow_runner=workflow_runner(),
+        workflow_runner=make_workflow_runner(),
         workflow_failure_exception_types=[BenchFlowError],
     )
 

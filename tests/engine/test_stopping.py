@@ -13,7 +13,7 @@ from asyncio.subprocess import PIPE
 import pytest
 from support.in_process_worker import InProcessWorker
 
-from benchflow.cli.watch import EVERY_SEC
+from benchflow.cli.watch import POLL_INTERVAL_SEC
 from benchflow.contracts.config import JobConfig
 from benchflow.errors import BenchFlowError, ImageBuildError, RewardScalarError, SandboxSetupError
 from benchflow.jobs import Job, plan_job, submit
@@ -201,7 +201,7 @@ async def test_a_watcher_without_a_terminal_is_told_once_that_the_job_asks(worke
         assert line, "it ended"
         said += line
     # For as long as a watcher takes to look again.
-    await asyncio.sleep(2 * EVERY_SEC)
+    await asyncio.sleep(2 * POLL_INTERVAL_SEC)
     await job.decide(False)
     said += await watching.stdout.read()
     assert await watching.wait() == 1

@@ -22,8 +22,8 @@ from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollout_records import AgentSession, Failure, RolloutResult
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import RolloutPaths, StatePaths
-from benchflow.stack import running
-from benchflow.temporal import connect, stack_target
+from benchflow.stack import find_running
+from benchflow.temporal import connect, make_stack_target
 from benchflow.testing import demo_agent
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
@@ -217,9 +217,9 @@ def rollout_of(job: Job, task: str) -> str:
 
 async def histories(job: Job) -> dict[str, str]:
     """Every event of every workflow of a job, as JSON, by the workflow's id."""
-    record = running(StatePaths.default())
+    record = find_running(StatePaths.default())
     assert record is not None
-    client = await connect(stack_target(record))
+    client = await connect(make_stack_target(record))
     texts = {}
     for workflow in [job.id, *(job.spec.rollout_id(job.id, index) for index in range(job.spec.total))]:
         texts[workflow] = (await client.get_workflow_handle(workflow).fetch_history()).to_json()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from benchflow.host_files import locked
+from benchflow.host_files import hold_lock
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benchflow-test"
 
@@ -25,7 +25,7 @@ def debian_root(release: str, package: str) -> Path:
     """
     root = CACHE / f"{release}-{package}"
     CACHE.mkdir(parents=True, exist_ok=True)
-    with locked(CACHE / f"{root.name}.lock"):
+    with hold_lock(CACHE / f"{root.name}.lock"):
         if not root.exists():
             _make(root, release, package)
     return root

@@ -17,7 +17,7 @@ from support.worlds import Seen, make_world
 
 from benchflow import stack
 from benchflow.paths import StatePaths
-from benchflow.temporal import connect, stack_id, stack_target
+from benchflow.temporal import connect, make_stack_target, read_stack_id
 from benchflow.testing.waiting import until
 
 Role = Literal["worker", "server", "enclosure", "supervisor", "gateway", "helper", "waiter"]
@@ -49,14 +49,14 @@ class EmbeddedStack:
         self.world = make_world(sandbox, root)
 
     async def start(self) -> None:
-        record = await asyncio.to_thread(stack.ensure, self.paths)
-        self.id = await stack_id(await connect(stack_target(record)))
+        record = await asyncio.to_thread(stack.ensure_stack, self.paths)
+        self.id = await read_stack_id(await connect(make_stack_target(record)))
         self.world.watch(self.id)
 
     async def close(self) -> None:
         """Stop the stack and everything that a failed test may have left of it."""
         with suppress(Exception):
-            await asyncio.to_thread(stack.stop, self.paths)
+            await asyncio.to_thread(stack.stop_stack, self.paths)
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -178,7 +178,7 @@ class GatewayFixture:
 async def gateway_in(directory: Path, shared: StatePaths | None = None) -> AsyncIterator[GatewayFixture]:
     """shared: where a gateway is that goes on; without it the fixture has its own, and ends it."""
     paths = shared or StatePaths(directory / "state")
-    secrets.leave(paths, JOB, set(), {KEY_NAME: KEY})
+    secrets.store_secrets(paths, JOB, set(), {KEY_NAME: KEY})
     info = await ensure_gateway(paths)
     public = directory / "s"
     public.symlink_to(paths.gateway.public)

@@ -18,17 +18,17 @@ from benchflow.contracts import temporal_names
 from benchflow.errors import ServerUnavailableError
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, hash_stack
-from benchflow.stack import free_port
+from benchflow.stack import find_free_port
 from benchflow.temporal import Target, connect
-from benchflow.temporal_server import temporal_binary
+from benchflow.temporal_server import find_temporal_binary
 from benchflow.testing.waiting import until
 
 
 @contextlib.asynccontextmanager
 async def cluster_server() -> AsyncIterator[str]:
     """The address of a Temporal server in memory."""
-    port = free_port()
-    command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
+    port = find_free_port()
+    command = [find_temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
     command += [f"--search-attribute={name}=Keyword" for name in temporal_names.KEYWORD_ATTRIBUTES]

@@ -233,7 +233,7 @@ async def worlds_of(agent: AgentRecord | str, paths: StatePaths, directory: Path
     """Worlds of an agent, and nothing left of them, but for the gateway of the state directory."""
     record = find_agent(agent) if isinstance(agent, str) else agent
     runtime, toolbox = await ensure_runtime(paths), await ensure_toolbox(record, paths)
-    secrets.leave(paths, JOB, set(), {KEY_NAME: KEY})
+    secrets.store_secrets(paths, JOB, set(), {KEY_NAME: KEY})
     await ensure_gateway(paths)
     provider = make_provider(LOCAL)
     async with ScriptedModel(answer) as model:

@@ -31,7 +31,7 @@ from benchflow.planes.sandbox.local.helper import netlink
 from benchflow.planes.sandbox.local.machine import name_group
 from benchflow.planes.sandbox.local.network import SUBNET_VARIABLE
 from benchflow.planes.sandbox.local.store.volume_store import VolumeStore
-from benchflow.process_identity import start_time
+from benchflow.process_identity import read_start_time
 from benchflow.testing.waiting import until
 
 _GET_ADDRESS = 0x8915
@@ -118,7 +118,7 @@ class LocalWorld:
     def init_of(self, name: str) -> int | None:
         """The pid of a sandbox's first process, if it runs."""
         running = _json(self.home / "sandboxes" / name / "running.json")
-        return running["pid"] if running and start_time(running["pid"]) == running["started"] else None
+        return running["pid"] if running and read_start_time(running["pid"]) == running["started"] else None
 
     def with_file(self, path: str) -> list[Seen]:
         inits = {seen: self.init_of(seen.name) for seen in self.sandboxes()}

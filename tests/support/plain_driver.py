@@ -28,8 +28,8 @@ from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import Capabilities, SandboxSpec
 from benchflow.contracts.sandbox_provider import OwnedSandbox
 from benchflow.errors import ProcessNotStartedError, SandboxError, SandboxLostError, SandboxStartError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 STACK = "benchflow.stack"
@@ -119,7 +119,7 @@ class PlainDriver(SandboxDriver):
         options = (*_pairs("--env", process.env), f"--user={process.user}", f"--workdir={process.cwd}")
         try:
             # A container that is paused takes no command.
-            async with file_lock(_lock_of(handle), shared=True):
+            async with hold_lock_async(_lock_of(handle), shared=True):
                 await self._docker("exec", "--detach", *options, handle, *process.argv)
         except SandboxLostError:
             raise
@@ -151,7 +151,7 @@ class PlainDriver(SandboxDriver):
         command = ("exec", "--interactive", *_pairs("--env", SCRIPT_ENVIRONMENT), "--user=0", "--workdir=/", handle)
         running: asyncio.subprocess.Process | None = None
         try:
-            async with awake_timeout(timeout), file_lock(_lock_of(handle), shared=True):
+            async with awake_timeout(timeout), hold_lock_async(_lock_of(handle), shared=True):
                 running = await _start(*command, "/bin/sh", stdin=asyncio.subprocess.PIPE)
                 out, err = await running.communicate(f"(\n{script}\n) </dev/null".encode())
         except BaseException as error:
@@ -210,7 +210,7 @@ class PlainDriver(SandboxDriver):
         image = f"plain/{name.lower()}"
         missing, _ = await self._docker("image", "inspect", image, ok=(0, 1))
         if missing:
-            async with file_lock(_lock_of(handle)):
+            async with hold_lock_async(_lock_of(handle)):
                 await self._docker("pause", handle)
                 try:
                     await self._copy(handle, image)
@@ -268,7 +268,7 @@ class PlainDriver(SandboxDriver):
 
 
 def _lock_of(handle: str) -> Path:
-    return state_dir() / "locks" / f"plain-{handle[:16]}.lock"
+    return find_state_dir() / "locks" / f"plain-{handle[:16]}.lock"
 
 
 def _directory(name: str) -> IO[bytes]:

@@ -217,7 +217,7 @@ def raising_workflows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         importlib.import_module(f"{PACKAGE}.clock").SLICE_SEC = 0.5  # type: ignore[attr-defined]
     for name, workflow_class in made.items():
         monkeypatch.setattr(f"benchflow.worker.{name}", workflow_class)
-    monkeypatch.setattr("benchflow.worker.workflow_runner", UnsandboxedWorkflowRunner)
+    monkeypatch.setattr("benchflow.worker.make_workflow_runner", UnsandboxedWorkflowRunner)
     yield
     for record in (PLANNED, PASSED, RETURNED, RAISED):
         record.clear()

@@ -21,12 +21,12 @@ from temporalio.service import RPCError
 from benchflow import stack
 from benchflow.contracts import temporal_names
 from benchflow.errors import ServerUnavailableError
-from benchflow.host_files import locked
+from benchflow.host_files import hold_lock
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.toolbox.directory import remove_tree
-from benchflow.stack import free_port
-from benchflow.temporal import Target, connect, stack_target
-from benchflow.temporal_server import temporal_binary
+from benchflow.stack import find_free_port
+from benchflow.temporal import Target, connect, make_stack_target
+from benchflow.temporal_server import find_temporal_binary
 from benchflow.testing.waiting import until
 
 DIRECTORY = "run"
@@ -48,7 +48,7 @@ def run_directory(config: pytest.Config) -> Path:
 def once(directory: Path, name: str, make: Callable[[], dict[str, object]]) -> dict[str, object]:
     """Return what `make` returned in the first process of this run that asked for `name`."""
     file = directory / f"{name}.json"
-    with locked(directory / f"{name}.lock"):
+    with hold_lock(directory / f"{name}.lock"):
         if not file.exists():
             file.write_text(json.dumps(make()))
         found: dict[str, object] = json.loads(file.read_text())
@@ -57,8 +57,8 @@ def once(directory: Path, name: str, make: Callable[[], dict[str, object]]) -> d
 
 def start_server() -> dict[str, object]:
     """Start a Temporal server in memory with a namespace for each process of the run. Returns its address and pid."""
-    port = free_port()
-    command = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
+    port = find_free_port()
+    command = [find_temporal_binary(), "server", "start-dev", "--headless", "--port", str(port), "--log-level", "error"]
     command += ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
     # Each test has a queue of its own, which otherwise is four, loaded for minutes: in the end they took half a core.
     for setting in (
@@ -118,14 +118,14 @@ def end(directory: Path) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(json.loads(server.read_text())["pid"]), signal.SIGTERM)
     for state in directory.glob("stack*/"):
-        record = stack.running(StatePaths(state))
+        record = stack.find_running(StatePaths(state))
         if record is not None:
             # Jobs of tests that failed, or were not come to: their sandboxes would outlive the stack.
             try:
-                asyncio.run(_cancel_all(stack_target(record)))
+                asyncio.run(_cancel_all(make_stack_target(record)))
             except (AssertionError, ServerUnavailableError, RPCError) as error:
                 problems.append(f"workflows that were cancelled have not ended: {error}")
-        stack.stop(StatePaths(state))
+        stack.stop_stack(StatePaths(state))
         store = state / "local" / "store"
         if store.is_mount():
             # Whoever still holds it, so that the stack's worker could not unmount it, ends with this run.

@@ -95,7 +95,7 @@ async def assert_second_submit_does_nothing(job: Job) -> None:
 
 async def assert_nothing_is_left(stack: EmbeddedStack) -> None:
     """Stop the stack; then nothing of it may be left."""
-    await asyncio.to_thread(stacks.stop, stack.paths)
+    await asyncio.to_thread(stacks.stop_stack, stack.paths)
     left: list[str] = []
 
     async def nothing() -> bool:

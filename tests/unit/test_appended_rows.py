@@ -9,7 +9,7 @@ import pytest
 
 from benchflow import host_files
 from benchflow.errors import DiskFullError
-from benchflow.host_files import end_of_lines
+from benchflow.host_files import find_end_of_lines
 from benchflow.results.write import append_line
 
 
@@ -55,4 +55,4 @@ def test_the_end_of_the_lines_of_a_file_is_found(tmp_path: Path) -> None:
     for text in ("", "a", "a\n", "a\nb", "\n" + "b" * 65_536, "\n" + "b" * 65_535, "b" * 200_000):
         file.write_text(text)
         with file.open() as opened:
-            assert end_of_lines(opened.fileno()) == text.rfind("\n") + 1
+            assert find_end_of_lines(opened.fileno()) == text.rfind("\n") + 1

@@ -21,7 +21,7 @@ CANARY = "the canary of this host"
 
 @pytest.fixture(params=[open_by_kernel, open_by_steps])
 def root(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(confined, "_opener", lambda: request.param)
+    monkeypatch.setattr(confined, "_choose_opener", lambda: request.param)
     (tmp_path / "outside" / "inner").mkdir(parents=True)
     (tmp_path / "outside" / "canary").write_text(CANARY)
     root = tmp_path / "root"

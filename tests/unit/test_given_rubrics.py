@@ -10,7 +10,7 @@ import pytest
 
 from benchflow.errors import ConfigError
 from benchflow.hosting.rubric_code import load_scorer
-from benchflow.rescoring.rubrics import given_rubric
+from benchflow.rescoring.rubrics import load_given_rubric
 
 RUBRIC = "from support.own_rewards import Politeness\nquality = Politeness()\n"
 
@@ -21,7 +21,7 @@ def test_it_may_lie_in_the_current_directory_which_takes_no_part_in_any_other_im
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
     (tmp_path / "rubric_of_mine.py").write_text(f"import sys\nassert sys.path[-1] == {str(tmp_path)!r}\n{RUBRIC}")
-    found = given_rubric("rubric_of_mine:quality")
+    found = load_given_rubric("rubric_of_mine:quality")
     assert found is not None and found.label == "quality"
     assert sys.path == before
 
@@ -33,7 +33,7 @@ def test_a_file_of_the_directory_takes_the_place_of_no_installed_module(
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     (tmp_path / "colorsys.py").write_text(RUBRIC)
     with pytest.raises(ConfigError, match="has no attribute 'quality'"):
-        given_rubric("colorsys:quality")
+        load_given_rubric("colorsys:quality")
 
 
 def scorer_of(root: Path) -> str:

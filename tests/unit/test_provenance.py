@@ -20,12 +20,12 @@ from benchflow.cli.resume import plan_again, plan_replay
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.config import JobConfig
 from benchflow.errors import ConfigError, StackError, UntrustedJobError
-from benchflow.jobs.identity import claim, differences, record_options
+from benchflow.jobs.identity import claim, list_differences, record_options
 from benchflow.jobs.job_plan import freeze, plan_job
 from benchflow.paths import JobPaths, StatePaths
 from benchflow.planes.agent.registry import find_agent
 from benchflow.provenance import is_own, read_own_spec, write_config
-from benchflow.rescoring import RescoringRequest, stored_workbench
+from benchflow.rescoring import RescoringRequest, open_stored_workbench
 from benchflow.rescoring.own_rollouts import read_own_rollout
 from benchflow.rescoring.rescoring_plan import plan_rescoring
 from benchflow.results.summary import read_spec
@@ -176,14 +176,14 @@ async def test_a_workbench_runs_nothing_of_somebody_elses(tmp_path: Path) -> Non
     job = JobPaths(await store_job([task], tmp_path / "jobs", past, sandbox="noop"))
     (rollout,) = [path for path in job.root.iterdir() if path.is_dir()]
     change(job, repeats=1)
-    async with stored_workbench(rollout) as bench:
+    async with open_stored_workbench(rollout) as bench:
         with pytest.raises(UntrustedJobError):
             await bench.tests()
         with pytest.raises(UntrustedJobError):
             await bench.run("key", ["true"])
     alone = tmp_path / "alone"
     rollout.rename(alone)
-    async with stored_workbench(alone) as bench:
+    async with open_stored_workbench(alone) as bench:
         with pytest.raises(UntrustedJobError, match="no rollout of the job"):
             await bench.tests()
 
@@ -214,7 +214,7 @@ def test_attaching_to_a_job_of_somebody_elses_makes_its_configuration_this_users
     spec = read_spec(job)
     change(job, tasks=tasks)
     # Where a task lies is no part of what a job is.
-    assert differences(read_spec(job), spec) == []
+    assert list_differences(read_spec(job), spec) == []
     claim(job, spec)
     assert is_own(job) and read_own_spec(job) == spec
 

@@ -10,10 +10,10 @@ import pytest
 from support.stored_jobs import write_task
 
 from benchflow.cli.resume import plan_again
-from benchflow.cli.submit_request import job_config
+from benchflow.cli.submit_request import make_job_config
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import JobSpec, Origin
-from benchflow.jobs.identity import claim, differences
+from benchflow.jobs.identity import claim, list_differences
 from benchflow.jobs.job_plan import JobPlan, freeze, plan_job
 from benchflow.planes.sandbox.rebuilds import choose_build_key, record_rebuild
 from benchflow.store import Store
@@ -51,16 +51,16 @@ def test_a_job_that_is_submitted_again_or_resumed_keeps_its_request(tmp_path: Pa
 
 def test_whether_images_are_built_anew_is_a_difference_and_the_request_is_none(tmp_path: Path) -> None:
     spec, other = frozen(plan(tmp_path, rebuild=True)), frozen(plan(tmp_path, rebuild=True))
-    assert differences(spec, other) == []
-    assert [line.partition(":")[0] for line in differences(spec, frozen(plan(tmp_path)))] == ["run.rebuild"]
+    assert list_differences(spec, other) == []
+    assert [line.partition(":")[0] for line in list_differences(spec, frozen(plan(tmp_path)))] == ["run.rebuild"]
 
 
 def test_it_is_asked_for_by_an_option_and_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("paths: [t]\nrebuild: true\n")
-    assert job_config(paths=[], config=file)[0].rebuild
-    assert job_config(paths=[tmp_path], config=None, rebuild=True)[0].rebuild
-    assert not job_config(paths=[tmp_path], config=None)[0].rebuild
+    assert make_job_config(paths=[], config=file)[0].rebuild
+    assert make_job_config(paths=[tmp_path], config=None, rebuild=True)[0].rebuild
+    assert not make_job_config(paths=[tmp_path], config=None)[0].rebuild
 
 
 def test_a_request_has_a_build_of_its_own_and_the_last_one_is_everybodys() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.contracts.rollout_records import Answer, Option, UserQuestion
 from benchflow.errors import AskUserError
-from benchflow.jobs.question_callback import answer_to
+from benchflow.jobs.question_callback import make_answer
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -35,7 +35,7 @@ def form(**more: Any) -> UserQuestion:
     ],
 )
 def test_what_a_handler_returns_becomes_an_answer(question: UserQuestion, reply: Any, answer: dict[str, Any]) -> None:
-    assert answer_to(question, reply) == Answer(question="q", **answer)
+    assert make_answer(question, reply) == Answer(question="q", **answer)
 
 
 TWO = {"type": "object", "properties": {"name": {"type": "string"}, "color": {"type": "string"}}}
@@ -53,5 +53,5 @@ TWO = {"type": "object", "properties": {"name": {"type": "string"}, "color": {"t
 )
 def test_what_is_no_answer_is_refused_with_who_waits_for_one(question: UserQuestion, reply: Any, message: str) -> None:
     with pytest.raises(AskUserError, match=message) as caught:
-        answer_to(question.model_copy(update={"chain": "n1.0"}), reply)
+        make_answer(question.model_copy(update={"chain": "n1.0"}), reply)
     assert "job/r (n1.0) still waits" in str(caught.value.remedy)

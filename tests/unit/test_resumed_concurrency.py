@@ -14,7 +14,7 @@ from support.stored_jobs import write_task
 from benchflow.cli.job_report import describe
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.job import JobSpec
-from benchflow.jobs.identity import claim, differences, record_options
+from benchflow.jobs.identity import claim, list_differences, record_options
 from benchflow.jobs.job_plan import JobPlan, freeze, plan_job
 from benchflow.paths import JobPaths
 from benchflow.provenance import write_config
@@ -71,7 +71,7 @@ def test_a_job_keeps_the_number_that_it_was_last_started_with(
     bench: Bench, job: JobPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, spec = frozen(tmp_path, 3)
-    assert differences(read_spec(job), spec) == []
+    assert list_differences(read_spec(job), spec) == []
     record_options(job, spec)
     assert resumed(bench, job, monkeypatch).config.concurrency == 3
 

@@ -13,11 +13,11 @@ from support.hostile_text import HOSTILE, RAW
 from benchflow.sanitise import (
     MAX_MARKS,
     SUBSTITUTE,
+    dump_sanitised_json,
     sanitise,
     sanitise_line,
     sanitise_log,
-    sanitised_json,
-    sanitised_markdown,
+    sanitise_markdown,
 )
 
 ODD = "".join(chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))) + (
@@ -29,7 +29,7 @@ TEXTS = st.text(
         st.characters(), st.characters(categories=["Cs", "Cf", "Cc", "Mn"]), st.sampled_from(ODD + "a[;m]\\1❤👩🏽बم")
     )
 )
-EVERY = [sanitise, sanitise_line, sanitise_log, sanitised_markdown]
+EVERY = [sanitise, sanitise_line, sanitise_log, sanitise_markdown]
 
 PROPERTIES = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 """The same examples in every run: a test of this lane is no search."""
@@ -48,7 +48,7 @@ def test_no_control_is_left_and_nothing_changes_when_it_is_done_again(function, 
     found = function(text)
     assert all(map(is_shown, found)), found
     assert sanitise(found) == found
-    if function in (sanitise_line, sanitised_markdown):
+    if function in (sanitise_line, sanitise_markdown):
         assert len(found.splitlines()) <= 1
 
 
@@ -116,14 +116,14 @@ def test_the_log_of_colours_and_of_a_progress_bar_stays_readable() -> None:
 @given(value=st.dictionaries(TEXTS, TEXTS, max_size=2))
 def test_json_is_the_same_data_without_a_control(value: object) -> None:
     for indent in (None, 2):
-        text = sanitised_json(value, indent=indent)
+        text = dump_sanitised_json(value, indent=indent)
         assert json.loads(text) == value
         assert RAW.search(text) is None
         text.encode()
 
 
 def test_json_of_any_script_stays_readable() -> None:
-    assert sanitised_json({"ä": "日本語 שלום"}) == '{"ä": "日本語 שלום"}'
+    assert dump_sanitised_json({"ä": "日本語 שלום"}) == '{"ä": "日本語 שלום"}'
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_json_of_any_script_stays_readable() -> None:
     ],
 )
 def test_in_markdown_nothing_is_interpreted(text: str) -> None:
-    found = sanitised_markdown(text)
+    found = sanitise_markdown(text)
     assert found[0] == found[-1] == "`"
     assert not set("`|\n") & set(found[1:-1])
 
 
 def test_a_plain_name_in_markdown_is_itself() -> None:
     for text in ("archive-newsletters", "org/name 3", "step 2 of 4: done", ""):
-        assert sanitised_markdown(text) == text
+        assert sanitise_markdown(text) == text

@@ -31,7 +31,7 @@ env = { E = "${FIVE}" }
 
 def test_every_table_of_a_task_is_searched_for_names(tmp_path: Path) -> None:
     task = load_task(write_task(tmp_path, config=TABLES))
-    assert secrets.references(task) == {"ONE": True, "TWO": False, "THREE": False, "FOUR": True, "FIVE": True}
+    assert secrets.list_task_variables(task) == {"ONE": True, "TWO": False, "THREE": False, "FOUR": True, "FIVE": True}
     values = {"ONE": "1", "FOUR": "4", "FIVE": "5"}
     secrets.Secrets(values, "here").check(task)
     with pytest.raises(MissingSecretError, match=r"\$\{FIVE\} is not set here") as caught:
@@ -44,7 +44,7 @@ def test_it_is_known_who_is_given_what_a_task_takes(tmp_path: Path) -> None:
     task = load_task(write_task(tmp_path, config=TABLES))
     manifest = Manifest(name="w", image="i", forward_env=ForwardEnv(keys=("SIX",)))
     taken: dict[str, list[str]] = {}
-    for name, taker in secrets.host_variables(task, manifest):
+    for name, taker in secrets.list_host_variables(task, manifest):
         taken.setdefault(taker, []).append(name)
     assert taken == {
         "the oracle, in the sandbox": ["ONE", "TWO"],
@@ -78,7 +78,7 @@ def test_in_the_split_layout_only_a_whole_value_is_a_reference(tmp_path: Path, t
     known = secrets.Secrets({"ONE": "1"}, "here")
     for _ in range(2):
         task = load_task(root)
-        assert secrets.references(task) == {}
+        assert secrets.list_task_variables(task) == {}
         known.check(task)
         assert known.resolve(task.sandbox.env, task.verifier.env) == {"A": written, "B": written}
         # A native task that means the same.
@@ -96,7 +96,7 @@ def test_in_the_split_layout_a_whole_value_that_names_no_variable_is_an_error(tm
 def test_headers_of_a_tool_server_have_references_anywhere(tmp_path: Path) -> None:
     server = '[[environment.mcp_servers]]\nname = "s"\nurl = "http://s"\nheaders = { H = "Bearer ${ONE}" }\n'
     task = load_task(write_task(tmp_path, config=f'[environment]\ndocker_image = "i"\n{server}'))
-    assert secrets.references(task) == {"ONE": True}
+    assert secrets.list_task_variables(task) == {"ONE": True}
 
 
 def test_values_are_left_in_a_private_file_until_the_job_is_over(
@@ -104,14 +104,14 @@ def test_values_are_left_in_a_private_file_until_the_job_is_over(
 ) -> None:
     monkeypatch.setenv("BF_TEST_VALUE", "geheim")
     paths = StatePaths(tmp_path)
-    secrets.leave(paths, "job/a", {"BF_TEST_VALUE", "BF_TEST_ABSENT"}, {})
+    secrets.store_secrets(paths, "job/a", {"BF_TEST_VALUE", "BF_TEST_ABSENT"}, {})
     (file,) = paths.secrets.iterdir()
     assert (oct(file.stat().st_mode & 0o777), oct(paths.secrets.stat().st_mode & 0o777)) == ("0o600", "0o700")
     assert json.loads(file.read_text()) == {"job": "job/a", "values": {"BF_TEST_VALUE": "geheim"}}
-    assert [job for job, _ in secrets.left(paths)] == ["job/a"]
+    assert [job for job, _ in secrets.list_stored_secrets(paths)] == ["job/a"]
     monkeypatch.delenv("BF_TEST_VALUE")
     assert secrets.Secrets.of_job(paths, "job/a").resolve({"x": "${BF_TEST_VALUE}"}) == {"x": "geheim"}
     assert secrets.Secrets.of_job(paths, "job/b").resolve({"x": "${BF_TEST_VALUE}"}) == {"x": ""}
-    secrets.remove(paths, "job/a")
-    secrets.remove(paths, "job/a")
+    secrets.remove_secrets(paths, "job/a")
+    secrets.remove_secrets(paths, "job/a")
     assert list(paths.secrets.iterdir()) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchflow.cli.job_report import reward_or_value
+from benchflow.cli.job_report import format_score
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.counts import Counts
 from benchflow.contracts.job import AgentSpec, JobSpec, TaskRef
@@ -193,5 +193,5 @@ def test_a_job_counts_several_keys_as_finished_and_as_no_reward() -> None:
 
 
 def test_a_table_shows_each_of_several_keys() -> None:
-    assert reward_or_value(result(status="scored", rewards={"a\x1b[2J": 0.5, "b": 1.0})) == "a␛ 0.5, b 1"
-    assert reward_or_value(result(reward=0.5)) == "0.5"
+    assert format_score(result(status="scored", rewards={"a\x1b[2J": 0.5, "b": 1.0})) == "a␛ 0.5, b 1"
+    assert format_score(result(reward=0.5)) == "0.5"

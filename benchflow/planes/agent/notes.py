@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow.host_files import atomic_file, storage_errors
+from benchflow.host_files import create_atomic, raise_storage_errors
 
 Message = dict[str, Any]
 """A JSON object."""
@@ -51,12 +51,12 @@ class Notes:
 
     def make(self) -> None:
         """Make the directory, readable by its owner alone."""
-        with storage_errors(self.directory):
+        with raise_storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def write_once(self, name: str, content: Message) -> Message:
         """Write a note unless it exists, and return its content: of several writers the first one counts."""
-        with storage_errors(self.directory), suppress(FileExistsError):
+        with raise_storage_errors(self.directory), suppress(FileExistsError):
             self._write(name, content, replaces=False)
         noted = self.read(name)
         assert noted is not None
@@ -64,12 +64,12 @@ class Notes:
 
     def write(self, name: str, content: Message) -> None:
         """Write a note, in place of an earlier one."""
-        with storage_errors(self.directory):
+        with raise_storage_errors(self.directory):
             self._write(name, content, replaces=True)
 
     def _write(self, name: str, content: Message, *, replaces: bool) -> None:
         # Not `write_atomic`, which would make the directory of a session that was removed.
-        with atomic_file(self.get_path(name), replaces=replaces) as file:
+        with create_atomic(self.get_path(name), replaces=replaces) as file:
             file.write(json.dumps(content).encode())
 
     def get_path(self, name: str) -> Path:

@@ -26,7 +26,7 @@ from benchflow.contracts.job import AgentSpec
 from benchflow.errors import ConfigError
 from benchflow.planes.agent.acpx import PREFIX, make_acpx_record
 from benchflow.planes.agent.agent_record_files import load_record, parse_record
-from benchflow.user_files.problems import ProblemError, nearest
+from benchflow.user_files.problems import ProblemError, find_nearest
 from benchflow.user_files.user_document import read_text
 
 GROUP = "benchflow.agents"
@@ -93,7 +93,7 @@ def _find(name: str, prefix: str) -> AgentRecord:
         if name in record.aliases:
             return record
     known = [*agents, *(alias for record in agents.values() for alias in record.aliases)]
-    near = nearest(name, known)
+    near = find_nearest(name, known)
     hint = f"did you mean '{prefix}{near}'? " if near else ""
     listed = ", ".join([*agents, f"{PREFIX}AGENT"])
     raise ConfigError(f"there is no agent '{prefix}{name}'", key="agent", remedy=f"{hint}bench agent list: {listed}")

@@ -15,9 +15,9 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.environment import Manifest
 from benchflow.errors import ManifestError
 from benchflow.planes.environment.rules import find_problems
-from benchflow.user_files.problems import ProblemError, nearest
+from benchflow.user_files.problems import ProblemError, find_nearest
 from benchflow.user_files.user_document import Form, UserDocument, read_text
-from benchflow.user_files.user_model import KeyFault, fields_of, make_model, models_in
+from benchflow.user_files.user_model import KeyFault, find_models, list_fields, make_model
 
 MAX_BYTES = 256 * 1024
 """Maximum size of a manifest's file, in bytes: more than any needs."""
@@ -31,7 +31,7 @@ class _File(Model):
 
 _TABLES: dict[str, type] = {
     "environment": Manifest,
-    **{name: model for name, field in fields_of(Manifest).items() for model in models_in(field.annotation)},
+    **{name: model for name, field in list_fields(Manifest).items() for model in find_models(field.annotation)},
 }
 
 _SHARED_FLEET = frozenset(
@@ -50,7 +50,7 @@ def read_manifest(file: Path) -> Manifest:
     def report(fault: KeyFault) -> None:
         raise fault.as_error(ManifestError, _format_place(file, document.line(fault.at)))
 
-    if "environment" not in document.table and not nearest("environment", document.table):
+    if "environment" not in document.table and not find_nearest("environment", document.table):
         raise ManifestError(
             "has no table `environment`, so it is no manifest",
             file=str(file),
@@ -117,7 +117,7 @@ def _explain_unknown(fault: KeyFault, document: UserDocument) -> KeyFault:
     table = next((part for part in reversed(fault.at[:-1]) if isinstance(part, str)), None)
     if "did you mean" not in fault.remedy:
         for name, model in _TABLES.items():
-            if key in fields_of(model) and name != table:
+            if key in list_fields(model) and name != table:
                 home = document.header(("environment",) if name == "environment" else ("environment", name))
                 return KeyFault(fault.at, "is not a known key of this table", f"it belongs to {home}")
     return fault

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from benchflow.confined import read_regular
 from benchflow.contracts.base import Model
 from benchflow.errors import UnsafePathError
-from benchflow.host_files import make_private_directory, storage_errors, write_atomic
+from benchflow.host_files import make_private_directory, raise_storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.planes.environment.verifier_urls import OPEN_END
 
@@ -69,7 +69,7 @@ def record_proofs(paths: StatePaths, digest: str, proofs: Sequence[UrlProof]) ->
     if not proofs:
         return
     file = _locate_file(paths, digest)
-    with storage_errors(file):
+    with raise_storage_errors(file):
         make_private_directory(file.parent)
     known = _Proofs(urls=read_proofs(paths, digest) | {proof.url: proof for proof in proofs})
     write_atomic(file, known.model_dump_json(indent=2).encode() + b"\n")

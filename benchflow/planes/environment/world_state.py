@@ -14,7 +14,7 @@ from typing import Any
 from benchflow.confined import ConfinedPath
 from benchflow.contracts.environment import StateSnapshot
 from benchflow.errors import StateError, UnsafePathError
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.planes.environment.rows import FENCE_TABLE, RECORD, read_state
 from benchflow.planes.environment.state_difference import diff_snapshots
 from benchflow.planes.environment.world_helper import WorldHelper
@@ -125,7 +125,7 @@ class SqliteStore:
         if record.is_file() and record.read_bytes() == told:
             return True
         part = target.with_name(f".{target.name}.part")
-        with storage_errors(target):
+        with raise_storage_errors(target):
             await asyncio.to_thread(remove_directories, part, target)
             there = await self._helper.sandbox.download(snapshot.directory, part)
             await asyncio.to_thread(_check_files, snapshot, part, there)

@@ -23,7 +23,7 @@ from benchflow.contracts.sandbox import Sandbox
 from benchflow.contracts.task import ArtifactSpec, Task
 from benchflow.contracts.verifier import VerifierConfig
 from benchflow.errors import SandboxError, SandboxLostError, VerifierError
-from benchflow.host_files import atomic_file, storage_errors, write_atomic
+from benchflow.host_files import create_atomic, raise_storage_errors, write_atomic
 from benchflow.paths import WORKSPACE
 from benchflow.planes.reward.functions import make_function
 from benchflow.planes.reward.inputs import ARTIFACTS_DIRECTORY, get_judged_directory, resolve_strategy
@@ -134,7 +134,7 @@ async def _download(sandbox: Sandbox, path: str, place: ConfinedPath, limit: int
             return f"{path} is not there: it cannot be scored by"
         if measured.return_code == 0 and int(measured.stdout) > limit:
             return too_large
-        with storage_errors(place.root), ExitStack() as opened:
+        with raise_storage_errors(place.root), ExitStack() as opened:
             place.root.mkdir(parents=True, exist_ok=True)
             evidence = opened.enter_context(ConfinedDirectory(place.root.parent))
             # Downloaded beside the directory: a worker that dies must leave no partial file in it for a scorer.
@@ -196,9 +196,9 @@ async def _store(sandbox: Sandbox, target: Path, what: str, base: str, members: 
     file = target.with_suffix(".json")
     record = read_record(file)
     if record is None:
-        with storage_errors(target.parent):
+        with raise_storage_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(target) as packed:
+        with create_atomic(target) as packed:
             kept, notes = await _pack(sandbox, packed, what, base, members, limit)
             if not kept:
                 packed.close()
@@ -220,7 +220,7 @@ async def _pack(
         size += len(data)
         if size > limit:
             raise _TooLargeError
-        with storage_errors(sink.name):
+        with raise_storage_errors(sink.name):
             sink.write(data)
         end = (end + data)[-len(_END) :]
 
@@ -294,6 +294,6 @@ def read_record(file: Path) -> dict[str, Any] | None:
 
 
 def _write_record(file: Path, record: dict[str, Any]) -> None:
-    with storage_errors(file):
+    with raise_storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps(record, indent=2).encode() + b"\n", durable=False)

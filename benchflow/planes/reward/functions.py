@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from benchflow.contracts.allowed_code import allowing, is_allowed
 from benchflow.contracts.reward import RewardFunc, RewardFuncSpec, RewardTable, Space
 from benchflow.errors import TaskError
-from benchflow.user_files.problems import did_you_mean, dotted
-from benchflow.user_files.user_model import booleans_as_numbers, faults_of, take_unknown
+from benchflow.user_files.problems import format_path, suggest_known
+from benchflow.user_files.user_model import find_booleans_as_numbers, list_faults, take_unknown
 
 GROUP = "benchflow.rewards"
 SPACES: tuple[str, ...] = get_args(Space)
@@ -61,28 +61,28 @@ def make_function(spec: RewardFuncSpec, *, file: str, index: int = 0, allowed: C
         TaskError: The type is unknown, not allowed or no reward function, or an option is unknown or has a wrong value.
     """
     at = ("reward", "funcs", index)
-    make = _find(spec.type, file, dotted((*at, "type")), allowed)
+    make = _find(spec.type, file, format_path((*at, "type")), allowed)
     kind: Any = make
     for fault, _ in take_unknown(kind, dict(spec.options), at):
         refusal = fault.as_error(TaskError, file)
         if fault.at[-1] in _CLAIMS:
             refusal.remedy = "remove it: only a judge reads claims (`type: reasoning-judge`)"
         raise refusal
-    for fault in booleans_as_numbers(kind, spec.options, at):
+    for fault in find_booleans_as_numbers(kind, spec.options, at):
         raise fault.as_error(TaskError, file)
     # A function with an option `name` gets the row's name.
     has_name = is_dataclass(make) and "name" in (field.name for field in fields(make))
     try:
         function = make(**({"name": spec.name} if has_name else {}) | spec.options)
     except ValidationError as error:
-        fault = next(faults_of(error, spec.options))
+        fault = next(list_faults(error, spec.options))
         raise fault._replace(at=(*at, *fault.at)).as_error(TaskError, file) from error
     except TaskError:
         raise
     except Exception as error:
         message = f"{spec.type!r} cannot be made with these options: {type(error).__name__}: {error}"
-        raise TaskError(message, file=file, key=dotted(at)) from error
-    _expect_space(function, spec, file, dotted((*at, "type")))
+        raise TaskError(message, file=file, key=format_path(at)) from error
+    _expect_space(function, spec, file, format_path((*at, "type")))
     return function
 
 
@@ -135,7 +135,7 @@ def _check_aggregate(table: RewardTable, functions: dict[str, Any], file: str) -
                 "no function of `reward.funcs` reports it",
                 file=file,
                 key=f"reward.aggregate.weights.{metric}",
-                remedy=did_you_mean(metric, known),
+                remedy=suggest_known(metric, known),
             )
 
 
@@ -165,7 +165,7 @@ def _locate(kind: str, file: str, key: str) -> tuple[Origin, str]:
     if ":" in kind:
         return "installed" if kind in points.values() else "named", kind
     raise TaskError(
-        f"there is no reward function {kind!r}", file=file, key=key, remedy=did_you_mean(kind, {*BUILT_IN, *points})
+        f"there is no reward function {kind!r}", file=file, key=key, remedy=suggest_known(kind, {*BUILT_IN, *points})
     )
 
 
@@ -213,5 +213,5 @@ def _expect_space(function: object, spec: RewardFuncSpec, file: str, key: str) -
             f"{spec.type!r} says that its space is {space!r}",
             file=file,
             key=key,
-            remedy=did_you_mean(str(space), SPACES),
+            remedy=suggest_known(str(space), SPACES),
         )

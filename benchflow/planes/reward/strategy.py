@@ -52,7 +52,7 @@ async def _run_program(node: RolloutNode) -> VerifyResult:
         raise VerifierError(
             "there is no world left in which the verifier could be run",
             file=str(node.rollout.directory) if node.rollout.directory else None,
-            remedy="give a workbench, for example benchflow.rescoring.stored_workbench(rollout_dir)",
+            remedy="give a workbench, for example benchflow.rescoring.open_stored_workbench(rollout_dir)",
         )
     return await node.rollout.workbench.tests()
 

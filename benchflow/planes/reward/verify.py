@@ -21,7 +21,7 @@ from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
 from benchflow.contracts.task import Task
 from benchflow.contracts.verifier import CollectCommand, VerifierConfig, VerifierDocument, VerifierOutputs
 from benchflow.errors import UnsafePathError, VerifierError
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.planes.reward import kit
 from benchflow.planes.reward.hardening import (
     HardeningBaseline,
@@ -386,7 +386,7 @@ class ScriptVerifier:
 
     async def _fetch(self, sandbox: Sandbox, logs: Path) -> None:
         """Download the verifier's files to `logs` and redact secrets. Raise `VerifierError` if they cannot be read."""
-        with storage_errors(logs):
+        with raise_storage_errors(logs):
             logs.mkdir(parents=True, exist_ok=True)
         declared = self._list_declared_outside()
         try:

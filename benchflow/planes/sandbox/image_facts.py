@@ -10,7 +10,7 @@ from benchflow.contracts.ids import short_hash
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxExecResult, SandboxSpec
 from benchflow.contracts.sandbox_provider import SandboxProvider
-from benchflow.host_files import file_lock, write_atomic
+from benchflow.host_files import hold_lock_async, write_atomic
 from benchflow.planes.sandbox.cancellation import run_to_completion
 
 
@@ -44,12 +44,12 @@ async def read_image_fact(
     known = _load_facts(file)
     if key not in known:
         locks = file.parent / ".locks"
-        async with file_lock(locks / f"{file.stem}-{short_hash(key, 16)}.lock"):
+        async with hold_lock_async(locks / f"{file.stem}-{short_hash(key, 16)}.lock"):
             found = _load_facts(file).get(key)
             if found is None:
                 # Run to completion even if cancelled: an interrupted start or removal would leave the sandbox.
                 found = read(await run_to_completion(_run_script(provider, image, script, file.stem, labels)))
-            async with file_lock(locks / f"{file.stem}.lock"):
+            async with hold_lock_async(locks / f"{file.stem}.lock"):
                 known = _load_facts(file) | {key: found}
                 write_atomic(file, (json.dumps(known, indent=2, sort_keys=True) + "\n").encode())
     return known[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from benchflow.process_identity import start_time
+from benchflow.process_identity import read_start_time
 
 OWNER_LABEL = "benchflow.owner"
 """Label of a sandbox that belongs to one process: its pid and start time."""
@@ -15,10 +15,10 @@ OF_A_PROCESS = "process"
 
 def make_owner_labels() -> dict[str, str]:
     """Return the labels of a sandbox that is to be removed once this process has ended."""
-    return {OWNER_LABEL: f"{os.getpid()}:{start_time(os.getpid())}"}
+    return {OWNER_LABEL: f"{os.getpid()}:{read_start_time(os.getpid())}"}
 
 
 def is_abandoned(owner: str | None) -> bool:
     """Return whether the process in an owner label has ended; False without a label."""
     pid, _, started = (owner or "").partition(":")
-    return owner is not None and not (pid.isdecimal() and str(start_time(int(pid))) == started)
+    return owner is not None and not (pid.isdecimal() and str(read_start_time(int(pid))) == started)

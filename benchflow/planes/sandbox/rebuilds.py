@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 
 from benchflow.host_files import write_atomic
-from benchflow.paths import state_dir
+from benchflow.paths import find_state_dir
 
 
 def choose_build_key(identity: str, rebuild: str | None) -> str:
@@ -24,10 +24,10 @@ def choose_build_key(identity: str, rebuild: str | None) -> str:
     request = rebuild or None
     if request is None:
         with contextlib.suppress(FileNotFoundError):
-            request = (state_dir() / "rebuilds" / identity).read_text()
+            request = (find_state_dir() / "rebuilds" / identity).read_text()
     return identity if request is None else hashlib.sha256(f"{identity}\0{request}".encode()).hexdigest()
 
 
 def record_rebuild(identity: str, rebuild: str) -> None:
     """Record the finished build of a request as the newest one of its identity."""
-    write_atomic(state_dir() / "rebuilds" / identity, rebuild.encode())
+    write_atomic(find_state_dir() / "rebuilds" / identity, rebuild.encode())

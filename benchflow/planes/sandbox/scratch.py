@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 
 
 @asynccontextmanager
@@ -19,7 +19,7 @@ async def make_scratch() -> AsyncIterator[Path]:
     await clear_scratch()
     place = _home() / secrets.token_hex(8)
     lock = place.with_suffix(".lock")
-    async with file_lock(lock):
+    async with hold_lock_async(lock):
         place.mkdir(mode=0o700)
         try:
             yield place
@@ -32,11 +32,11 @@ async def clear_scratch() -> None:
     """Remove the temporary directories of dead processes."""
     for name in {path.stem for path in _home().glob("*")}:
         lock = _home() / f"{name}.lock"
-        async with file_lock(lock, wait=False) as held:
+        async with hold_lock_async(lock, wait=False) as held:
             if held:
                 await asyncio.to_thread(shutil.rmtree, lock.with_suffix(""), ignore_errors=True)
                 lock.unlink(missing_ok=True)
 
 
 def _home() -> Path:
-    return state_dir() / "scratch"
+    return find_state_dir() / "scratch"

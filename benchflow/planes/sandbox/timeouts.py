@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import StoreError
-from benchflow.host_files import atomic_file, storage_errors
+from benchflow.host_files import create_atomic, raise_storage_errors
 
 POLL_INTERVAL_SEC = 2.0
 """Interval in seconds of polls, and of writes of the record."""
@@ -96,7 +96,7 @@ class Attendance:
         """Write the record, if there is to be one."""
         if self._record is not None:
             record = {"missed": self.missed_sec, "seen": self._seen, "left": self._has_left, "gaps": self.missed}
-            with storage_errors(self._record), atomic_file(self._record) as file:
+            with raise_storage_errors(self._record), create_atomic(self._record) as file:
                 file.write(json.dumps(record).encode())
         self._recorded_at = self._seen
 

@@ -406,7 +406,7 @@ async def test_a_key_is_covered_however_it_is_written(gateway: GatewayFixture, f
     async def write(visit: Visit) -> None:
         await visit.send(answer(ODD_FORMS[form].encode()))
 
-    secrets.leave(gateway.paths, "job/odd", set(), {KEY_NAME: ODD_KEY})
+    secrets.store_secrets(gateway.paths, "job/odd", set(), {KEY_NAME: ODD_KEY})
     async with raw_upstream(write) as upstream:
         agent = await gateway.agent("openai-chat", upstream.base_url)
         await gateway.client.register(agent.registration.model_copy(update={"job_id": "job/odd"}))

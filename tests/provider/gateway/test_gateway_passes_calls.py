@@ -77,7 +77,7 @@ async def test_a_key_in_the_query_is_a_header_upstream(gateway: GatewayFixture) 
 
 
 async def test_the_other_kind_of_anthropic_key_is_a_bearers(gateway: GatewayFixture) -> None:
-    secrets.leave(gateway.paths, "job/other", set(), {"ANTHROPIC_AUTH_TOKEN": KEY})
+    secrets.store_secrets(gateway.paths, "job/other", set(), {"ANTHROPIC_AUTH_TOKEN": KEY})
     with ScriptedModel([HI]) as model:
         names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
         agent = await gateway.agent("anthropic-messages", model.base_url, credentials=names)

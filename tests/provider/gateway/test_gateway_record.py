@@ -237,7 +237,7 @@ async def test_neither_token_nor_key_is_written_anywhere_whoever_says_it(gateway
 
 
 async def test_a_key_that_is_a_number_is_taken_out_of_numbers_too(gateway: GatewayFixture) -> None:
-    secrets.leave(gateway.paths, "job/other", set(), {KEY_NAME: "1234567890"})
+    secrets.store_secrets(gateway.paths, "job/other", set(), {KEY_NAME: "1234567890"})
     with ScriptedModel([HI]) as model:
         agent = await gateway.agent("openai-chat", model.openai_base_url)
         await gateway.client.register(agent.registration.model_copy(update={"job_id": "job/other"}))

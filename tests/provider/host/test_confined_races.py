@@ -183,7 +183,7 @@ TYPED = (FileNotFoundError, FileExistsError, UnsafePathError, StoreError, TaskEr
 def test_no_use_of_a_name_that_changes_leads_outside(
     root: Path, opener: Opener, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confined, "_opener", lambda: opener)
+    monkeypatch.setattr(confined, "_choose_opener", lambda: opener)
     succeeded = dict.fromkeys(USES, 0)
     refused = dict.fromkeys(USES, 0)
     with ConfinedDirectory(root) as directory:

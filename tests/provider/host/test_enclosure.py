@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import benchflow.enclosure
-from benchflow.paths import MAX_SOCKET_ADDRESS_BYTES, socket_address
+from benchflow.paths import MAX_SOCKET_ADDRESS_BYTES, make_socket_address
 from benchflow.process_identity import is_alive
 from benchflow.testing.waiting import until
 
@@ -58,7 +58,7 @@ class Enclosed:
         """Connect to one of its sockets."""
         client = socket.socket(socket.AF_UNIX)
         client.settimeout(60)
-        client.connect(socket_address(self.directory / name))
+        client.connect(make_socket_address(self.directory / name))
         return client
 
     def ask(self, request: str = f"CONNECT 127.0.0.1:{PORT} HTTP/1.1") -> tuple[socket.socket, bytes]:
@@ -213,11 +213,11 @@ async def test_its_directory_may_be_deeper_than_the_address_of_a_socket_is_long(
     enclosed = enclose(deep)
     await enclosed.answers()
     # One that takes its place is found at the same address.
-    address = socket_address(deep / "server.sock")
+    address = make_socket_address(deep / "server.sock")
     enclosed.process.kill()
     enclosed.process.wait()
     await enclose(deep).answers()
-    assert socket_address(deep / "server.sock") == address
+    assert make_socket_address(deep / "server.sock") == address
 
 
 def test_where_the_kernel_gives_no_namespace_it_says_so_and_starts_nothing(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchflow.host import host_id
+from benchflow.host import read_host_id
 from benchflow.paths import StatePaths
-from benchflow.process_identity import is_alive, start_time
+from benchflow.process_identity import is_alive, read_start_time
 
 
 def test_a_hosts_id_is_made_once(tmp_path: Path) -> None:
@@ -17,16 +17,16 @@ def test_a_hosts_id_is_made_once(tmp_path: Path) -> None:
     env = os.environ | {"BENCHFLOW_STATE_DIR": str(tmp_path)}
     first = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = {process.communicate(timeout=180)[0].strip() for process in first}
-    assert said == {host_id(StatePaths(tmp_path))}
-    assert host_id(StatePaths(tmp_path / "other")) not in said
+    assert said == {read_host_id(StatePaths(tmp_path))}
+    assert read_host_id(StatePaths(tmp_path / "other")) not in said
     # As a power cut may have left it.
     StatePaths(tmp_path).host_id.write_text("")
-    assert len(host_id(StatePaths(tmp_path))) == 12
+    assert len(read_host_id(StatePaths(tmp_path))) == 12
 
 
 def test_a_process_is_known_by_when_it_started() -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
-    started = start_time(sleeper.pid)
+    started = read_start_time(sleeper.pid)
     assert started is not None
     assert is_alive(sleeper.pid, started)
     assert not is_alive(sleeper.pid, started - 1)
@@ -35,4 +35,4 @@ def test_a_process_is_known_by_when_it_started() -> None:
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not is_alive(sleeper.pid, started)
     sleeper.wait()
-    assert start_time(sleeper.pid) is None
+    assert read_start_time(sleeper.pid) is None

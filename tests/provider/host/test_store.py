@@ -13,7 +13,7 @@ import pytest
 
 from benchflow.contracts.base import ArtifactRef
 from benchflow.errors import ConfigError, CorruptArtifactError, DiskFullError, MissingArtifactError, StoreError
-from benchflow.host import HostSlots, host_id
+from benchflow.host import HostSlots, read_host_id
 from benchflow.host_files import write_atomic
 from benchflow.paths import StatePaths
 from benchflow.store import DirectoryBackend, FsspecBackend, Store, check_reach
@@ -225,7 +225,7 @@ async def test_a_disk_that_is_full_where_slots_are_noted(full_disk: Path) -> Non
     with pytest.raises(DiskFullError):
         await HostSlots(full_disk / "slots", 1, 0.05).wait("a")
     with pytest.raises(DiskFullError):
-        host_id(StatePaths(full_disk))
+        read_host_id(StatePaths(full_disk))
 
 
 def test_a_full_disk_leaves_the_old_file(full_disk: Path) -> None:

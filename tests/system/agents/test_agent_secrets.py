@@ -43,7 +43,7 @@ from benchflow.contracts.rollout_records import Answer, Question
 from benchflow.errors import ConfigError, JobConflictError, MissingSecretError
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import StatePaths
-from benchflow.temporal import stack_id
+from benchflow.temporal import read_stack_id
 from benchflow.testing.waiting import until
 
 KEY, GIVEN, HANDED_ON = "k4n4ri3-key-zq7wk2mx", 'k4n4ri3-"given"\\-hx9vt4ru', "k4n4ri3-handed-on-jp5ys8lo"
@@ -173,7 +173,7 @@ async def spilled(root: Path, sandbox: str) -> Spilled:
     questions: list[Question] = []
     try:
         first = [await question_of(job, rollout, None) for rollout in rollouts]
-        outside = await asyncio.to_thread(look_from_outside, job.name, await stack_id(job.engine.client), sandbox)
+        outside = await asyncio.to_thread(look_from_outside, job.name, await read_stack_id(job.engine.client), sandbox)
         for rollout, permission in zip(rollouts, first, strict=True):
             await answer(job, rollout, Answer(question=permission.id, option="yes"))
             form = await question_of(job, rollout, permission.id)

@@ -45,7 +45,7 @@ from benchflow.contracts.job import RolloutProgress
 from benchflow.contracts.rollout_records import Answer
 from benchflow.jobs import Job
 from benchflow.paths import StatePaths
-from benchflow.temporal import stack_id
+from benchflow.temporal import read_stack_id
 from benchflow.testing.waiting import until
 
 CHILDREN = 2
@@ -209,7 +209,7 @@ async def grown(root: Path, sandbox: str) -> Grown:
             children = await until(lambda: asking(job, CHILDREN, "/b/"), every=0.2)
             await asyncio.to_thread(look_at_the_host, during)
             looker = look_at_docker if sandbox == "docker" else look_at_local_volumes
-            await asyncio.to_thread(looker, during, await stack_id(job.engine.client))
+            await asyncio.to_thread(looker, during, await read_stack_id(job.engine.client))
             await answer(job, children)
         except BaseException:
             await job.cancel()

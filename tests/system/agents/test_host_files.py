@@ -13,7 +13,7 @@ from support.agent_world import LOCAL, LONG_IN_DOCKER, SOLVE, TEST, Seen, finish
 from support.made_once import made_once
 
 from benchflow.planes.agent.acp.agent_process import RUN_DIRECTORY
-from benchflow.stack import ensure
+from benchflow.stack import ensure_stack
 
 # Links under all names that a worker's notes have, or have while they are written, and in place of journals.
 # argv: the worker's process, a file of the host to be overwritten, another to be read in place of the journals.
@@ -47,7 +47,7 @@ async def attacked(root: Path, sandbox: str) -> Attacked:
     victim, hidden = root / "victim", root / "hidden"
     victim.write_text("as it was")
     hidden.write_text(secret := uuid.uuid4().hex)
-    worker = ensure().worker
+    worker = ensure_stack().worker
     assert worker is not None
     plant = f"python3 /opt/plant.py {worker.pid} {victim} {hidden}"
     # With a link in place of its exit record an agent counts as ended.

@@ -42,7 +42,7 @@ from benchflow.contracts.rollout_records import Answer
 from benchflow.errors import JobNotFoundError
 from benchflow.hosting.checkpoint_records import read_checkpoint_record
 from benchflow.jobs import Job, open_job
-from benchflow.jobs.rollback_request import put_back
+from benchflow.jobs.rollback_request import roll_back_running
 from benchflow.paths import StatePaths
 from benchflow.testing.waiting import until
 from benchflow.trajectories.journal import read_journal
@@ -396,7 +396,7 @@ async def test_an_agent_that_waits_for_an_answer_asks_again_in_the_world_as_it_w
     job = await asking("hesitant")
     question = (await asked(job, "hesitant")).question
     assert question is not None
-    restored = await put_back(job.engine.client, rollout_of(job, "hesitant"), "n1")
+    restored = await roll_back_running(job.engine.client, rollout_of(job, "hesitant"), "n1")
     assert (restored.node, restored.undone) == ("n1", ["n2"])
     again = (await asked(job, "hesitant")).question
     assert again is not None
@@ -464,7 +464,7 @@ def own_stack(kept: StatePaths, state: Path, tmp_path: Path, monkeypatch: pytest
     declare(tmp_path / "agents")
     monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", str(tmp_path / "agents"))
     yield paths
-    stack.stop(paths)
+    stack.stop_stack(paths)
 
 
 @pytest.mark.local
@@ -473,12 +473,12 @@ async def test_a_rollout_waits_for_its_answer_across_the_death_of_its_worker(
     own_stack: StatePaths, tmp_path: Path
 ) -> None:
     async def kill_worker() -> None:
-        before = stack.running(own_stack)
+        before = stack.find_running(own_stack)
         assert before is not None and before.worker is not None
         os.kill(before.worker.pid, signal.SIGKILL)
 
         async def another() -> bool:
-            now = stack.running(own_stack)
+            now = stack.find_running(own_stack)
             worker = now.worker if now is not None else None
             return (
                 worker is not None and worker != before.worker and any(own_stack.running.glob(f"{worker.pid}-*/ready"))

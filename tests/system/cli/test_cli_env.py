@@ -15,7 +15,7 @@ from support.command_line import Bench
 from benchflow import stack
 from benchflow.jobs.trial_job import NO_TASK
 from benchflow.planes.sandbox import close_providers, get_provider
-from benchflow.temporal import connect, stack_id, stack_target
+from benchflow.temporal import connect, make_stack_target, read_stack_id
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("module_jobs")
@@ -131,8 +131,8 @@ def left(sandbox: str) -> list[str]:
     """The sandboxes of checks of the shared stack that are still there."""
 
     async def ask() -> list[str]:
-        record = await asyncio.to_thread(stack.ensure)
-        mine = await stack_id(await connect(stack_target(record)))
+        record = await asyncio.to_thread(stack.ensure_stack)
+        mine = await read_stack_id(await connect(make_stack_target(record)))
         try:
             found = await get_provider(sandbox).owned(mine)
         finally:

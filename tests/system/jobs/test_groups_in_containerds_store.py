@@ -33,7 +33,7 @@ async def daemon(base_image: str, state: Path, monkeypatch: pytest.MonkeyPatch) 
         # Of this process, which is connected to the machine's own, and must be so again.
         await close_providers("of-no-stack")
         yield made
-        stack.stop(StatePaths(state))
+        stack.stop_stack(StatePaths(state))
         await close_providers("of-no-stack")
 
 

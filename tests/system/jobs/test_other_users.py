@@ -26,11 +26,11 @@ from support.other_user import NOBODY, tries
 from support.paths import ROOT
 
 from benchflow import stack
-from benchflow.log_files import LIMIT_BYTES, kept_part
+from benchflow.log_files import LIMIT_BYTES, find_retained_part
 from benchflow.paths import StatePaths
 from benchflow.stack_processes import MAX_OPEN_FILES
 from benchflow.tasks import init_task
-from benchflow.temporal import connect, stack_target
+from benchflow.temporal import connect, make_stack_target
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try what another user can")
@@ -53,7 +53,7 @@ class Owned:
 
     @property
     def record(self) -> stack.StackRecord:
-        found = stack.running(self.paths)
+        found = stack.find_running(self.paths)
         assert found is not None
         return found
 
@@ -137,7 +137,7 @@ def owned(public: Path) -> Iterator[Owned]:
     few = ("prlimit", "--nofile=256:")
     job = bench(state, public, "submit", "greet", "--sandbox", "noop", "--agent", "oracle", before=few)
     yield Owned(public, job)
-    stack.stop(StatePaths(state))
+    stack.stop_stack(StatePaths(state))
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_nothing_of_a_stack_listens_on_the_host_but_the_door_of_its_web_ui(owned
 async def test_its_own_user_sees_its_workflows_and_is_told_that_nobody_else_does(
     owned: Owned, status: dict[str, Any]
 ) -> None:
-    client = await connect(stack_target(owned.record))
+    client = await connect(make_stack_target(owned.record))
     assert owned.job["job"]["id"] in {execution.id async for execution in client.list_workflows()}
     assert status["reachable_by"] == "this user alone"
 
@@ -287,10 +287,10 @@ async def test_no_log_of_a_stack_grows_without_bound(owned: Owned) -> None:
     # The file of a process that is not ours, and writes what others cause.
     log = owned.paths.logs / "server.log"
     os.truncate(log, LIMIT_BYTES + 1)
-    await until(lambda: kept_part(log).exists())
+    await until(lambda: find_retained_part(log).exists())
     assert log.stat().st_size < 10_000
-    assert kept_part(log).stat().st_size <= LIMIT_BYTES + 1
-    kept_part(log).unlink()
+    assert find_retained_part(log).stat().st_size <= LIMIT_BYTES + 1
+    find_retained_part(log).unlink()
 
 
 def test_the_token_is_in_its_file_and_nowhere_else(owned: Owned) -> None:
@@ -328,7 +328,7 @@ def test_a_user_without_rights_has_a_stack_too_and_not_even_its_jobs_are_open(pu
         # A directory for jobs that the user has made keeps its mode.
         assert [oct(path.stat().st_mode & 0o777) for path in (made, made / "own")] == ["0o755", "0o700"]
     finally:
-        stack.stop(StatePaths(state))
+        stack.stop_stack(StatePaths(state))
 
 
 def test_without_namespaces_the_stack_is_on_loopback_and_says_who_reaches_it(public: Path) -> None:
@@ -345,9 +345,9 @@ def test_without_namespaces_the_stack_is_on_loopback_and_says_who_reaches_it(pub
         # This is what the words are about: its port is open, and nothing else.
         port = found.record.port
         assert tries(ports=[port], directories=[state], files=[found.paths.database]) == {"ports": [port]}
-        assert asyncio.run(connect(stack_target(found.record))).namespace == "benchflow"
+        assert asyncio.run(connect(make_stack_target(found.record))).namespace == "benchflow"
     finally:
-        stack.stop(StatePaths(state))
+        stack.stop_stack(StatePaths(state))
 
 
 def test_a_state_directory_of_another_user_is_refused(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,12 +355,12 @@ def test_a_state_directory_of_another_user_is_refused(public: Path, monkeypatch:
     theirs.mkdir()
     os.chown(theirs, NOBODY, NOBODY)
     with pytest.raises(stack.ConfigError, match=f"belongs to user {NOBODY}") as caught:
-        stack.ensure(StatePaths(theirs))
+        stack.ensure_stack(StatePaths(theirs))
     assert caught.value.key == "BENCHFLOW_STATE_DIR"
     assert [*theirs.iterdir()] == []
     shared = public / "sticky"
     shared.mkdir()
     shared.chmod(0o1777)
     with pytest.raises(stack.ConfigError, match="is shared by all users"):
-        stack.ensure(StatePaths(shared))
+        stack.ensure_stack(StatePaths(shared))
     assert shared.stat().st_mode & 0o7777 == 0o1777

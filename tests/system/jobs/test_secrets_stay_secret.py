@@ -20,8 +20,8 @@ from support.world_package import GET, write_entrypoint_package
 
 from benchflow.jobs import Job, plan_job, submit
 from benchflow.paths import StatePaths
-from benchflow.stack import running
-from benchflow.temporal import connect, stack_target
+from benchflow.stack import find_running
+from benchflow.temporal import connect, make_stack_target
 from benchflow.testing.waiting import until
 
 pytestmark = pytest.mark.docker
@@ -58,9 +58,9 @@ echo $reward > /logs/verifier/reward.txt
 
 async def histories(job: Job) -> str:
     """Every event of every workflow of the job, as JSON."""
-    record = running(StatePaths.default())
+    record = find_running(StatePaths.default())
     assert record is not None
-    client = await connect(stack_target(record))
+    client = await connect(make_stack_target(record))
     texts = []
     async for execution in client.list_workflows(f"WorkflowId STARTS_WITH '{job.id}'"):
         handle = client.get_workflow_handle(execution.id, run_id=execution.run_id)

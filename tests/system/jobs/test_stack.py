@@ -33,33 +33,33 @@ def own(state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatePaths]:
         monkeypatch.delenv(name, raising=False)
     paths = StatePaths(state)
     yield paths
-    stack.stop(paths)
+    stack.stop_stack(paths)
 
 
 def test_it_is_one_for_all_who_ask_and_ends_when_told_and_when_nobody_uses_it(
     own: StatePaths, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = stack.free_port()
+    port = stack.find_free_port()
     monkeypatch.setenv(stack.PORT_VARIABLE, str(port))
     with ThreadPoolExecutor(4) as pool:
-        records = list(pool.map(lambda _: stack.ensure(own), range(4)))
+        records = list(pool.map(lambda _: stack.ensure_stack(own), range(4)))
     assert len({record.supervisor.pid for record in records}) == 1
     assert records[0].ui_port in stack.PORTS
     # On a port that was asked for, everybody reaches it, and that is said.
     assert (records[0].address, records[0].exposure) == (f"127.0.0.1:{port}", "BENCHFLOW_STACK_PORT is set")
     assert asyncio.run(connect(Target(f"127.0.0.1:{port}"))).namespace == "benchflow"
     monkeypatch.delenv(stack.PORT_VARIABLE)
-    assert stack.running(own) is not None
-    assert stack.stop(own)
-    assert stack.running(own) is None
-    assert not stack.stop(own)
+    assert stack.find_running(own) is not None
+    assert stack.stop_stack(own)
+    assert stack.find_running(own) is None
+    assert not stack.stop_stack(own)
     # One that was started beside the first, and is slow, comes only now.
     late = [sys.executable, "-m", "benchflow.supervisor"]
     subprocess.run(late, env=os.environ | {"BENCHFLOW_STATE_DIR": str(state)}, check=True, timeout=300)
-    assert stack.running(own) is None
+    assert stack.find_running(own) is None
 
     monkeypatch.setenv("BENCHFLOW_STACK_IDLE_SEC", "1")
-    again = stack.ensure(own)
+    again = stack.ensure_stack(own)
     assert again.ui == records[0].ui
     assert again.supervisor != records[0].supervisor
     asyncio.run(until(lambda: not again.supervisor.alive))
@@ -71,9 +71,9 @@ def test_options_that_its_worker_could_not_read_are_refused_before_it_starts(
 ) -> None:
     monkeypatch.setenv("BENCHFLOW_WORKER_REAP_EVERY_SEC", "soon")
     with pytest.raises(ConfigError) as caught:
-        stack.ensure(own)
+        stack.ensure_stack(own)
     assert caught.value.key == "BENCHFLOW_WORKER_REAP_EVERY_SEC"
-    assert stack.running(own) is None
+    assert stack.find_running(own) is None
 
 
 @pytest.mark.long
@@ -86,10 +86,10 @@ async def test_who_waits_for_a_job_is_told_when_the_stack_is_stopped_and_can_com
     waiting = asyncio.create_task(job.wait())
     client = docker.from_env()
     (container,) = await until(lambda: solving(client, name))
-    await asyncio.to_thread(stack.stop, own)
+    await asyncio.to_thread(stack.stop_stack, own)
     with pytest.raises(StackError, match="was stopped"):
         await asyncio.wait_for(waiting, 300)
-    assert stack.running(own) is None
+    assert stack.find_running(own) is None
     again = await open_job(name, tmp_path / "jobs")
     container.exec_run("touch /root/go")
     client.close()

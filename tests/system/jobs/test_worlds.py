@@ -17,8 +17,8 @@ from benchflow.errors import ManifestError
 from benchflow.jobs import plan_job
 from benchflow.paths import StatePaths
 from benchflow.planes.sandbox import get_provider
-from benchflow.stack import running
-from benchflow.temporal import connect, stack_id, stack_target
+from benchflow.stack import find_running
+from benchflow.temporal import connect, make_stack_target, read_stack_id
 
 LOCAL = pytest.param("local", marks=pytest.mark.local)
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
@@ -190,9 +190,9 @@ def assert_kept_its_state(found: Results) -> None:
 
 async def _owned(sandbox: str) -> set[str]:
     """The sandboxes of the run's stack."""
-    record = running(StatePaths.default())
+    record = find_running(StatePaths.default())
     assert record is not None
-    stack = await stack_id(await connect(stack_target(record)))
+    stack = await read_stack_id(await connect(make_stack_target(record)))
     return {owned.name for owned in await get_provider(sandbox).owned(stack)}
 
 

@@ -10,7 +10,7 @@ from support.stored_jobs import Past, answer, store_job, write_task
 from benchflow.errors import JobNotFoundError, VerifierError
 from benchflow.planes.sandbox import get_provider
 from benchflow.planes.sandbox.owners import OF_A_PROCESS
-from benchflow.rescoring import stored_workbench
+from benchflow.rescoring import open_stored_workbench
 
 
 @pytest.mark.local
@@ -19,7 +19,7 @@ async def test_it_runs_the_tests_and_commands_in_the_kept_workspace(jobs: Path, 
     job = await store_job([task], jobs, {"one": Past({None: 0.5}, workspace=answer)})
     [rollout] = job.glob("one__*")
 
-    async with stored_workbench(rollout) as bench:
+    async with open_stored_workbench(rollout) as bench:
         assert await get_provider("local").owned(OF_A_PROCESS) == [], "nothing is started before somebody asks"
         assert (await bench.tests()).reward == 0.5
         said = await bench.run("look", ["sh", "-c", "cat answer more"], files={"/app/more": b"and more"})
@@ -36,7 +36,7 @@ async def test_without_a_workspace_it_tells_the_first_result_and_runs_nothing(jo
     job = await store_job([write_task(tmp_path / "tasks", "one")], jobs, {"one": Past({None: 0.5})})
     [rollout] = job.glob("one__*")
 
-    async with stored_workbench(rollout) as bench:
+    async with open_stored_workbench(rollout) as bench:
         assert (await bench.tests()).reward == 0.5
         with pytest.raises(VerifierError, match="was not kept") as caught:
             await bench.run("look", ["true"])
@@ -46,5 +46,5 @@ async def test_without_a_workspace_it_tells_the_first_result_and_runs_nothing(jo
 
 async def test_where_no_rollout_is_there_is_no_workbench(tmp_path: Path) -> None:
     with pytest.raises(JobNotFoundError):
-        async with stored_workbench(tmp_path):
+        async with open_stored_workbench(tmp_path):
             pass

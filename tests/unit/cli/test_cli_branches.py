@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.command_line import Bench
 
-from benchflow.config_file import branch_config, read_job_file, rollout_config_from_yaml
+from benchflow.config_file import parse_branch, read_job_file, rollout_config_from_yaml
 from benchflow.contracts.branch import AfterSteps, EverySteps, Group
 from benchflow.errors import ConfigError
 from benchflow.tasks import init_task
@@ -39,13 +39,13 @@ def stepped(root: Path) -> Path:
 
 
 def test_a_policy_is_written_in_short() -> None:
-    assert branch_config("group").policy == Group()
-    assert branch_config("group:n=4,at=1").policy == Group(n=4, at=1)
-    assert branch_config("every_n:every=2").policy == EverySteps(every=2)
-    config = branch_config("after_steps:steps=1+3,n=2,aggregate=max,max_depth=2")
+    assert parse_branch("group").policy == Group()
+    assert parse_branch("group:n=4,at=1").policy == Group(n=4, at=1)
+    assert parse_branch("every_n:every=2").policy == EverySteps(every=2)
+    config = parse_branch("after_steps:steps=1+3,n=2,aggregate=max,max_depth=2")
     assert config.policy == AfterSteps(steps=(1, 3), n=2)
     assert (config.aggregate, config.max_depth) == ("max", 2)
-    assert branch_config("after_steps:steps=0+1+2,n=4+3+2").policy == AfterSteps(steps=(0, 1, 2), n=(4, 3, 2))
+    assert parse_branch("after_steps:steps=0+1+2,n=4+3+2").policy == AfterSteps(steps=(0, 1, 2), n=(4, 3, 2))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_policy_is_written_in_short() -> None:
 )  # fmt: skip
 def test_all_of_it_is_written_in_a_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    config = branch_config(str(tmp_path / name))
+    config = parse_branch(str(tmp_path / name))
     assert config.policy == Group(n=3)
     assert [(child.prompt, child.seed) for child in config.children] == [("a", None), ("b", None), (None, 3)]
 

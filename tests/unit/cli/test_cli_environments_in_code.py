@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from support.command_line import Bench
 
-from benchflow.cli.submit_request import job_config
+from benchflow.cli.submit_request import make_job_config
 from benchflow.config_file import rollout_config_from_yaml
 from benchflow.contracts.config import JobConfig
 
 
 def asked(config: Path | None = None, **options: Any) -> Any:
     given: dict[str, Any] = {"paths": [Path("tasks")], "config": config}
-    return job_config(**given, **options)
+    return make_job_config(**given, **options)
 
 
 def test_options_are_the_keys_of_files(tmp_path: Path) -> None:

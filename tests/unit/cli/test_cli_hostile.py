@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from benchflow.cli.chosen import choose
 from benchflow.cli.command import BenchCommand, Json
-from benchflow.cli.terminal import Screen, Text, line
+from benchflow.cli.terminal import Screen, Text, make_line
 from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import BenchFlowError, StoreError
 
@@ -128,7 +128,9 @@ def test_texts_styles_and_cells_are_sanitised_as_they_are_printed(capsys: pytest
     screen = Screen()
     plain = Table(HOSTILE, title=HOSTILE)
     plain.add_row(HOSTILE, Raw(HOSTILE, style="link https://evil.example"))
-    screen.print(HOSTILE, Text(HOSTILE).append(HOSTILE), line(FORGED), Raw(HOSTILE), plain, markup=True, emoji=True)
+    screen.print(
+        HOSTILE, Text(HOSTILE).append(HOSTILE), make_line(FORGED), Raw(HOSTILE), plain, markup=True, emoji=True
+    )
     screen.print(Raw.from_markup(f"[link=https://evil.example]{HOSTILE}"))
     screen.out(HOSTILE)
     with screen.waiting(HOSTILE) as waiting:

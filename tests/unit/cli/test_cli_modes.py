@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.command_line import Bench
 
-from benchflow.config_file import mode_config, read_job_file
+from benchflow.config_file import parse_mode, read_job_file
 from benchflow.contracts.base import ArtifactRef
 from benchflow.contracts.branch import ChildOutcome
 from benchflow.contracts.job import AgentSpec, JobSpec, RunConfig, TaskRef
@@ -39,9 +39,9 @@ def stepped(root: Path, steps: int = 3) -> Path:
 
 
 def test_a_mode_is_written_in_short() -> None:
-    assert mode_config("grpo") == GrpoMode()
-    assert mode_config("grpo:n=4,at=1") == GrpoMode(n=4, at=1)
-    assert mode_config("value:depths=0+2,n=3") == ValueMode(depths=(0, 2), n=3)
+    assert parse_mode("grpo") == GrpoMode()
+    assert parse_mode("grpo:n=4,at=1") == GrpoMode(n=4, at=1)
+    assert parse_mode("value:depths=0+2,n=3") == ValueMode(depths=(0, 2), n=3)
 
 
 def test_a_file_says_it_in_short_or_as_a_table(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_file_says_it_in_short_or_as_a_table(tmp_path: Path) -> None:
 )
 def test_what_is_no_mode_is_refused_by_name(said: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        mode_config(said)
+        parse_mode(said)
 
 
 @pytest.mark.usefixtures("state")

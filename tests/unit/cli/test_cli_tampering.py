@@ -10,7 +10,7 @@ import pytest
 from support.command_line import Bench
 from support.stored_jobs import store_job, write_task
 
-from benchflow.cli.submit_request import job_config
+from benchflow.cli.submit_request import make_job_config
 from benchflow.contracts.config import JobConfig
 from benchflow.contracts.error_limit import ErrorLimit
 from benchflow.contracts.job_retries import RetryConfig
@@ -78,7 +78,7 @@ def test_json_has_the_findings(bench: Bench, jobs: Path) -> None:
 def asked(text: str, tmp_path: Path, **options: str) -> JobConfig:
     file = tmp_path / "job.yaml"
     file.write_text(f"paths: [task]\n{text}")
-    return job_config(paths=[], config=file, **options)[0]
+    return make_job_config(paths=[], config=file, **options)[0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from support.command_line import Bench
 from support.told_rollouts import Line, end, make_job, one_rollout, say
 
 from benchflow.cli.chosen import choose
-from benchflow.cli.plain import cut, plain, wrap
+from benchflow.cli.plain import cut, sanitise_plain, wrap
 from benchflow.cli.trajectory import Rendering
 from benchflow.contracts.rollout_records import Failure
 from benchflow.errors import JobNotFoundError, UsageError
@@ -251,7 +251,7 @@ NASTY = "a\x1b[31mb\x1b]0;title\x07c\x1bcd\x9b1Ae\x00\x08\u202ef\rg\x1b[\x1b[31m
 
 
 def test_what_a_terminal_would_act_upon_never_reaches_it(bench: Bench, jobs: Path) -> None:
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", plain(NASTY))
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", sanitise_plain(NASTY))
     diff = {"type": "diff", "path": NASTY, "oldText": NASTY, "newText": f"{NASTY}\nx"}
     call = {"type": "tool_call", "tool_call_id": NASTY, "title": NASTY, "kind": NASTY, "status": "completed"}
     lines = [

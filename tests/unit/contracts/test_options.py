@@ -8,7 +8,7 @@ from support.paths import ROOT
 from benchflow.contracts.job import JobSpec
 from benchflow.contracts.operator_options import WorkerOptions, WorkflowOptions
 from benchflow.errors import ConfigError
-from benchflow.jobs import spec_digest
+from benchflow.jobs import compute_spec_digest
 
 OPERATING = ROOT / "docs" / "operating.md"
 
@@ -80,7 +80,7 @@ def test_every_option_is_in_the_operators_table_with_its_default(
 def test_the_same_job_under_other_options_is_the_same_job() -> None:
     spec = JobSpec(name="j", tasks=[], agents=[])
     slow = spec.model_copy(update={"options": WorkflowOptions(heartbeat_timeout_sec=600)})
-    assert spec_digest(spec) == spec_digest(slow)
+    assert compute_spec_digest(spec) == compute_spec_digest(slow)
 
 
 def test_a_specification_without_options_was_made_before_there_were_any() -> None:

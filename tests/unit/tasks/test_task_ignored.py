@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import TaskError
-from benchflow.tasks import digest_tree, ignored_files, load_task, unpack, write_pack
+from benchflow.tasks import digest_tree, find_ignored_files, load_task, unpack, write_pack
 
 Builder = Callable[..., Path]
 
@@ -32,7 +32,7 @@ def test_rules_hold_in_their_directory_and_below_and_the_last_one_that_matches_d
             "steps/one/solution/a": "",
         }
     )
-    assert ignored_files(root) == [
+    assert find_ignored_files(root) == [
         "steps/one/tests/.harborignore",
         "steps/one/tests/a",
         "tests/.harborignore",
@@ -47,17 +47,17 @@ def test_a_link_to_what_is_left_out_is_left_out(split: Builder) -> None:
     root = split(files={"tests/.harborignore": "data\n", "tests/data/x": "", "tests/more/y": ""})
     (root / "tests/more/link").symlink_to("../data/x")
     (root / "tests/more/other").symlink_to("y")
-    assert ignored_files(root) == ["tests/.harborignore", "tests/data", "tests/more/link"]
+    assert find_ignored_files(root) == ["tests/.harborignore", "tests/data", "tests/more/link"]
 
 
 def test_the_frozen_task_is_without_them_and_is_frozen_alike_again(split: Builder, tmp_path: Path) -> None:
     root = split(files={"tests/.harborignore": "*.log\n", "tests/big.log": "x", "solution/.harborignore": "\n"})
-    left_out = ignored_files(root)
+    left_out = find_ignored_files(root)
     digest = digest_tree(root, exclude=left_out)
     write_pack(root, tmp_path / "pack.tar", exclude=left_out)
     unpack(tmp_path / "pack.tar", tmp_path / "frozen")
     assert sorted(path.name for path in (tmp_path / "frozen" / "tests").iterdir()) == ["test.sh"]
-    assert ignored_files(tmp_path / "frozen") == [] and digest_tree(tmp_path / "frozen") == digest
+    assert find_ignored_files(tmp_path / "frozen") == [] and digest_tree(tmp_path / "frozen") == digest
     assert load_task(tmp_path / "frozen", name=root.name) == load_task(root)
 
 

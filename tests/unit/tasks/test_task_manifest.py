@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import ManifestError, TaskError
-from benchflow.tasks import check, load_task, manifest_of
+from benchflow.tasks import check, find_manifest, load_task
 
 Builder = Callable[..., Path]
 
@@ -25,33 +25,33 @@ def in_package(build: Builder, frontmatter: str = "", **options: object) -> tupl
 
 def test_a_task_alone_has_no_manifest(native: Builder) -> None:
     root = native()
-    assert manifest_of(root, load_task(root)) is None
+    assert find_manifest(root, load_task(root)) is None
 
 
 def test_a_task_in_a_package_has_the_packages(native: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, root = in_package(native)
-    assert manifest_of(root, load_task(root)) == manifest
+    assert find_manifest(root, load_task(root)) == manifest
     monkeypatch.chdir(root)
-    assert manifest_of(Path(), load_task(root)) == manifest
-    assert manifest_of(Path("../../tasks/one"), load_task(root)) == manifest
+    assert find_manifest(Path(), load_task(root)) == manifest
+    assert find_manifest(Path("../../tasks/one"), load_task(root)) == manifest
 
 
 def test_a_manifest_belongs_only_to_what_lies_in_tasks(native: Builder, tmp_path: Path) -> None:
     root = native(name="package/others/one")
     (tmp_path / "package/environment.toml").write_text("")
     (tmp_path / "package/others/environment.toml").write_text("")
-    assert manifest_of(root, load_task(root)) is None
+    assert find_manifest(root, load_task(root)) is None
 
 
 def test_what_the_task_names_wins_over_its_package(native: Builder) -> None:
     _, root = in_package(native, NAMED, files={"worlds/mail.toml": ""})
-    assert manifest_of(root, load_task(root)) == root / "worlds/mail.toml"
+    assert find_manifest(root, load_task(root)) == root / "worlds/mail.toml"
 
 
 def test_a_name_may_lead_out_of_the_task(native: Builder, tmp_path: Path) -> None:
     root = native("benchflow: {environment: {manifest: ../mail.toml}}\n")
     (tmp_path / "mail.toml").write_text("")
-    assert manifest_of(root, load_task(root)) == tmp_path / "mail.toml"
+    assert find_manifest(root, load_task(root)) == tmp_path / "mail.toml"
 
 
 @pytest.mark.parametrize("name", ["../../../home/secret.toml", "/etc/passwd", "worlds/link.toml", "absolute"])
@@ -72,7 +72,7 @@ def test_a_name_may_not_lead_out_of_the_task_set(
     (tmp_path / "set" / "worlds").mkdir()
     (tmp_path / "set" / "worlds" / "link.toml").symlink_to(secret)
     with pytest.raises(ManifestError, match="may not choose") as caught:
-        manifest_of(root, task)
+        find_manifest(root, task)
     assert (caught.value.file, caught.value.key) == (str(root / "task.md"), "benchflow.environment.manifest")
     assert "--environment-manifest" in (caught.value.remedy or "") and "geheim" not in str(caught.value)
 
@@ -84,7 +84,7 @@ def test_a_name_may_not_lead_into_the_users_home_although_the_task_lies_in_it(
     root = native("benchflow: {environment: {manifest: ../mail.toml}}\n")
     (tmp_path / "mail.toml").write_text("")
     with pytest.raises(ManifestError, match="may not choose"):
-        manifest_of(root, load_task(root))
+        find_manifest(root, load_task(root))
 
 
 def test_a_packages_manifest_is_no_link_to_a_file_of_the_host(native: Builder, tmp_path: Path) -> None:
@@ -94,19 +94,19 @@ def test_a_packages_manifest_is_no_link_to_a_file_of_the_host(native: Builder, t
     (tmp_path / "secret").write_text("key")
     manifest.symlink_to(tmp_path / "secret")
     with pytest.raises(ManifestError, match="leads out"):
-        manifest_of(root, task)
+        find_manifest(root, task)
 
 
 def test_the_option_wins_over_both(native: Builder, tmp_path: Path) -> None:
     _, root = in_package(native, NAMED)
-    assert manifest_of(root, load_task(root), tmp_path / "other.toml") == tmp_path / "other.toml"
+    assert find_manifest(root, load_task(root), tmp_path / "other.toml") == tmp_path / "other.toml"
 
 
 @pytest.mark.parametrize("name", ["worlds/mail.toml", ".", "a\\0b"])
 def test_a_named_manifest_that_is_not_there_is_refused(native: Builder, name: str) -> None:
     root = native(f'benchflow: {{environment: {{manifest: "{name}"}}}}\n')
     with pytest.raises(ManifestError) as caught:
-        manifest_of(root, load_task(root))
+        find_manifest(root, load_task(root))
     assert (caught.value.file, caught.value.key) == (str(root / "task.md"), "benchflow.environment.manifest")
     assert caught.value.remedy
     assert [problem.key for problem in check(root) if problem.severity == "error"] == ["benchflow.environment.manifest"]

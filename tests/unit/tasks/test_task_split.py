@@ -13,8 +13,8 @@ from support.complete_tasks import COMPLETE_TOML
 from benchflow.contracts.sandbox_config import Healthcheck, McpServer, SandboxConfig, SetupCommand
 from benchflow.contracts.task import AgentConfig, ArtifactSpec, Author, OracleConfig, StepConfig, StepFiles, TaskInfo
 from benchflow.contracts.verifier import CollectCommand, HardeningConfig, JudgeConfig, MemoryConfig, VerifierConfig
-from benchflow.tasks import load_task, prompt_for, read_task
-from benchflow.tasks.support import unsupported_features
+from benchflow.tasks import compose_prompt, load_task, read_task
+from benchflow.tasks.support import find_unsupported_features
 
 Builder = Callable[..., Path]
 
@@ -275,7 +275,7 @@ def test_steps_take_what_they_leave_unset_from_the_task(split: Builder) -> None:
         ),
         "second": StepFiles(instruction="Two."),
     }
-    assert prompt_for(task, "second") == "Hello.\n\nTwo."
+    assert compose_prompt(task, "second") == "Hello.\n\nTwo."
 
 
 @pytest.mark.parametrize("name", ["ünï step", "check (1)", "a'b\"c$", "-x", "第一步", "a" * 200])
@@ -315,7 +315,7 @@ def test_a_step_that_is_verified_beside_the_agent_does_without_the_sandbox_of_th
     one, two = (step.verifier for step in task.steps)
     assert (one.sandbox_mode, one.sandbox) == ("shared", None)
     assert two.sandbox_mode == "separate" and two.sandbox is not None and two.sandbox.memory_mb == 512
-    assert unsupported_features(task) == []
+    assert find_unsupported_features(task) == []
 
 
 def test_a_step_without_an_oracle_of_its_own_has_the_one_of_the_task(split: Builder) -> None:
@@ -330,8 +330,8 @@ def test_a_step_without_an_oracle_of_its_own_has_the_one_of_the_task(split: Buil
 
 
 def test_the_prompt_is_the_instruction_below_the_prefix(split: Builder) -> None:
-    assert prompt_for(load_task(split())) == "Do it."
-    assert prompt_for(load_task(split('[agent]\nprompt_prefix = "First."', name="b"))) == "First.\n\nDo it."
+    assert compose_prompt(load_task(split())) == "Do it."
+    assert compose_prompt(load_task(split('[agent]\nprompt_prefix = "First."', name="b"))) == "First.\n\nDo it."
 
 
 def test_a_task_survives_being_sent_as_json(split: Builder) -> None:

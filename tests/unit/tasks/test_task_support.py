@@ -11,7 +11,7 @@ from support.task_writer import write_step, write_task
 from benchflow.contracts.sandbox import Capabilities
 from benchflow.contracts.task import AgentConfig, StepConfig
 from benchflow.errors import TaskError, UnsupportedFeatureError
-from benchflow.tasks import check, load_task, require_supported, verified_in
+from benchflow.tasks import apply_verifier_options, check, load_task, require_supported
 
 Builder = Callable[..., Path]
 
@@ -154,14 +154,14 @@ def test_containers_beside_the_verifier_are_refused_only_where_it_has_a_sandbox_
     with pytest.raises(UnsupportedFeatureError, match="containers beside the verifier's") as caught:
         require_supported(load_task(root), EVERYTHING)
     assert caught.value.file == "split-task/tests/docker-compose.yaml"
-    assert require_supported(verified_in(load_task(root), "shared"), EVERYTHING) == []
+    assert require_supported(apply_verifier_options(load_task(root), "shared"), EVERYTHING) == []
 
 
 def test_a_verifier_with_a_sandbox_of_its_own_is_not_run_where_the_agent_worked(split: Builder) -> None:
     task = load_task(split("[verifier.environment]\ncpus = 1\n"))
-    assert require_supported(verified_in(task, "separate"), EVERYTHING) == []
+    assert require_supported(apply_verifier_options(task, "separate"), EVERYTHING) == []
     with pytest.raises(UnsupportedFeatureError) as caught:
-        require_supported(verified_in(task, "shared"), EVERYTHING)
+        require_supported(apply_verifier_options(task, "shared"), EVERYTHING)
     assert caught.value.key == "verifier.environment"
     assert caught.value.remedy is not None and "--verify-in" in caught.value.remedy
 
@@ -260,8 +260,8 @@ def test_a_job_may_name_the_reward_key_of_all_tasks(tmp_path: Path) -> None:
         write_step(root, name, solve="true\n", test="true\n")
     task = load_task(root)
     assert (task.verifier.reward_key, task.steps[1].verifier.reward_key) == ("own", "of-the-step")
-    assert verified_in(task, None, None) == task
-    named = verified_in(task, None, "wanted")
+    assert apply_verifier_options(task, None, None) == task
+    named = apply_verifier_options(task, None, "wanted")
     assert [one.reward_key for one in (named.verifier, *(step.verifier for step in named.steps))] == ["wanted"] * 3
     assert named.verifier.sandbox_mode == task.verifier.sandbox_mode
 

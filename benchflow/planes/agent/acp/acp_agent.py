@@ -12,7 +12,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.resuming import Rung
 from benchflow.contracts.rollout_records import AgentSession, ModelAccess
 from benchflow.contracts.sandbox import SandboxSpec
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.paths import StatePaths
 from benchflow.planes.agent.account import SandboxAccount, find_account
 from benchflow.planes.agent.acp.acp_session import AcpSession
@@ -71,14 +71,14 @@ class AcpAgent(RolloutAgent):
         mounted = place.provider.capabilities().mounts
         toolboxes = [toolbox.mount for toolbox in await self._ensure_toolboxes(libc)]
         setup = RuntimeSetup(libc=libc, mounted=mounted, access=place.access)
-        with storage_errors(place.directory):
+        with raise_storage_errors(place.directory):
             place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(place.directory / _SETUP, setup.model_dump_json().encode())
         if not mounted:
             image = await build_toolbox_image(place.provider, wanted.image, toolboxes, log=log)
             return wanted.model_copy(update={"image": image})
         files = SessionFiles.from_directory(place.directory)
-        with storage_errors(files.shared):
+        with raise_storage_errors(files.shared):
             files.shared.mkdir(exist_ok=True, mode=0o700)
         return wanted.model_copy(update={"mounts": (*wanted.mounts, make_run_mount(files), *toolboxes)})
 

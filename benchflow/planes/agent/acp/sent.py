@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from benchflow.host_files import append_lines, lock, opened, storage_errors, write_all
+from benchflow.host_files import append_lines, lock, open_fd, raise_storage_errors, write_all
 from benchflow.planes.agent.notes import Message
 
 FILE = "in"
@@ -35,7 +35,7 @@ class SentMessages:
 
     def make(self) -> None:
         """Make an empty record, unless there is one."""
-        with storage_errors(self.file):
+        with raise_storage_errors(self.file):
             self.file.touch(mode=0o600)
 
     @contextlib.contextmanager
@@ -43,8 +43,8 @@ class SentMessages:
         """Hold the lock, read what other workers have sent until then, and yield the record's file descriptor."""
         # Not `locked`, which would make the directory of a session that was removed.
         with contextlib.ExitStack() as stack:
-            with storage_errors(self.file):
-                fd = stack.enter_context(opened(self.file, os.O_RDWR | os.O_CREAT))
+            with raise_storage_errors(self.file):
+                fd = stack.enter_context(open_fd(self.file, os.O_RDWR | os.O_CREAT))
             lock(fd)
             self._read(fd)
             yield fd
@@ -60,7 +60,7 @@ class SentMessages:
             return False
         # In ASCII: half of a surrogate pair, which an agent sent and is sent back, cannot be encoded as UTF-8.
         line = json.dumps(message).encode() + b"\n"
-        with storage_errors(self.file):
+        with raise_storage_errors(self.file):
             # A line that a crash truncated, and which is removed, was never delivered.
             append_lines(fd, line)
         self._read(fd)
@@ -111,7 +111,7 @@ class SentMessages:
         return self.file.open("rb")
 
     def _refresh(self) -> None:
-        with opened(self.file, os.O_RDONLY) as fd:
+        with open_fd(self.file, os.O_RDONLY) as fd:
             self._read(fd)
 
     def _read(self, fd: int) -> None:

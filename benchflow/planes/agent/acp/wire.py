@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from benchflow.confined import ConfinedDirectory
 from benchflow.errors import ACPError, AgentOutputError, UnsafePathError
-from benchflow.host_files import storage_errors, write_all
+from benchflow.host_files import raise_storage_errors, write_all
 from benchflow.planes.agent.acp.sent import SentMessages
 from benchflow.planes.agent.bounds import MAX_LINE, MAX_OUTPUT, MAX_VALUES, has_too_many_values
 from benchflow.planes.agent.notes import Message, Notes, SessionFiles
@@ -88,7 +88,7 @@ class Wire:
         """Make the files that are missing, readable by root alone."""
         self.notes.make()
         self.sent.make()
-        with storage_errors(self.files.shared):
+        with raise_storage_errors(self.files.shared):
             self.files.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._open_shared() as shared:
                 shared.make_directories(self.files.name)
@@ -120,7 +120,7 @@ class Wire:
             if size < self._delivered:
                 # Otherwise a sandbox could have all of it rewritten with each message.
                 raise ACPError("a file of the agent's stdio was cut: in")
-            with storage_errors(self.files.shared):
+            with raise_storage_errors(self.files.shared):
                 self.sent.copy_after(size, fd)
             self._delivered = max(size, self.sent.size)
 
@@ -288,7 +288,7 @@ class Wire:
         with (
             self.sent.hold_lock(),
             self._open_descriptor(name, os.O_RDWR | os.O_APPEND) as fd,
-            storage_errors(self.files.shared),
+            raise_storage_errors(self.files.shared),
         ):
             size = os.fstat(fd).st_size
             if name == "out":
@@ -305,7 +305,7 @@ class Wire:
     def write_exit(self, content: bytes) -> None:
         """Write the sandbox's exit record to this host."""
         with (
-            storage_errors(self.files.shared),
+            raise_storage_errors(self.files.shared),
             self._open_shared() as shared,
             shared.replacing(self._make_path(_EXIT)) as file,
         ):

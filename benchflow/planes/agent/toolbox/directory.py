@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benchflow.errors import AgentInstallError
-from benchflow.host_files import file_lock
+from benchflow.host_files import hold_lock_async
 from benchflow.planes.agent.toolbox.build_steps import classify_failure
 
 
@@ -31,7 +31,7 @@ async def build_once(directory: Path, make: Callable[[Path], Awaitable[None]]) -
         return False
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        async with file_lock(directory.parent / ".locks" / f"{directory.name}.lock"):
+        async with hold_lock_async(directory.parent / ".locks" / f"{directory.name}.lock"):
             if directory.is_dir():
                 return False
             for left in directory.parent.glob(f".{directory.name}.*.part"):

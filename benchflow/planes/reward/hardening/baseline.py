@@ -10,7 +10,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.driver import SCRIPT_ENVIRONMENT
 from benchflow.contracts.file_changes import FileChanges
 from benchflow.contracts.sandbox import Sandbox
-from benchflow.host_files import storage_errors, write_atomic
+from benchflow.host_files import raise_storage_errors, write_atomic
 from benchflow.planes.reward.hardening.devices import list_devices
 from benchflow.planes.reward.hardening.git_state import (
     find_overlooked_paths,
@@ -230,7 +230,7 @@ def store_baseline(baseline: HardeningBaseline, evidence: Path) -> None:
         StoreError: The file can't be written.
     """
     file = evidence / BASELINE
-    with storage_errors(file):
+    with raise_storage_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, baseline.model_dump_json().encode(), durable=False)
 

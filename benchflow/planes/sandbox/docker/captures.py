@@ -28,8 +28,8 @@ from docker.errors import NotFound as DaemonNotFound
 
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import SandboxError, UnsupportedFeatureError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.cancellation import run_to_completion
 from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.container_config import PROGRAMS, read_label
@@ -81,7 +81,7 @@ class Captures:
     @contextlib.asynccontextmanager
     async def hold(self, stack: str) -> AsyncIterator[None]:
         """Hold a shared lock in the block, during which `tidy` removes no capture of the stack as a leftover."""
-        async with file_lock(_lock(stack), shared=True):
+        async with hold_lock_async(_lock(stack), shared=True):
             yield
 
     async def take_snapshot(self, container: dict[str, Any], name: str) -> ImageRef:
@@ -165,7 +165,7 @@ class Captures:
 
     async def tidy(self, stack: str) -> None:
         """Remove leftovers of dead processes and unused fork images of the stack. Do nothing while `hold` is held."""
-        async with file_lock(_lock(stack), wait=False) as held:
+        async with hold_lock_async(_lock(stack), wait=False) as held:
             if not held:
                 return
             label = {"label": [f"{STACK_LABEL}={stack}", PART_LABEL]}
@@ -373,4 +373,4 @@ def hash_stack(stack: str) -> str:
 
 
 def _lock(stack: str) -> Path:
-    return state_dir() / "locks" / f"captures-{hash_stack(stack)}.lock"
+    return find_state_dir() / "locks" / f"captures-{hash_stack(stack)}.lock"

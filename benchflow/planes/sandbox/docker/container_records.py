@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchflow.errors import SandboxLostError
-from benchflow.host_files import file_lock, write_record
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async, write_record
+from benchflow.paths import find_state_dir
 
 
 def container_records(handle: str) -> Path:
     """Return the directory of a sandbox's records."""
-    return state_dir() / "exec" / handle
+    return find_state_dir() / "exec" / handle
 
 
 def forget_container(container: str) -> None:
@@ -46,7 +46,7 @@ def _frozen_mark(handle: str) -> Path:
 async def lock_for_exec(container: str) -> AsyncIterator[None]:
     """Hold the container's capture lock, shared, in the block that starts an exec: none starts while it is captured."""
     try:
-        async with file_lock(_capture_lock(container), shared=True):
+        async with hold_lock_async(_capture_lock(container), shared=True):
             yield
     except SandboxLostError:
         _capture_lock(container).unlink(missing_ok=True)
@@ -61,9 +61,9 @@ async def lock_for_capture(container: str, *, wait: bool = True) -> AsyncIterato
         container: Id of the container.
         wait: Whether to wait for the lock. If not, yield at once whether it is held.
     """
-    async with file_lock(_capture_lock(container), wait=wait) as held:
+    async with hold_lock_async(_capture_lock(container), wait=wait) as held:
         yield held
 
 
 def _capture_lock(container: str) -> Path:
-    return state_dir() / "locks" / f"capture-{container[:16]}.lock"
+    return find_state_dir() / "locks" / f"capture-{container[:16]}.lock"

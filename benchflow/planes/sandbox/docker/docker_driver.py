@@ -19,7 +19,7 @@ from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import Capabilities, ExecChunk, SandboxSpec
 from benchflow.contracts.sandbox_provider import EntrypointState, OwnedSandbox
 from benchflow.errors import SandboxError, SandboxLostError, SandboxUnavailableError
-from benchflow.host_files import file_lock
+from benchflow.host_files import hold_lock_async
 from benchflow.planes.sandbox.docker import container_config, container_entrypoint, freezer, host_codes, host_processes
 from benchflow.planes.sandbox.docker.captures import PART_LABEL, Captures
 from benchflow.planes.sandbox.docker.changes import export_files, find_overlay
@@ -122,7 +122,7 @@ class DockerDriver(SandboxDriver):
         try:
             workdir = await prepare_sandbox(EngineScripts(self, handle), spec)
             if spec.entrypoint == "first":
-                async with file_lock(container_records(handle) / "entrypoint.lock"):
+                async with hold_lock_async(container_records(handle) / "entrypoint.lock"):
                     await container_entrypoint.send_secrets(self._engine, self._get_shell(handle), container, secrets)
         except SandboxError as error:
             # A container that ran before may be in use: the rollouts of a persistent job share one.

@@ -31,8 +31,8 @@ from benchflow.errors import (
     SandboxUnavailableError,
     UnsupportedFeatureError,
 )
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.bases import resolve_bases
 from benchflow.planes.sandbox.build_context import Context, read_context, read_files
 from benchflow.planes.sandbox.docker.buildkit import build_by_program
@@ -142,7 +142,7 @@ class Images:
             build = _Build(context, bases, ids, identity, digest, tag, left())
             if found := await self.find(tag, built=True):
                 return found
-            async with file_lock(_lock(tag)):
+            async with hold_lock_async(_lock(tag)):
                 if found := await self._make(build, config, log):
                     return found
         raise SandboxBusyError(
@@ -172,7 +172,7 @@ class Images:
         """Return an image of this host that one process at a time makes under this name, unless it exists."""
         if found := await self.find(reference, built=True):
             return found
-        async with file_lock(_lock(reference)):
+        async with hold_lock_async(_lock(reference)):
             if found := await self.find(reference, built=True):
                 return found
             await make()
@@ -214,7 +214,7 @@ class Images:
                 raise
             # The name is invalid.
             raise missing(image.name, error.message) from error
-        async with file_lock(_lock(image.name)):
+        async with hold_lock_async(_lock(image.name)):
             if found := await self.find(image.name, built=False):
                 return found
             try:
@@ -364,7 +364,7 @@ class Progress(Transcript):
 
 def _lock(reference: str) -> Path:
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", reference)[-100:]
-    return state_dir() / "locks" / f"image-{name}.lock"
+    return find_state_dir() / "locks" / f"image-{name}.lock"
 
 
 def _make_build_error(context: Context, reason: str, transcript: Transcript) -> SandboxError:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchflow.errors import SandboxError, SandboxStartError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
 from benchflow.planes.sandbox.docker.translation import ConflictError, NotFoundError
 
@@ -35,7 +35,7 @@ class DockerNetworks:
     @contextlib.asynccontextmanager
     async def hold(self, stack: str) -> AsyncIterator[None]:
         """Hold a shared lock in the block, so that `sweep` leaves the bridge while a container is attached to it."""
-        async with file_lock(self._lock(stack, "use"), shared=True):
+        async with hold_lock_async(self._lock(stack, "use"), shared=True):
             yield
 
     async def ensure(self, stack: str) -> str:
@@ -44,7 +44,7 @@ class DockerNetworks:
         if await self._exists(name):
             return name
         # The daemon can create two networks of one name at the same moment; the lock prevents that.
-        async with file_lock(self._lock(stack, "make")):
+        async with hold_lock_async(self._lock(stack, "make")):
             if not await self._exists(name):
                 await self._create(name, stack)
         return name
@@ -54,7 +54,7 @@ class DockerNetworks:
         # Checked first without the lock, so that frequent sweeps do not block the start of containers.
         if not await self._find_unused(stack):
             return
-        async with file_lock(self._lock(stack, "use"), wait=False) as held:
+        async with hold_lock_async(self._lock(stack, "use"), wait=False) as held:
             if not held:
                 return
             for network in await self._find_unused(stack):
@@ -93,4 +93,4 @@ class DockerNetworks:
             ) from error
 
     def _lock(self, stack: str, purpose: str) -> Path:
-        return state_dir() / "locks" / f"{format_bridge_name(stack)}.{purpose}.lock"
+        return find_state_dir() / "locks" / f"{format_bridge_name(stack)}.{purpose}.lock"

@@ -17,8 +17,8 @@ from benchflow.contracts.base import ArtifactRef, BlobStore, Model
 from benchflow.contracts.failures import typed_error
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import ForeignSnapshotError, SandboxError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.docker import uppers
 from benchflow.planes.sandbox.docker.captures import SNAPSHOT, format_snapshot_reference
 from benchflow.planes.sandbox.docker.container_config import make_no_image_error
@@ -158,7 +158,10 @@ class DockerPacks:
         if known := await store.find(digest):
             return known
         # Snapshots of one task share their lower layers: one process uploads them, and the others find them.
-        async with file_lock(state_dir() / "locks" / f"layer-{digest[:32]}.lock"), make_scratch() as directory:
+        async with (
+            hold_lock_async(find_state_dir() / "locks" / f"layer-{digest[:32]}.lock"),
+            make_scratch() as directory,
+        ):
             if known := await store.find(digest):
                 return known
             info = await self._engine.call(lambda client: client.info())

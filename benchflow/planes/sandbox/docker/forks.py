@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from benchflow.errors import BenchFlowError, SandboxStartError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.docker.captures import Captures
 from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start, read_label
 from benchflow.planes.sandbox.docker.container_copies import create_child
@@ -52,8 +52,8 @@ class DockerForks:
             SandboxStartError: A name is taken by another stack's container, or a container does not come up.
             UnsupportedFeatureError: The parent's image declares a VOLUME.
         """
-        lock = state_dir() / "locks" / f"fork-{hashlib.sha256('/'.join(names).encode()).hexdigest()[:16]}.lock"
-        async with file_lock(lock):
+        lock = find_state_dir() / "locks" / f"fork-{hashlib.sha256('/'.join(names).encode()).hexdigest()[:16]}.lock"
+        async with hold_lock_async(lock):
             found = await self._find(parent, names)
             if all(name in found and found[name]["State"] == "running" for name in names):
                 children = [str(found[name]["Id"]) for name in names]

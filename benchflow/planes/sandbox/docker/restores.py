@@ -16,8 +16,8 @@ from typing import Any
 
 from benchflow.contracts.images import ImageRef
 from benchflow.errors import BenchFlowError, SandboxError, SandboxLostError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.docker.container_config import ENTRYPOINT_LABEL, explain_failed_start, read_label
 from benchflow.planes.sandbox.docker.container_copies import HANDLE_LABEL, create_successor, read_handle
 from benchflow.planes.sandbox.docker.docker_daemon import DockerDaemon
@@ -63,7 +63,7 @@ class DockerRestores:
             coming = await self._inspect(name + SUFFIX)
             if coming is None or handle not in (None, read_handle(coming)):
                 return found
-        async with file_lock(_lock(name)):
+        async with hold_lock_async(_lock(name)):
             return await self._finish(name, handle)
 
     async def restore(self, name: str, handle: str, image: ImageRef) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class DockerRestores:
             SandboxStartError: The image is missing, or the new container does not come up.
             SandboxError: The old container could not be ended.
         """
-        async with file_lock(_lock(name)):
+        async with hold_lock_async(_lock(name)):
             old = await self._finish(name, handle)
             if old is None:
                 raise SandboxLostError(f"the sandbox {name} is gone")
@@ -98,7 +98,7 @@ class DockerRestores:
 
     async def tidy(self, name: str) -> None:
         """Remove a successor that is over a minute old while the old container runs, unless a restore is under way."""
-        async with file_lock(_lock(name), wait=False) as held:
+        async with hold_lock_async(_lock(name), wait=False) as held:
             if not held:
                 return
             old, coming = await self._inspect(name), await self._inspect(name + SUFFIX)
@@ -157,7 +157,7 @@ def _is_successor(container: dict[str, Any]) -> bool:
 
 
 def _lock(name: str) -> Path:
-    return state_dir() / "locks" / f"restore-{name}.lock"
+    return find_state_dir() / "locks" / f"restore-{name}.lock"
 
 
 def forget_restores(name: str) -> None:

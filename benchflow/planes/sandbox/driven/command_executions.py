@@ -20,7 +20,7 @@ from benchflow.contracts.accelerators import ProcessOutput
 from benchflow.contracts.driver import Process, ProcessStatus
 from benchflow.contracts.sandbox import ExecChunk, SandboxExecResult
 from benchflow.errors import DaemonUnavailableError, ProcessNotStartedError
-from benchflow.host_files import file_lock, write_record
+from benchflow.host_files import hold_lock_async, write_record
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords, read_command, settle_command
 from benchflow.planes.sandbox.outcome import KILLED, NOT_STARTED, TIMED_OUT
 from benchflow.planes.sandbox.timeouts import Attendance, awake_timeout
@@ -187,7 +187,7 @@ class Executions:
             timeout: Seconds after which it is killed, without those in which no process of the engine waited for it.
         """
         file = self._records.command(key)
-        async with file_lock(file.with_suffix(".lock")):
+        async with hold_lock_async(file.with_suffix(".lock")):
             record = await self._started(file, command)
         process_id, user = file.stem, record["user"]
         if "return_code" not in record:
@@ -207,7 +207,7 @@ class Executions:
     async def begin(self, key: str, command: CommandRequest) -> None:
         """Start a command under a key, unless it was started, and return without waiting for its end."""
         file = self._records.command(key)
-        async with file_lock(file.with_suffix(".lock")):
+        async with hold_lock_async(file.with_suffix(".lock")):
             await self._started(file, command)
 
     async def look(self, key: str, limit: int) -> tuple[bool, int | None, str]:
@@ -224,7 +224,7 @@ class Executions:
         file = self._records.command(key)
         if not await self._is_known(file):
             return False, None, ""
-        async with file_lock(file.with_suffix(".lock")):
+        async with hold_lock_async(file.with_suffix(".lock")):
             record = read_command(file)
             status = ProcessStatus(exit_code=record.get("return_code"))
             if status.exit_code is None:
@@ -238,7 +238,7 @@ class Executions:
         file = self._records.command(key)
         if not await self._is_known(file):
             return False
-        async with file_lock(file.with_suffix(".lock")):
+        async with hold_lock_async(file.with_suffix(".lock")):
             record = read_command(file)
             if "return_code" in record:
                 return True
@@ -248,7 +248,7 @@ class Executions:
         """Kill the command under a key with all its descendants. Success if it never started, or has ended."""
         file = self._records.command(key)
         if await self._is_known(file):
-            async with file_lock(file.with_suffix(".lock")):
+            async with hold_lock_async(file.with_suffix(".lock")):
                 pass
             await self._processes.kill(file.stem)
 

@@ -13,8 +13,8 @@ from benchflow.contracts.driver import SandboxDriver, StartedSandbox
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxRef, SandboxSpec
 from benchflow.errors import BenchFlowError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.retained_outputs import RetainedOutputs, clear_outputs
 from benchflow.planes.sandbox.driven.sandbox_files import SandboxFiles
@@ -35,7 +35,7 @@ class Lives:
 
     def turn(self, name: str) -> AbstractAsyncContextManager[bool]:
         """Return the lock under which the sandbox with a name is started, restored or removed."""
-        return file_lock(state_dir() / "locks" / f"sandbox-{self._driver.name}-{name}.lock")
+        return hold_lock_async(find_state_dir() / "locks" / f"sandbox-{self._driver.name}-{name}.lock")
 
     # --- restoring -----------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Lives:
     ) -> tuple[list[StartedSandbox], ImageRef | None]:
         """Fork by a capture. Return the copies, and the capture to remove with the last of them."""
         digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:16]
-        async with file_lock(state_dir() / "locks" / f"fork-{digest}.lock"):
+        async with hold_lock_async(find_state_dir() / "locks" / f"fork-{digest}.lock"):
             known = [self._places.read(name) for name in names]
             found = [await self._driver.find(name) for name in names]
             if all(found) and all(known):

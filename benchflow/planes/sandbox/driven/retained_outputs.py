@@ -9,7 +9,7 @@ from typing import IO
 
 from benchflow.contracts.driver import SandboxDriver
 from benchflow.errors import SandboxLostError
-from benchflow.host_files import atomic_file, storage_errors
+from benchflow.host_files import create_atomic, raise_storage_errors
 from benchflow.planes.sandbox.driven.engine_scripts import EngineScripts
 from benchflow.planes.sandbox.driven.sandbox_records import SandboxRecords
 from benchflow.planes.sandbox.driven.wrapped import COMMANDS
@@ -28,9 +28,9 @@ class RetainedOutputs:
 
     async def save(self, handle: str) -> None:
         """Archive the outputs on this host, before the sandbox is removed. handle: the driver's handle of it."""
-        with storage_errors(self._file):
+        with raise_storage_errors(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with atomic_file(self._file) as file:
+            with create_atomic(self._file) as file:
                 bounded = _Bounded(file)
                 try:
                     is_file = await self._driver.get(handle, COMMANDS, bounded.take)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchflow.errors import SandboxLostError
 from benchflow.host_files import write_record
-from benchflow.paths import state_dir
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.outcome import KILLED
 
 _BASELINE, _RESTARTED = "baseline.json", "restarted.json"
@@ -25,7 +25,7 @@ class SandboxRecords:
 
     def __init__(self, handle: str) -> None:
         """Make it. handle: handle of the sandbox, as in its `SandboxRef`."""
-        self.directory = state_dir() / "exec" / handle
+        self.directory = find_state_dir() / "exec" / handle
 
     # --- commands that run once ----------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from benchflow.contracts.base import Model
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.host_files import write_record
-from benchflow.paths import state_dir
+from benchflow.paths import find_state_dir
 
 
 class StartedSandboxRecord(Model):
@@ -42,7 +42,7 @@ class StartedSandboxes:
 
     @property
     def _directory(self) -> Path:
-        return state_dir() / "sandboxes" / self._provider
+        return find_state_dir() / "sandboxes" / self._provider
 
     def read(self, name: str) -> StartedSandboxRecord | None:
         """Return the record of the sandbox with a name; None if there is none."""

@@ -24,7 +24,7 @@ from benchflow.contracts.driver import SCRIPT_ENVIRONMENT, Process, ProcessStatu
 from benchflow.contracts.process_table import RunningProcess
 from benchflow.contracts.sandbox import ExecChunk
 from benchflow.errors import SandboxError, SandboxLostError
-from benchflow.host_files import storage_errors
+from benchflow.host_files import raise_storage_errors
 from benchflow.planes.sandbox.host_table import kill_processes, read_process, wait_for_ends
 from benchflow.planes.sandbox.local.cgroups import Cgroup
 from benchflow.planes.sandbox.local.command_outputs import BLANK, CommandOutputs, NamedOutputs, UnnamedOutputs
@@ -76,7 +76,7 @@ class LocalProcesses:
             fds = [os.open(room / name, flags | os.O_APPEND, 0o600) for name in ("out", "err")]
             fds.append(os.open(room / "exit", flags, 0o600))
             try:
-                with storage_errors(room / "exit"):
+                with raise_storage_errors(room / "exit"):
                     # Reserves the space of the exit code, so that it can be written even if the disk is full by then.
                     os.pwrite(fds[-1], BLANK, 0)
                 await self._start(process, fds, room)
@@ -89,7 +89,7 @@ class LocalProcesses:
 
     async def _spawn_unnamed(self, process: Process) -> None:
         """Start a command whose status and output only this process asks for."""
-        with storage_errors(self._records):
+        with raise_storage_errors(self._records):
             unnamed = self._unnamed[process.id] = UnnamedOutputs(self._records)
         try:
             await self._start(process, unnamed.given, None)

@@ -19,8 +19,8 @@ from benchflow.contracts.failures import typed_error
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxLostError, SandboxStartError
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.cgroup_limits import SandboxLimits
 from benchflow.planes.sandbox.local.cgroups import Cgroups
@@ -36,7 +36,7 @@ from benchflow.planes.sandbox.local.volumes import Volumes, name_volume
 from benchflow.planes.sandbox.overlays import Overlay
 from benchflow.planes.sandbox.owners import OWNER_LABEL, is_abandoned
 from benchflow.planes.sandbox.sandbox_memory import make_memory_error
-from benchflow.process_identity import start_time
+from benchflow.process_identity import read_start_time
 
 INIT = "init"
 """Cgroup leaf of a sandbox's first process."""
@@ -60,7 +60,7 @@ class Machine:
 
     def __init__(self) -> None:
         """Make it. Nothing is created on disk before the first start."""
-        self.home = state_dir() / "local"
+        self.home = find_state_dir() / "local"
         self.store = VolumeStore(self.home)
         self.cgroups = Cgroups(self.home, name_group(self.home))
         self.helper = Helper(self.home)
@@ -80,7 +80,7 @@ class Machine:
     @asynccontextmanager
     async def using(self) -> AsyncIterator[None]:
         """Hold a shared lock, under which no resource that sandboxes share is removed."""
-        async with file_lock(self._lock("use"), shared=True):
+        async with hold_lock_async(self._lock("use"), shared=True):
             yield
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Machine:
     def running(self, name: str) -> Running | None:
         """Return the running sandbox of this name; None if its first process has ended, or never started."""
         for running in (self._alive.get(name), self.records(name).running):
-            if running is not None and start_time(running.pid) == running.started:
+            if running is not None and read_start_time(running.pid) == running.started:
                 self._alive[name] = running
                 return running
         self._alive.pop(name, None)
@@ -257,7 +257,7 @@ class Machine:
         """Start a sandbox for each name in `children`: capture this one's files once, and copy them for each."""
         master = f"masters/{name}-{secrets.token_hex(4)}"
         spec = self._spec(name)
-        async with self.using(), file_lock(self._lock(f"{name}.fork"), shared=True):
+        async with self.using(), hold_lock_async(self._lock(f"{name}.fork"), shared=True):
             image = await asyncio.to_thread(self.image_of, name)
             await self.capture(name, master, image)
             try:
@@ -325,7 +325,7 @@ class Machine:
 
     async def _remove_unknown(self, name: str) -> None:
         """Remove the resources of a sandbox that has no specification, unless a process holds its lock."""
-        async with file_lock(self._lock(name), wait=False) as held:
+        async with hold_lock_async(self._lock(name), wait=False) as held:
             if held:
                 if self.records(name).spec is None:
                     await asyncio.to_thread(self._take_down, name)
@@ -335,14 +335,14 @@ class Machine:
         """Remove the volumes that forks were copied from and that no fork in progress uses."""
         for master in await asyncio.to_thread(self.store.names, "masters"):
             lock = self._lock(f"{master.rpartition('-')[0]}.fork")
-            async with file_lock(lock, wait=False) as held:
+            async with hold_lock_async(lock, wait=False) as held:
                 if held:
                     await asyncio.to_thread(self.store.delete, f"masters/{master}")
                     lock.unlink(missing_ok=True)
 
     def standing_still(self, name: str, *, wait: bool = True) -> AbstractAsyncContextManager[bool]:
         """Return a context for freezing a sandbox temporarily, in which a cleanup does not thaw it as forgotten."""
-        return file_lock(self._lock(f"{name}.capture"), wait=wait)
+        return hold_lock_async(self._lock(f"{name}.capture"), wait=wait)
 
     async def thaw_forgotten(self, name: str) -> None:
         """Thaw a sandbox left frozen by a process that died, unless it was frozen on request or is held frozen now."""
@@ -357,11 +357,11 @@ class Machine:
         await self.tidy()
         if self.all():
             return
-        async with file_lock(self._lock("use"), wait=False) as held:
+        async with hold_lock_async(self._lock("use"), wait=False) as held:
             if not held or self.all():
                 return
             for lock in set((self.home / "locks").iterdir()) - {self._lock("use")}:
-                async with file_lock(lock, wait=False) as unused:
+                async with hold_lock_async(lock, wait=False) as unused:
                     if unused:
                         lock.unlink()
             await asyncio.to_thread(self._let_go)
@@ -401,11 +401,11 @@ class Machine:
                 await self.remove_image(key)
 
     def _hold(self, name: str) -> AbstractAsyncContextManager[bool]:
-        return file_lock(self._lock(name))
+        return hold_lock_async(self._lock(name))
 
     def at_image(self, key: str) -> AbstractAsyncContextManager[bool]:
         """Return a context that holds the lock of an image, for creating or removing it."""
-        return file_lock(self._lock(f"image-{key}"))
+        return hold_lock_async(self._lock(f"image-{key}"))
 
     def _lock(self, name: str) -> Path:
         return self.home / "locks" / f"{name}.lock"

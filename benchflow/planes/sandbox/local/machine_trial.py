@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchflow.contracts.images import ImageRef
 from benchflow.contracts.sandbox import SandboxSpec
 from benchflow.errors import BenchFlowError, SandboxUnavailableError
-from benchflow.paths import state_dir
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.local.fingerprint import compute_host_fingerprint
 from benchflow.planes.sandbox.local.local_images import BARE
 from benchflow.planes.sandbox.local.local_records import read_boot_id
@@ -28,7 +28,7 @@ async def require_machine() -> None:
     """
     require_platform()
     require_one_root(Path("/proc/self/mountinfo").read_text())
-    passed = state_dir() / "local" / "trial"
+    passed = find_state_dir() / "local" / "trial"
     stamp = f"{read_boot_id()} {compute_host_fingerprint()}"
     if passed.is_file() and passed.read_text() == stamp:
         return

@@ -29,8 +29,8 @@ from benchflow.errors import (
     SandboxLostError,
     SandboxUnavailableError,
 )
-from benchflow.host_files import file_lock
-from benchflow.paths import state_dir
+from benchflow.host_files import hold_lock_async
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.bases import resolve_bases
 from benchflow.planes.sandbox.build_context import Context, read_context, read_files
 from benchflow.planes.sandbox.cancellation import run_to_completion
@@ -128,7 +128,7 @@ class Builder:
         key = await asyncio.to_thread(choose_build_key, identity, config.rebuild)
         if found := await self._workshop.find(key):
             return found
-        async with file_lock(_locate_lock(key)):
+        async with hold_lock_async(_locate_lock(key)):
             if found := await self._workshop.find(key):
                 return found
             bases = {name: await self._base(context, name, reference) for name, reference in used.used.items()}
@@ -249,7 +249,7 @@ class _Build:
 
     async def _layer(self, step: BuildInstruction, key: str) -> None:
         """Carry out a step and capture its layer, or wait for another build that is doing that."""
-        async with file_lock(_locate_lock(key)):
+        async with hold_lock_async(_locate_lock(key)):
             if await self._workshop.find(key):
                 await self._close()
                 self._reuse(key)
@@ -406,7 +406,7 @@ def _make_key(*parts: Any) -> str:
 
 
 def _locate_lock(key: str) -> Path:
-    return state_dir() / "locks" / f"local-{key[:32]}.lock"
+    return find_state_dir() / "locks" / f"local-{key[:32]}.lock"
 
 
 def _read_proxies() -> dict[str, str]:

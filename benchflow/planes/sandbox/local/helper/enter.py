@@ -18,7 +18,7 @@ from typing import Any
 
 from benchflow.planes.sandbox.local.helper import kernel
 from benchflow.planes.sandbox.local.helper.confinement import confine
-from benchflow.process_identity import open_process, start_time
+from benchflow.process_identity import open_process, read_start_time
 
 _ALL = (
     kernel.CLONE_NEWUSER
@@ -78,7 +78,7 @@ def run(request: dict[str, Any], fds: list[int], reply: Callable[[dict[str, Any]
     group = os.open(request["group"], os.O_PATH | os.O_DIRECTORY)
     limits = [os.open(file, os.O_WRONLY) for file in request["limits"]]
     once = os.open(request["once"], os.O_PATH | os.O_DIRECTORY) if request["once"] else None
-    own = start_time(os.getpid())
+    own = read_start_time(os.getpid())
     enter(request, _ALL)
     account = find_account(request["user"])
     mark = {"pid": os.getpid(), "started": own, "at": time.monotonic()}

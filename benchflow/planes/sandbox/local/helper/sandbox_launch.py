@@ -18,7 +18,7 @@ from typing import Any
 
 from benchflow.planes.sandbox.local.helper import first, kernel, netlink
 from benchflow.planes.sandbox.local.helper.confinement import confine
-from benchflow.process_identity import start_time
+from benchflow.process_identity import read_start_time
 
 _NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNET
 
@@ -84,11 +84,11 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     there.close()
     try:
         answer = _map_ids(pid, here)
-        started = start_time(pid)
+        started = read_start_time(pid)
     except LaunchRefusedError:
         raise
     except BaseException as error:
-        if start_time(pid) is None:
+        if read_start_time(pid) is None:
             raise LaunchDiedError from error
         # The kernel then kills all of its pid namespace; a link vanishes with its namespace.
         os.kill(pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from benchflow.paths import state_dir
+from benchflow.paths import find_state_dir
 from benchflow.planes.sandbox.local import network
 from benchflow.planes.sandbox.local.mask.mask_layer import Mask
 from benchflow.planes.sandbox.local.mask.mask_plan import make_host_mask, make_image_mask, make_run_mask
@@ -54,7 +54,7 @@ class Masks:
     def _look(self, hidden: tuple[str, ...]) -> list[str]:
         """Make the masks of the host and of a run, as far as they are not written; return their layers."""
         host = self._of_host()
-        always = [state_dir(), self._store.home, self._store.root, *_list_engine_paths()]
+        always = [find_state_dir(), self._store.home, self._store.root, *_list_engine_paths()]
         run = make_run_mask([*map(Path, hidden), *always], host)
         return [self._written(mask) for mask in (run, host) if mask is not None]
 

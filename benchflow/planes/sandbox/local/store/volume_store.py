@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
 from benchflow.errors import DiskFullError, SandboxUnavailableError, StoreError
-from benchflow.host_files import atomic_file, lock, opened
+from benchflow.host_files import create_atomic, lock, open_fd
 from benchflow.planes.sandbox import directory_trees
 from benchflow.planes.sandbox.local.store import btrfs
 from benchflow.planes.sandbox.local.store.loop_image import DETACH_SEC, STOPPED, LoopImage
@@ -331,7 +331,7 @@ class VolumeStore:
             for draft in (self.root / _DRAFTS).iterdir():
                 with (
                     contextlib.suppress(FileNotFoundError, NotADirectoryError),
-                    opened(draft, os.O_RDONLY | os.O_DIRECTORY) as fd,
+                    open_fd(draft, os.O_RDONLY | os.O_DIRECTORY) as fd,
                 ):
                     if lock(fd, wait_sec=0):
                         directory_trees.remove_tree(draft)
@@ -344,7 +344,7 @@ class VolumeStore:
             if known in ("snapshot", "reflink", "copy"):
                 return cast(Kind, known)
         kind = self._try_out()
-        with atomic_file(record) as file:
+        with create_atomic(record) as file:
             file.write(kind.encode())
         return kind
 
