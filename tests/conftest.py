@@ -85,7 +85,7 @@ def local_problem() -> str | None:
 def agents_problem() -> str | None:
     """Why agents cannot be installed here; None when they can."""
     try:
-        NpmRegistry().require("node", NODE_VERSION)
+        NpmRegistry().look_up("node", NODE_VERSION)
     except BenchFlowError as error:
         return f"the packages of agents cannot be had: {error.message}"
     return None

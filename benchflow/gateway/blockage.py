@@ -107,11 +107,7 @@ class AbsenceWatch:
         """Look every second until cancelled."""
         while True:
             self.check()
-            self._store_last_check()
+            # For the next gateway. Best effort: no call depends on it.
+            with suppress(OSError):
+                overwrite(self._record, f"{self._seen:020.3f}".encode())
             await asyncio.sleep(_POLL_INTERVAL_SEC)
-
-    def _store_last_check(self) -> None:
-        """Store the time of the last check for the next gateway."""
-        # Best effort: no call depends on it.
-        with suppress(OSError):
-            overwrite(self._record, f"{self._seen:020.3f}".encode())

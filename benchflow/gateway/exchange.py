@@ -247,7 +247,10 @@ class Exchange:
                 return self._answer.whole(replayed.status, replayed.headers, replayed.body)
             return await self._send_upstream(upstream, body, memory)
         except asyncio.CancelledError:
-            self._note_cut_off()
+            if self._stopped and not self._has_left:
+                self._answer.error = CallError(kind="gateway_stopped", message="the gateway was ended during the call")
+            else:
+                self._answer.error = CallError(kind="client_closed", message="the agent closed the connection")
             raise
         finally:
             self._is_finishing = True
@@ -521,12 +524,6 @@ class Exchange:
         if self._has_left:
             return self._answer.response
         return self._answer.refuse(self._registered_dialect, status, error)
-
-    def _note_cut_off(self) -> None:
-        if self._stopped and not self._has_left:
-            self._answer.error = CallError(kind="gateway_stopped", message="the gateway was ended during the call")
-        else:
-            self._answer.error = CallError(kind="client_closed", message="the agent closed the connection")
 
     async def _finish(self, capacity: Capacity) -> None:
         """Count the usage and record the response. The end of the call waits for both."""

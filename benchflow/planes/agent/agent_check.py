@@ -29,11 +29,11 @@ from benchflow.paths import StatePaths
 from benchflow.planes.agent.agent_settings import make_settings
 from benchflow.planes.agent.bounds import MAX_LINE
 from benchflow.planes.agent.toolbox import Toolbox, ensure_toolbox
+from benchflow.planes.agent.toolbox.build_steps import read_tail
 from benchflow.planes.sandbox.timeouts import awake_timeout
 
 _PASSED_ON = ("PATH", "LANG", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
-_TAIL = 4000
 _GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -171,13 +171,13 @@ async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout
             return await _initialize(process, record)
     except TimeoutError as error:
         raise AgentTimeoutError(
-            f"agent {record.name!r} did not answer initialize within {timeout:g} s", log_tail=_read_tail(errors)
+            f"agent {record.name!r} did not answer initialize within {timeout:g} s", log_tail=read_tail(errors) or None
         ) from error
     except EOFError as error:
         raise AgentExitError(
             f"agent {record.name!r} ended before it answered initialize",
             remedy="; ".join(record.session.hazards) or None,
-            log_tail=_read_tail(errors),
+            log_tail=read_tail(errors) or None,
         ) from error
     except FileNotFoundError as error:
         raise ConfigError(
@@ -187,7 +187,7 @@ async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout
             remedy="install it, or let the toolbox bring it: [install]",
         ) from error
     except OSError as error:
-        raise AgentConnectionError(f"agent {record.name!r}: {error}", log_tail=_read_tail(errors)) from error
+        raise AgentConnectionError(f"agent {record.name!r}: {error}", log_tail=read_tail(errors) or None) from error
 
 
 @contextlib.asynccontextmanager
@@ -262,8 +262,3 @@ def _parse_message(line: bytes, record: AgentRecord) -> dict[str, Any]:
             log_tail=line[:500].decode(errors="replace"),
         )
     return message
-
-
-def _read_tail(file: Path) -> str | None:
-    """Return the end of a log; None if it is empty or missing."""
-    return file.read_bytes()[-_TAIL:].decode(errors="replace").strip() or None if file.exists() else None

@@ -76,7 +76,10 @@ def make_settings(
     env = {**record.env, **(endpoint.env if endpoint else {})}
     files = endpoint.files if endpoint and model else ()
     return AgentSettings(
-        env={name: _one_line(value) for name, value in _fill_placeholders(env, values).items()},
+        env={
+            name: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+            for name, value in _fill_placeholders(env, values).items()
+        },
         files={file.path: _format_file(file.format, _fill_placeholders(file.content, values)) for file in files},
         argv=tuple(_fill_placeholders(endpoint.argv, values)) if endpoint else (),
         model=_fill_placeholders(endpoint.model, values) if endpoint and model else None,
@@ -140,17 +143,13 @@ def _check_effort(record: AgentRecord, effort: str | None) -> None:
         )
 
 
-class _LeftError(Exception):
-    """A placeholder has no value, so that its entry is left out."""
-
-
 def _fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
-    """Return a value with its placeholders replaced.
+    """Return a value with its placeholders replaced. Raise `KeyError` for a text with one that has no value.
 
-    Entries with a placeholder that has no value are left out, and so are tables that are empty without them.
+    Entries of tables and lists with such a text are left out, and so are tables that are empty without them.
     """
     if isinstance(value, str):
-        return PLACEHOLDER.sub(lambda match: _given(match.group(1), values), value)
+        return PLACEHOLDER.sub(lambda match: values[match[1]], value)
     if isinstance(value, dict):
         table = {}
         for key, inner in value.items():
@@ -158,7 +157,7 @@ def _fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
                 made = _fill_placeholders(inner, values)
                 if made or not isinstance(inner, dict | list | tuple) or not inner:
                     table[_fill_placeholders(key, values)] = made
-            except _LeftError:
+            except KeyError:
                 continue
         return table
     if isinstance(value, list | tuple):
@@ -166,21 +165,10 @@ def _fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
         for inner in value:
             try:
                 items.append(_fill_placeholders(inner, values))
-            except _LeftError:
+            except KeyError:
                 continue
         return items
     return value
-
-
-def _given(name: str, values: Mapping[str, str]) -> str:
-    if name not in values:
-        raise _LeftError
-    return values[name]
-
-
-def _one_line(value: Any) -> str:
-    """Return the value of a variable: a text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _format_file(kind: str, content: dict[str, Any]) -> str:

@@ -255,7 +255,8 @@ class ProcessTests(SandboxFixtures):
         service = nap()
         await leave(still, service)
         await still.mark_baseline()
-        await _leave_headless(still)
+        await still.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", HEADLESS])
+        await _headless(still)
         assert len(await still.strangers()) == 1
         assert await still.kill_processes() == 1
         assert await still.strangers() == []
@@ -276,12 +277,6 @@ class ProcessTests(SandboxFixtures):
         await asleep(still, length)
         assert await still.kill_processes() >= 1
         assert (await task).return_code == 137
-
-
-async def _leave_headless(sandbox: Sandbox) -> None:
-    """Start `HEADLESS` in the background, and wait until its first thread has ended."""
-    await sandbox.exec(["sh", "-c", 'python3 -c "$1" >/dev/null 2>&1 &', "sh", HEADLESS])
-    await _headless(sandbox)
 
 
 async def _headless(sandbox: Sandbox) -> None:

@@ -172,7 +172,10 @@ class Delivery(Response):
         if self.reply.delay:
             await self._wait_for(None, self.reply.delay)
         if self.reply.error is not None:
-            await self._send_error(send, self.reply.error)
+            error = self.reply.error
+            wait = [("retry-after", f"{error.retry_after:g}")] if error.retry_after is not None else []
+            await self._start(send, "application/json", *wait)
+            await send({"type": "http.response.body", "body": json.dumps(self.dialect.error(error)).encode()})
         elif self.concrete.request.stream:
             await self._send_stream(send)
         else:
@@ -184,12 +187,6 @@ class Delivery(Response):
         headers.append(("request-id", f"req_{self.concrete.id}"))
         encoded = [(name.encode(), value.encode()) for name, value in headers]
         await send({"type": "http.response.start", "status": self.status_code, "headers": encoded})
-
-    async def _send_error(self, send: Send, error: HTTPError) -> None:
-        """Send an HTTP error."""
-        wait = [("retry-after", f"{error.retry_after:g}")] if error.retry_after is not None else []
-        await self._start(send, "application/json", *wait)
-        await send({"type": "http.response.body", "body": json.dumps(self.dialect.error(error)).encode()})
 
     async def _send_stream(self, send: Send) -> None:
         """Send the reply as a stream of events, with its fault after some of them."""

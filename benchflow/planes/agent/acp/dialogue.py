@@ -205,10 +205,6 @@ class Dialogue:
         """Request the end of a turn: the process that runs it asks the agent to stop, then kills it."""
         note_stop(self._wire.notes, _make_stop_name(request), "cancelled")
 
-    def log_tail(self) -> str | None:
-        """Return the last lines of the agent's stderr."""
-        return self._wire.read_log_tail()
-
     # --- listening -----------------------------------------------------------------------------------
 
     def _send_once(self, request: str, method: str, params: Message) -> tuple[float, int]:

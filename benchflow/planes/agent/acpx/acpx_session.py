@@ -197,7 +197,8 @@ class AcpxSession(Session):
             failure = stream.failure or AgentExitError(f"acpx ended without a result: {wire.describe_end()}")
             failure.log_tail = await self._read_log_tail(wire)
             raise failure
-        if stream.began_anew and self._has_turn_before(number):
+        turns = (path.name.removeprefix("turn-") for path in self._session_files.own_notes.glob("turn-*"))
+        if stream.began_anew and any(int(turn) < number for turn in turns):
             await self.end()
             raise AgentExitError(
                 "the agent ended between two turns, and could not load its session again",
@@ -223,11 +224,6 @@ class AcpxSession(Session):
     async def log_tail(self) -> str | None:
         """Return the end of the agent's log, else of acpx's stderr; None if both are empty."""
         return await self._read_log_tail(self._make_wire("open"))
-
-    def _has_turn_before(self, number: int) -> bool:
-        """Return whether a turn with a lower number was prompted."""
-        turns = (path.name.removeprefix("turn-") for path in self._session_files.own_notes.glob("turn-*"))
-        return any(int(turn) < number for turn in turns)
 
     # --- listening -----------------------------------------------------------------------------------
 

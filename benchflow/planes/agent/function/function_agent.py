@@ -157,7 +157,16 @@ class FunctionSession(Session):
 
     async def _run_turn(self, turn: TurnRequest, started: float) -> Message:
         """Call the function, and return the record of the turn's end. Raise an error that does not end the turn."""
-        acting = self._acting(turn)
+        acting = AgentTurn(
+            turn,
+            session=self._held,
+            place=self._place,
+            model=self._find_route(),
+            memory=self._read_memory(before=turn.number),
+            steps=Steps(self._notes, turn.number),
+            answer=self._answer,
+            counts=self.counts,
+        )
         memory = copy.deepcopy(acting.memory)
         thread = ActingThread(self._act, acting)
         reason, failure = "end_turn", None
@@ -183,20 +192,7 @@ class FunctionSession(Session):
             "tool_calls": sorted(self.counts.tool_calls),
         }
 
-    def _acting(self, turn: TurnRequest) -> AgentTurn:
-        """Return the turn as the function receives it."""
-        return AgentTurn(
-            turn,
-            session=self._held,
-            place=self._place,
-            model=self._model(),
-            memory=self._read_memory(before=turn.number),
-            steps=Steps(self._notes, turn.number),
-            answer=self._answer,
-            counts=self.counts,
-        )
-
-    def _model(self) -> ModelRoute:
+    def _find_route(self) -> ModelRoute:
         """Return the route to the model, with the name as the endpoint spells it."""
         place = self._place
         if place.access == "none":

@@ -203,11 +203,17 @@ class AgentTurn:
 
     async def say(self, text: str) -> None:
         """Write a message to the user, as a line of the trajectory."""
-        await self._run_in_worker(lambda: self._told({"type": "agent_message", "text": str(text)}))
+        await self._write_text("agent_message", text)
 
     async def think(self, text: str) -> None:
         """Write a thought as a line of the trajectory, for rewards that read the reasoning."""
-        await self._run_in_worker(lambda: self._told({"type": "agent_thought", "text": str(text)}))
+        await self._write_text("agent_thought", text)
+
+    async def _write_text(self, kind: str, text: str) -> None:
+        async def write() -> None:
+            self._write_line({"type": kind, "text": str(text)})
+
+        await self._run_in_worker(write)
 
     async def ask_user(self, text: str, options: Sequence[str] = ()) -> str | None:
         """Ask the user and return the answer, one of the options if there are any; None for a refusal.
@@ -254,8 +260,13 @@ class AgentTurn:
         """
         own = asyncio.get_running_loop()
 
+        async def begin() -> Any:
+            # Steps of the turn are refused within it.
+            _is_in_step.set(True)
+            return await call()
+
         async def run() -> Any:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_called(call), own))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begin(), own))
 
         return await self._run_in_worker(
             lambda: self._take_step(self._steps.make_name(), {"kind": "once", "what": what}, run)
@@ -303,9 +314,6 @@ class AgentTurn:
         self._heard([line])
         self.lines += 1
 
-    async def _told(self, line: Line) -> None:
-        self._write_line(line)
-
     async def _run_in_worker(self, work: Callable[[], Awaitable[T]]) -> T:
         """Await work in the worker's event loop, after all earlier work of the turn, and return its result.
 
@@ -338,12 +346,6 @@ class AgentTurn:
             # The function ignores its end, and would keep a core busy.
             await asyncio.get_running_loop().create_future()
         raise asyncio.CancelledError
-
-
-async def _called(call: Callable[[], Awaitable[T]]) -> T:
-    """Await a call of `once`, in which steps of the turn are refused."""
-    _is_in_step.set(True)
-    return await call()
 
 
 def _dump_result(result: SandboxExecResult) -> dict[str, Any]:

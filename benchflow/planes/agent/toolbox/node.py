@@ -108,7 +108,7 @@ async def _fetch_node(install: NodeInstall, runtimes: Path) -> Path:
 
 async def _explain_absence(package: str, version: str) -> None:
     """Raise the reason why npm left a package out: it does not exist, cannot be fetched, or is for another system."""
-    await asyncio.to_thread(NpmRegistry().require, package, version)
+    await asyncio.to_thread(NpmRegistry().look_up, package, version)
     raise AgentInstallError(
         f"installing {package} {version}: it is not made for this system", remedy="correct `install.packages`"
     )

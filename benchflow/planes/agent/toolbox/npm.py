@@ -114,7 +114,7 @@ class NpmRegistry:
         packed = target.with_name(f"{target.name}.tgz")
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                about = self._about(package, version)
+                about = self.look_up(package, version)
                 self._download(about["tarball"], packed, about, stop, what)
                 break
             except AgentDownloadError:
@@ -128,12 +128,11 @@ class NpmRegistry:
         finally:
             packed.unlink(missing_ok=True)
 
-    def require(self, package: str, version: str) -> None:
-        """Raise `AgentDownloadError` or `AgentInstallError` if a package cannot be fetched."""
-        self._about(package, version)
+    def look_up(self, package: str, version: str) -> dict[str, Any]:
+        """Return address and digests of a package's archive.
 
-    def _about(self, package: str, version: str) -> dict[str, Any]:
-        """Return address and digests of a package's archive."""
+        Raise `AgentDownloadError` or `AgentInstallError` if the registry does not have the package or cannot be asked.
+        """
         what = f"fetching {package} {version}"
         with self._open(f"{self.url}{quote(package, safe='@')}/{quote(version)}", what) as answer:
             try:

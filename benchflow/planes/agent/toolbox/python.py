@@ -47,8 +47,7 @@ async def install_python(install: PythonInstall, interpreter: Interpreter, root:
     python = [str(root / "bin" / "python3"), *_OPTIONS]
     named = ", ".join(f"{name} {version}" for name, version in install.packages.items())
     tools = root / ".tools"
-    await asyncio.to_thread(_place_pip, interpreter, tools)
-    where = str(_pip_path(tools))
+    where = str(await asyncio.to_thread(_copy_pip, interpreter, tools))
     pip = f"import runpy, sys; sys.path.insert(0, {where!r}); runpy.run_module('pip', run_name='__main__')"
     options = ("--disable-pip-version-check", "--no-input", "--no-compile", "--no-warn-script-location")
     await run_step(
@@ -126,19 +125,15 @@ async def _make_runtime(interpreter: Interpreter, part: Path) -> None:
     log.unlink()
 
 
-def _place_pip(interpreter: Interpreter, tools: Path) -> None:
-    """Copy pip alone to `tools`, without other packages of the host's interpreter."""
+def _copy_pip(interpreter: Interpreter, tools: Path) -> Path:
+    """Copy pip alone to `tools`, without the interpreter's other packages. Return the path to import it from."""
     source = Path(str(interpreter.pip))
     tools.mkdir()
     if source.is_dir():
         shutil.copytree(source, tools / "pip")
-    else:
-        shutil.copy2(source, tools)
-
-
-def _pip_path(tools: Path) -> Path:
-    """Return the path from which pip can be imported."""
-    return next(tools.glob("*.whl"), tools)
+        return tools
+    shutil.copy2(source, tools)
+    return tools / source.name
 
 
 def _write_commands(root: Path, packages: str, install: PythonInstall) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchflow.contracts.sandbox import Sandbox, SandboxExecResult
+from benchflow.contracts.sandbox import Sandbox
 from benchflow.errors import SandboxError, UnsupportedFeatureError
 from benchflow.planes.agent.toolbox.toolbox_manifest import Toolbox, make_absolute
 
@@ -33,7 +33,8 @@ async def require_runs_in(sandbox: Sandbox, toolbox: Toolbox) -> None:
             key="sandbox.docker_image",
             remedy="build the task FROM an image with glibc, such as debian or ubuntu",
         )
-    if made_for == "musl" and _does_not_load(result):
+    # An older loader ignores a kind of relocation that it does not know, and the program crashes with SIGSEGV (11).
+    if made_for == "musl" and ("Error relocating" in result.stderr or result.return_code == 128 + 11):
         raise UnsupportedFeatureError(
             f"agent {agent!r} needs a newer musl than the task's image has",
             key="sandbox.docker_image",
@@ -52,9 +53,3 @@ async def require_runs_in(sandbox: Sandbox, toolbox: Toolbox) -> None:
         remedy="look whether the sandbox mounts it",
         log_tail=result.stderr[-2000:],
     )
-
-
-def _does_not_load(result: SandboxExecResult) -> bool:
-    """Return whether a program for musl fails as it does with an older musl."""
-    # An older loader ignores a kind of relocation that it does not know, and the program crashes with SIGSEGV (11).
-    return "Error relocating" in result.stderr or result.return_code == 128 + 11
