@@ -119,7 +119,7 @@ async def _opened(sandbox: Sandbox, wire: Wire, runtime: Toolbox, trajectory: Pa
     process = AgentProcess(sandbox, wire, "agent-0")
     account = await find_account(sandbox, USER)
     argv = (f"{runtime.mount_path}/bin/node", INSIDE)
-    await process.start(runtime.program(PUMP), argv, env={}, cwd="/tmp", account=account)
+    await process.start(runtime.find_program(PUMP), argv, env={}, cwd="/tmp", account=account)
     stream = Stream(Dialogue(wire, Client(sandbox, user=USER, cwd="/tmp")), process, wire, trajectory)
     await stream.open()
     return stream

@@ -158,7 +158,7 @@ async def room_in(kind: str, directory: Path, toolbox: Toolbox, image: str) -> A
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
         await sandbox.control('mkdir -p "$1" && chown "$2" "$1"', CWD, USER)
-        yield Room(sandbox, wire, toolbox.program(PUMP))
+        yield Room(sandbox, wire, toolbox.find_program(PUMP))
     finally:
         await provider.remove(spec.name)
         await provider.sweep(stack)

@@ -151,7 +151,7 @@ async def acpx_room_in(
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
         await sandbox.control('mkdir -p "$1" "$2" && chown "$3" "$1" "$2"', CWD, HOME, USER)
-        yield AcpxRoom(sandbox, files, runtime.program(PUMP), toolbox.program("acpx"))
+        yield AcpxRoom(sandbox, files, runtime.find_program(PUMP), toolbox.find_program("acpx"))
     finally:
         await provider.remove(spec.name)
         await provider.sweep(stack)

@@ -180,7 +180,7 @@ class Worlds:
         sandbox = await self.provider.start(spec, host_id="host", queue="queue")
         await sandbox.control("mkdir -p /work")
         registered = await self._register(name, directory, model, registration)
-        relay = [*self.runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
+        relay = [*self.runtime.find_program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
         await start_once(sandbox, "relay", relay)
         start = await self._start(sandbox, registered, model)
         return World(self, sandbox, directory, start, registered)
@@ -216,11 +216,11 @@ class Worlds:
             base_url=agent_base_url(registration.api) if self.record.takes_model else None,
             api_key=registration.token,
         )
-        argv = self.toolbox.argv(self.record) if self.toolbox else self.record.launch
+        argv = self.toolbox.make_argv(self.record) if self.toolbox else self.record.launch
         return AgentStart(
             record=self.record,
             settings=settings,
-            pump=self.runtime.program(PUMP),
+            pump=self.runtime.find_program(PUMP),
             argv=(*argv, *settings.argv),
             account=account,
             cwd="/work",

@@ -164,7 +164,7 @@ async def _ask(record: AgentRecord, toolbox: Toolbox | None, home: Path, timeout
     settings = make_settings(record, home=str(home), workspace=str(workspace), toolbox=root)
     passed_on = {name: os.environ[name] for name in (*_PASSED_ON, *_CERTIFICATES) if name in os.environ}
     env = {**passed_on, "HOME": str(home), "TMPDIR": str(home), **settings.env}
-    argv = toolbox.argv(record, at=root) if toolbox else record.launch
+    argv = toolbox.make_argv(record, at=root) if toolbox else record.launch
     errors = home / ".stderr"
     try:
         async with _run_agent(argv, workspace, env, errors) as process, awake_timeout(timeout):

@@ -308,7 +308,7 @@ async def test_opencode_behind_acpx_works_with_a_scripted_model(
         for path, content in settings.files.items():
             await room.sandbox.write_file(f"{HOME}/{path}", content)
         await room.sandbox.control('chown -R "$1" "$2"', USER, HOME)
-        room.inner, room.env = (*toolbox.argv(record), *settings.argv), settings.env
+        room.inner, room.env = (*toolbox.make_argv(record), *settings.argv), settings.env
         async with ScriptedModel({"replies": replies}) as model, within_reach(room, model, PORT):
             first = await room.turn(0, prompt="Write hello.txt.", choices=make_choices(record, settings.model, None))
             second = await room.turn(1, prompt="What did you do?", choices=make_choices(record, settings.model, None))

@@ -141,7 +141,7 @@ async def room(provider: DrivenProvider, image: ImageRef, runtime: Toolbox, tmp_
     try:
         sandbox = await provider.start(spec, host_id="host", queue="queue")
         await sandbox.control('mkdir -p "$1" && chown "$2" "$1"', CWD, USER)
-        yield Room(sandbox, wire, runtime.program(PUMP))
+        yield Room(sandbox, wire, runtime.find_program(PUMP))
     finally:
         await provider.remove(spec.name)
         await provider.sweep(stack)
@@ -168,7 +168,7 @@ async def test_a_daemon_elsewhere_mounts_nothing_and_its_image_has_the_toolboxes
     provider: DrivenProvider, image: ImageRef, room: Room, runtime: Toolbox
 ) -> None:
     assert not provider.capabilities().mounts
-    ran = await room.sandbox.exec([*runtime.program("node"), "--version"], user=USER)
+    ran = await room.sandbox.exec([*runtime.find_program("node"), "--version"], user=USER)
     assert ran.stdout.strip() == f"v{runtime.manifest.installed.runtime.split()[1]}"
     written = await room.sandbox.exec(["touch", f"{runtime.mount_path}/bin/mine"], user=USER)
     assert "Permission denied" in written.stderr

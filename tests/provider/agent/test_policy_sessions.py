@@ -214,13 +214,13 @@ async def test_it_reaches_a_goal_in_a_sandbox(
         let_in(model, room.wire.files.shared / "model"),
     ):
         await room.sandbox.write_file(f"{CWD}/in.txt", "three\n", user=USER)
-        node = policy_toolbox.program("node")
+        node = policy_toolbox.find_program("node")
         forward = asyncio.create_task(
             room.sandbox.exec_once("forward", [*node, "-e", FORWARD, f"{RUN_DIRECTORY}/model"], user="root")
         )
         account = await find_account(room.sandbox, USER)
         env = {"HOME": "/tmp", **settings.env}
-        await room.process.start(room.pump, policy_toolbox.argv(record), env=env, cwd=CWD, account=account)
+        await room.process.start(room.pump, policy_toolbox.make_argv(record), env=env, cwd=CWD, account=account)
         session = room.session()
         hello = await session.call("initialize", "initialize", {"protocolVersion": 1}, PATIENT)
         assert hello["agentInfo"]["version"] == record.version

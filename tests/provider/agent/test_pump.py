@@ -38,7 +38,7 @@ def journals(tmp_path: Path) -> Iterator[Path]:
 def pumped(runtime: Toolbox, journals: Path, script: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
     """Hold the stdio of a shell that runs a script; killed with it in the end. before: what starts it."""
     own = (str(journals), str(os.getuid()), str(os.getgid()), "/")
-    pump = [word.replace(runtime.mount_path, str(runtime.root)) for word in runtime.program(PUMP)]
+    pump = [word.replace(runtime.mount_path, str(runtime.root)) for word in runtime.find_program(PUMP)]
     argv = [*before, *pump, *own, "sh", "-c", script]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:

@@ -46,13 +46,13 @@ def test_node_and_the_packages_are_there(node_toolbox: Toolbox) -> None:
 
 
 def test_a_program_of_a_node_package_runs(node_toolbox: Toolbox) -> None:
-    argv = node_toolbox.argv(node_agent(), at=str(node_toolbox.root))
+    argv = node_toolbox.make_argv(node_agent(), at=str(node_toolbox.root))
     assert said(*argv, "1.2.3", "-i", "minor").strip() == "1.3.0"
     assert said(node_toolbox.root / "bin" / "semver", "1.2.3", "-i").strip() == "1.2.4"
 
 
 def test_a_program_is_started_at_the_mount_path(node_toolbox: Toolbox) -> None:
-    node, program = node_toolbox.argv(node_agent())
+    node, program = node_toolbox.make_argv(node_agent())
     assert node == "/opt/benchflow/agents/small-1.0.0/bin/node"
     assert program.startswith("/opt/benchflow/agents/small-1.0.0/lib/node_modules/semver/")
     assert node_toolbox.mount.target == "/opt/benchflow/agents/small-1.0.0"
@@ -74,7 +74,7 @@ def test_a_toolbox_runs_wherever_it_lies(python_toolbox: Toolbox, node_toolbox: 
 
 def test_python_and_the_packages_are_there(python_toolbox: Toolbox) -> None:
     assert python_toolbox.manifest.installed.packages == {"cowsay": "6.1"}
-    assert "moo" in said(*python_toolbox.argv(python_agent(), at=str(python_toolbox.root)))
+    assert "moo" in said(*python_toolbox.make_argv(python_agent(), at=str(python_toolbox.root)))
 
 
 def test_what_python_starts_is_the_same_python(python_toolbox: Toolbox) -> None:
@@ -93,7 +93,7 @@ def test_python_takes_every_library_from_the_toolbox(python_toolbox: Toolbox) ->
 
 def test_what_a_task_says_to_python_does_not_reach_the_agent(python_toolbox: Toolbox, tmp_path: Path) -> None:
     (tmp_path / "cowsay.py").write_text("raise SystemExit('the wrong cow')")
-    argv = python_toolbox.argv(python_agent(), at=str(python_toolbox.root))
+    argv = python_toolbox.make_argv(python_agent(), at=str(python_toolbox.root))
     assert "moo" in said(*argv, PYTHONPATH=str(tmp_path), PYTHONHOME="/nonexistent")
 
 
@@ -124,13 +124,13 @@ async def test_an_agent_that_installs_nothing_has_no_toolbox(kept: StatePaths) -
 
 
 def test_a_launch_may_name_the_toolbox_and_its_node(node_toolbox: Toolbox) -> None:
-    argv = node_toolbox.argv(agent(launch=["node", "{toolbox}/start.mjs"]), at="/box")
+    argv = node_toolbox.make_argv(agent(launch=["node", "{toolbox}/start.mjs"]), at="/box")
     assert argv == ("/box/bin/node", "/box/start.mjs")
 
 
 def test_a_launch_that_the_packages_do_not_have_is_named(node_toolbox: Toolbox) -> None:
     with pytest.raises(ConfigError, match="'semvar'") as caught:
-        node_toolbox.argv(agent(launch=["semvar"]))
+        node_toolbox.make_argv(agent(launch=["semvar"]))
     assert "semver" in str(caught.value.remedy)
 
 
@@ -193,10 +193,10 @@ async def test_a_script_of_an_installed_package_is_a_program(with_node: StatePat
     # A second time nothing is built.
     again = await ensure_toolbox(record, with_node)
     assert again is not None and (again.root, again.built) == (toolbox.root, False)
-    assert said(*toolbox.argv(record, at=str(toolbox.root)), "Ada") == "hello Ada\n"
+    assert said(*toolbox.make_argv(record, at=str(toolbox.root)), "Ada") == "hello Ada\n"
     assert said(toolbox.root / "bin" / "hello", "Bob") == "hello Bob\n"
     there = toolbox.mount_path
-    assert toolbox.program("hello") == (f"{there}/bin/node", f"{there}/lib/scripts/hello.mjs")
+    assert toolbox.find_program("hello") == (f"{there}/bin/node", f"{there}/lib/scripts/hello.mjs")
     assert not (toolbox.root / "lib/node_modules").exists()
 
 
@@ -227,12 +227,12 @@ def test_scripts_that_cannot_lie_side_by_side_are_refused(scripts: dict[str, str
 async def test_what_holds_the_stdio_is_a_toolbox_of_its_own(kept: StatePaths) -> None:
     runtime = await ensure_runtime(kept)
     assert runtime.mount_path == f"/opt/benchflow/agents/node-{NODE_VERSION}"
-    node, pump = runtime.program(PUMP)
-    assert (node,) == runtime.program("node")
+    node, pump = runtime.find_program(PUMP)
+    assert (node,) == runtime.find_program("node")
     assert said(runtime.root / "bin" / "node", "--version").strip() == f"v{NODE_VERSION}"
     assert (runtime.root / pump.removeprefix(f"{runtime.mount_path}/")).is_file()
     with pytest.raises(ConfigError, match="'npm'"):
-        runtime.program("npm")
+        runtime.find_program("npm")
 
 
 async def test_without_a_network_it_may_be_tried_again(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,8 +79,8 @@ async def test_programs_run_as_an_ordinary_user_and_not_even_root_can_change_the
     # Nothing of what they need is the image's.
     assert (await sandbox.exec(["sh", "-c", "command -v node npm python3"])).stdout == ""
     for toolbox, argv, says in (
-        (node_toolbox, [*node_toolbox.argv(node_agent()), "1.2.3", "-i"], "1.2.4"),
-        (python_toolbox, python_toolbox.argv(python_agent()), "moo"),
+        (node_toolbox, [*node_toolbox.make_argv(node_agent()), "1.2.3", "-i"], "1.2.4"),
+        (python_toolbox, python_toolbox.make_argv(python_agent()), "moo"),
         (python_toolbox, [f"{python_toolbox.mount_path}/bin/python3", "-c", "import ssl, sqlite3; print(1)"], "1"),
     ):
         await require_runs_in(sandbox, toolbox)
@@ -129,7 +129,7 @@ async def test_a_real_agent_initializes_in_an_image_without_its_runtime(
     { cat /tmp/in; sleep 600; } | "$@" 2> /tmp/err | cat > /tmp/out &
     until grep -q result /tmp/out; do sleep 0.1; done
     """
-    argv = toolbox.argv(record)
+    argv = toolbox.make_argv(record)
     ran = await sandbox.exec(
         ["sh", "-c", script, "sh", *argv], user=AGENT_UID, cwd="/tmp", env={"HOME": "/tmp/home"}, timeout=300
     )

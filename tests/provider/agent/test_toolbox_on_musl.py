@@ -63,7 +63,7 @@ async def start(provider: DrivenProvider, stack: str, image: ImageRef, wire: Wir
     )
     sandbox = await provider.start(spec, host_id="host", queue="queue")
     await sandbox.control('mkdir -p "$1" /tmp/home && chown "$2" "$1" /tmp/home', CWD, USER)
-    return Room(sandbox, wire, toolboxes[0].program(PUMP) if toolboxes else ())
+    return Room(sandbox, wire, toolboxes[0].find_program(PUMP) if toolboxes else ())
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ async def test_an_image_with_musl_is_known_and_what_is_built_for_it_runs(
     assert node is not None and python is not None and python.root == python_toolbox.root
     room = await start(provider, stack, image, wire, runtime, node, python)
     for argv, says in (
-        ([*runtime.program("node"), "--version"], f"v{MUSL_NODE_VERSION}"),
-        ([*node.argv(node_agent()), "1.2.3", "-i"], "1.2.4"),
-        (python.argv(python_agent()), "moo"),
+        ([*runtime.find_program("node"), "--version"], f"v{MUSL_NODE_VERSION}"),
+        ([*node.make_argv(node_agent()), "1.2.3", "-i"], "1.2.4"),
+        (python.make_argv(python_agent()), "moo"),
     ):
         ran = await room.sandbox.exec(argv, user=USER, cwd="/tmp")
         assert says in ran.stdout, ran.stderr
@@ -166,7 +166,7 @@ async def test_a_real_agent_initializes_through_the_pump(
     account = await find_account(room.sandbox, USER)
     env = {variable: str(value) for variable, value in record.env.items() if "{" not in str(value)}
     await room.process.start(
-        room.pump, toolbox.argv(record), env={"HOME": "/tmp/home", **env}, cwd=CWD, account=account
+        room.pump, toolbox.make_argv(record), env={"HOME": "/tmp/home", **env}, cwd=CWD, account=account
     )
     asked = {"protocolVersion": 1, "clientCapabilities": {}}
     answer = await room.session().call("initialize", "initialize", asked, PATIENT)

@@ -279,7 +279,7 @@ async def sandbox_at(kind: str, gateway: GatewayFixture, runtime: Toolbox, image
         sandbox = await provider.start(spec, host_id="host", queue="queue")
         for name, text in (("call", CALL), ("elsewhere", ELSEWHERE)):
             await sandbox.write_file(f"/opt/{name}.mjs", text)
-        argv = [*runtime.program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
+        argv = [*runtime.find_program(RELAY), str(RELAY_PORT), f"{RELAY_MOUNT}/{SOCKET_NAME}"]
         relay = asyncio.ensure_future(sandbox.exec_once("relay", argv, env={}, cwd="/", user="root"))
         yield sandbox
         relay.cancel()
@@ -292,7 +292,7 @@ async def sandbox_at(kind: str, gateway: GatewayFixture, runtime: Toolbox, image
 
 async def in_sandbox(sandbox: Sandbox, runtime: Toolbox, *argv: str) -> str:
     """What a program of Node's says, run by somebody without rights."""
-    done = await sandbox.exec([*runtime.program("node"), *argv], user="nobody")
+    done = await sandbox.exec([*runtime.find_program("node"), *argv], user="nobody")
     assert done.return_code == 0, done.stderr
     return done.stdout.strip()
 

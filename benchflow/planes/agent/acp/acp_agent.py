@@ -86,7 +86,7 @@ class AcpAgent(RolloutAgent):
         """Start the relay to the gateway in the sandbox, if the agent calls its model through the gateway."""
         if self._setup.access == "gateway":
             runtime = await ensure_runtime(self._paths, self._setup.libc)
-            await self.place.run_relay(runtime.program(RELAY))
+            await self.place.run_relay(runtime.find_program(RELAY))
 
     async def _ensure_toolboxes(self, libc: Libc) -> list[Toolbox]:
         """Return the stdio proxy's toolbox and, if the agent is not in the image, the agent's own."""
@@ -148,8 +148,8 @@ class AcpAgent(RolloutAgent):
         start = AgentStart(
             record=record,
             settings=settings,
-            pump=runtime.program(PUMP),
-            argv=(*(toolbox.argv(record) if toolbox else record.launch), *settings.argv),
+            pump=runtime.find_program(PUMP),
+            argv=(*(toolbox.make_argv(record) if toolbox else record.launch), *settings.argv),
             account=account,
             cwd=workspace,
             env={**place.env, **settings.env, **place.agent_env},

@@ -82,7 +82,7 @@ class AcpxAgent(AcpAgent):
             place.sandbox,
             SessionFiles.from_directory(place.directory).join(name),
             pump=start.pump,
-            argv=toolbox.program("acpx"),
+            argv=toolbox.find_program("acpx"),
             inner=start.argv,
             env=start.env,
             account=start.account,

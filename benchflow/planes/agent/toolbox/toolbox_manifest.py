@@ -95,7 +95,7 @@ class Toolbox:
         """Return the mount that a sandbox needs for it."""
         return Mount(source=str(self.root), target=self.mount_path, read_only=True)
 
-    def argv(self, record: AgentRecord, *, at: str | None = None) -> tuple[str, ...]:
+    def make_argv(self, record: AgentRecord, *, at: str | None = None) -> tuple[str, ...]:
         """Return the command that starts the agent. Raise `ConfigError` if the toolbox does not have its program.
 
         Args:
@@ -106,7 +106,7 @@ class Toolbox:
         root = at or self.mount_path
         return (*self._find_command(name, root, record), *(word.replace("{toolbox}", root) for word in arguments))
 
-    def program(self, name: str) -> tuple[str, ...]:
+    def find_program(self, name: str) -> tuple[str, ...]:
         """Return the command that starts a program of it in a sandbox.
 
         Raise `ConfigError` if there is no such program.

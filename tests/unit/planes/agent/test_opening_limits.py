@@ -69,7 +69,7 @@ class Silent(IdleSandbox):
 class Toolbox:
     """Has every program."""
 
-    def program(self, name: str) -> tuple[str, ...]:
+    def find_program(self, name: str) -> tuple[str, ...]:
         return (name,)
 
 
