@@ -45,7 +45,8 @@ async def find_overlay(
         first, *image = (Path(directory) for directory in own)
         if len(image) != len(layers) or not upper.is_dir():
             return None
-        below = len(layers) if base is None else _parse_number(base)
+        number = (base or "").partition(":")[0]
+        below = len(layers) if base is None else int(number) if number.isdigit() else 0
         if base not in (None, _format_id(layers[:below])):
             raise SandboxError(
                 "its image is not made over the one that its files are to be compared with",
@@ -84,9 +85,3 @@ async def export_files(engine: DockerDaemon, container: str, skip: Sequence[str]
 def _format_id(layers: Sequence[str]) -> str:
     """Return an id for an image with these layers: their number, and a digest of their digests."""
     return f"{len(layers)}:{hashlib.sha256(' '.join(layers).encode()).hexdigest()}"
-
-
-def _parse_number(base: str) -> int:
-    """Return the number of layers in an id of `_format_id`; 0 for any other text."""
-    number = base.partition(":")[0]
-    return int(number) if number.isdigit() else 0

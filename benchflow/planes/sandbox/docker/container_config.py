@@ -249,9 +249,9 @@ async def explain_failed_start(
     )
 
 
-async def _await_end(engine: DockerDaemon, container: str, looks: int, every: float) -> dict[str, Any]:
-    """Poll until a container has ended, at most `looks` times, and return its state: the daemon notices an end late."""
-    for _ in range(looks):
+async def _await_end(engine: DockerDaemon, container: str, polls: int, every: float) -> dict[str, Any]:
+    """Poll until a container has ended, at most `polls` times, and return its state: the daemon notices an end late."""
+    for _ in range(polls):
         state: dict[str, Any] = (await engine.call(lambda client: client.inspect_container(container)))["State"]
         if not state["Running"]:
             break

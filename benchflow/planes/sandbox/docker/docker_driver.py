@@ -220,7 +220,7 @@ class DockerDriver(SandboxDriver):
 
     async def kill_running(self, handle: str, numbers: Sequence[int]) -> None:
         """Kill processes of the container, by their pids on this host."""
-        await asyncio.to_thread(host_processes.kill_some, self._find_container(handle), numbers)
+        await asyncio.to_thread(host_processes.kill_pids, self._find_container(handle), numbers)
 
     def standing_still(self, handle: str) -> AbstractAsyncContextManager[None]:
         """Return a context in which the container is paused."""

@@ -121,7 +121,7 @@ def _read_members(container: str, first: int) -> list[int] | None:
     return None
 
 
-def kill_some(container: str, pids: Iterable[int]) -> None:
+def kill_pids(container: str, pids: Iterable[int]) -> None:
     """Send SIGKILL to processes of a container, by their pids on this host. Pids that are not in it are left alone."""
     for pid in pids:
         with contextlib.suppress(OSError):
