@@ -51,7 +51,7 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_docker_is_chosen_when_a_daemon_answers(daemon: Daemon) -> None:
     # It shares its interpreter, and a busy machine, with who asks it.
-    chosen = choose_sandbox(patience=300)
+    chosen = choose_sandbox(timeout=300)
     assert chosen.sandbox == "docker"
     assert chosen.reason == f"a Docker daemon answers at {os.environ['DOCKER_HOST']}"
 
@@ -74,7 +74,7 @@ def test_without_root_and_without_docker_there_is_an_error_with_both_remedies(
 
 def test_what_is_no_docker_daemon_is_said_to_be_none(daemon: Daemon) -> None:
     daemon.status = 503
-    assert "not a Docker daemon (status 503)" in str(find_docker_problem(os.environ["DOCKER_HOST"], patience=300))
+    assert "not a Docker daemon (status 503)" in str(find_docker_problem(os.environ["DOCKER_HOST"], timeout=300))
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "unix:///no/such/socket"])
