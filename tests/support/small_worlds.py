@@ -41,7 +41,7 @@ def notes(name: str = "notes", port: int = PORT, more: str = "", **fields: Any) 
 
 
 def make_helper(sandbox: Sandbox) -> WorldHelper:
-    return WorldHelper(sandbox, ("python3",), "python3")
+    return WorldHelper(sandbox, "python3")
 
 
 _ASK = """
