@@ -20,7 +20,7 @@ SHORT = [
     "job_workflow:_name_next:0",
     "job_workflow:_start:0",
     "closing:finish_job:0",
-    "patience:execute:0",
+    "work_retries:execute:0",
 ]
 """Awaits of each part of a job: what is cheap to show whenever the tests are run."""
 

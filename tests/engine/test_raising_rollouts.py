@@ -29,7 +29,7 @@ UNREACHED = {
     "workflow_cancellation:_cancel:0": "only jobs do",
     "workflow_cancellation:send:0": "only jobs do",
     "preflight_workflow:run:0": "a workflow of its own, before the job's",
-    "children:_start:1": "a child of an earlier run has not ended: in test_trees.py",
+    "children:_start_child:1": "a child of an earlier run has not ended: in test_trees.py",
     "rollout_slots:_report_all:2": "a job is gone: in test_slots.py",
     "rollout_slots:_wait_for_job:0": "a job is gone: in test_slots.py",
     "rollout_workflow:run:2": "the end is run once more where the await of the first one has raised",
@@ -39,7 +39,7 @@ UNREACHED = {
 CANCELLED = {"branching:_write_growth:0", "branching:_write_growth:1", "rollout_slots:_report_all:0"}
 """Awaits that are cancelled, or not come by, as the children of a tree happen to begin and to end."""
 
-STARTED = {"rollout_workflow:_work_in_time:1", "workflow_cancellation:result_of:0"}
+STARTED = {"rollout_workflow:_work_in_time:1", "workflow_cancellation:await_result:0"}
 """Awaits of a task by a call: it can't raise before the task has ended."""
 
 

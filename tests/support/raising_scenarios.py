@@ -177,7 +177,7 @@ async def lose_host(worker: InProcessWorker, rollouts: list[Handle]) -> None:
     paths = StatePaths(worker.root / "other")
     context = replace(worker.context, queue=OTHER, host_id="other", paths=paths, client=client)
     async with make_workers(context, worker.records, worker.ongoing_work())[1]:
-        await all_at("turns:_answer_of_user:0", rollouts)
+        await all_at("agent_turns:_await_user_answer:0", rollouts)
     await asyncio.gather(*map(answer, rollouts))
 
 
@@ -228,7 +228,7 @@ async def children_ask(rollout: Handle) -> None:
     children = [ids.child_id(rollout.id, f"n1.{number}") for number in range(2)]
 
     def is_there(child: str) -> bool:
-        return child in RAISED or "turns:_answer_of_user:0" in PASSED.get(child, {})
+        return child in RAISED or "agent_turns:_await_user_answer:0" in PASSED.get(child, {})
 
     while rollout.id not in RAISED and not all(map(is_there, children)):
         await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,6 +35,19 @@ def test_a_public_class_name_occurs_in_one_module() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert _repeated(classes) == {}
+
+
+def test_the_awaits_that_tests_name_are_in_workflows() -> None:
+    functions = {
+        (path.stem, node.name)
+        for path in (PACKAGE / "workflows").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    files = [*(ROOT / "tests" / "engine").glob("test_raising_*.py"), *(ROOT / "tests" / "support").glob("raising*.py")]
+    named = {found for path in files for found in re.findall(r'"(\w+):(\w+):\d+"', path.read_text())}
+    assert named
+    assert named - functions == set()
 
 
 def test_repeated_names_are_found() -> None:
