@@ -126,7 +126,7 @@ class _Boundary(ActivityInboundInterceptor):
 
 
 def _shorten(failure: Failure) -> Failure:
-    """Return the failure, cut to a size that the server stores while it retries the activity.
+    """Return the failure without its log tail, its message and remedy cut so that the server stores it during retries.
 
     The server replaces a larger failure by a note that it was too large (`limit.mutableStateActivityFailureSize.error`,
     4 KiB with the traceback).

@@ -138,7 +138,19 @@ class _Attempt:
         self._spent[layer] += self._seconds[layer]
 
     async def read_counters(self, fence: str, paths: Sequence[str], counters: Counters) -> dict[str, int | str]:
-        """Return the counters and the databases' file stamps as of now. Write the fence first, unless it is empty."""
+        """Write the fence (a consistency token) unless it is empty; return the databases' file stamps and the counters.
+
+        Args:
+            fence: Token to write in the sandbox; empty to write none.
+            paths: Files of the databases.
+            counters: Called afterwards; returns the counters by name.
+
+        Returns:
+            File stamps by path, and counters by name.
+
+        Raises:
+            SandboxError: The token was not written.
+        """
         self._fence = fence or self._fence
         with self._time_layer("quiesce"):
             told = await self._sandbox.control(_READ_STAMPS, fence, *paths)

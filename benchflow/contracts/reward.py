@@ -326,7 +326,7 @@ class JudgeRubric(Model):
 
 
 class JudgeSettings(Model):
-    """Settings of a job for the models that judge."""
+    """A job's settings for judge models: model, endpoint, key, concurrency and retries."""
 
     model: str | None = None
     """Model that judges, as `provider/model` with the provider `openai` or `anthropic`, whose API it has; a name that

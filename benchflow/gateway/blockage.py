@@ -97,7 +97,10 @@ class AbsenceWatch:
         self.check()
 
     def check(self) -> None:
-        """Add the time since the last check, if the gateway was absent in it."""
+        """Add the time since the last check to every current blockage, if it exceeds `FROZEN_SEC`.
+
+        This process was frozen then: it checks every second.
+        """
         seen, self._seen = self._seen, time.monotonic()
         if self._seen - seen > FROZEN_SEC:
             for blockage in self._blockages():

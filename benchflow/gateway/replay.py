@@ -191,7 +191,10 @@ class Replay:
         return Divergence(seq=seq, recorded=call.seq, message=message, diff=short_diff(recorded, form))
 
     def _nearest(self, form: Mapping[str, Any]) -> tuple[RecordedCall, dict[str, Any]] | None:
-        """Return the next recorded call that shares most lines with this one, and its form; None if none is left."""
+        """Return the call that shares most lines with a form, among the next `_CANDIDATES` unused ones, and its own form.
+
+        Side calls are no candidates. None if there is no candidate.
+        """
         waiting = {id(call) for calls in self._unused.values() for call in calls}
         next_ones = [call for call in self._calls if id(call) in waiting and not call.side][:_CANDIDATES]
         forms = [(call, self._recording.form(call)) for call in next_ones]

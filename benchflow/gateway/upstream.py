@@ -50,7 +50,7 @@ class NoAnswerError(Exception):
 
 
 def find_key(paths: StatePaths, registration: Registration) -> tuple[str, str] | None:
-    """Return the name and value of the first credential that is set; None if none is, or none is named."""
+    """Return the name and value of the first of a registration's credentials among its job's secrets; None without one."""
     if not registration.credentials:
         return None
     secrets = Secrets.of_job(paths, registration.job_id)

@@ -15,7 +15,9 @@ from benchflow.planes.reward.verify import ScriptVerifier
 
 
 class RoomTrial:
-    """The trial of a clean room for one step of an oracle's rollout. It never decides the rollout's own score.
+    """Scores an oracle's step again in a clean room, and stores the rewards, or the error, as the task's `Fidelity`.
+
+    It never decides the rollout's own score, and raises no `BenchFlowError`.
 
     Args:
         evidence: Directory for the packed work; removed at the end.
@@ -50,7 +52,7 @@ class RoomTrial:
     ) -> None:
         """Score the packed work in the room, and store rewards or error in the task's `Fidelity`.
 
-        Does nothing if `keep` failed. No `BenchFlowError` is raised; after a retryable one nothing is stored.
+        Does nothing if `pack` failed. No `BenchFlowError` is raised; after a retryable one nothing is stored.
 
         Args:
             room: The clean room.

@@ -176,7 +176,9 @@ class Job:
         return None
 
     async def watch(self, every: float = 0.5) -> AsyncGenerator[JobProgress | None, None]:
-        """Yield the job's progress until it has ended, None where the query fails; then wait and fetch as `wait` does.
+        """Yield the job's progress, None where the query fails, until `wait` is done, which runs beside it.
+
+        An error of `wait` is raised at the end. Leaving the loop early cancels it.
 
         Args:
             every: Seconds between two queries.

@@ -75,7 +75,7 @@ class _Watch:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Start an answer for each question that is new."""
+        """Start to answer each new question of the rollout and of its children, without waiting for the answers."""
         async for workflow, progress in self._asking(self._rollout):
             question = progress.question
             if question is None or (key := (workflow, progress.since, question.id)) in self._asked:

@@ -23,7 +23,7 @@ def count_values(text: bytes) -> int:
 
 
 class AnswerValues:
-    """Counts the values of a response as it comes: of the whole, or of each event of a stream."""
+    """Counts the JSON values of a response as it arrives, to tell when there are too many to parse."""
 
     def __init__(self, content_type: str) -> None:
         """Make it. The content type decides whether the response is a stream."""

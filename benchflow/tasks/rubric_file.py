@@ -239,9 +239,10 @@ def read_task_rubrics(task: Task, root: Path, problems: Problems) -> dict[str, J
 def _read_strategy_rubric(
     strategy: VerifierStrategy, directory: Path, root: Path, problems: Problems, found: dict[str, JudgeRubric]
 ) -> None:
-    """Read a strategy's rubric, or the criteria of its kit, into `found`, by its path as the strategy names it.
+    """Read the rubric of an `llm-judge`, or the TOML or JSON criteria of a `reward-kit`, into `found`, by its path.
 
-    The path is relative to the verifier's directory, or else to `root`, the task's.
+    The path, as the strategy names it, is relative to the verifier's directory, or else to `root`, the task's. A missing
+    rubric is a problem. Criteria in another format, or that are missing, are left to the kit.
     """
     named = {"llm-judge": strategy.rubric, "reward-kit": strategy.criteria}.get(strategy.type)
     if named is None:

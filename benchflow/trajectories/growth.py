@@ -250,7 +250,11 @@ def _make_sort_key(node: Node) -> tuple[int, str]:
 
 
 def _add_advantages(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes with advantages. All leaves with a return are one group; failed children are left out."""
+    """Return the nodes with new advantages, by estimator; older ones are dropped.
+
+    For `grpo` and `leave_one_out` all leaves with a return are one group; `tree_grpo` compares within trees. Failed
+    children are left out.
+    """
     trees = _collect_returns(nodes)
     returns = {leaf: value for tree in trees.values() for leaf, value in tree.items()}
     parents = {node.id: node.parent for node in nodes}

@@ -31,7 +31,7 @@ class RolloutSlots:
     """
 
     def __init__(self, spec: RolloutSpec) -> None:
-        """Make an empty account.
+        """Make the account of a rollout's slots, with none granted yet.
 
         Args:
             spec: Specification of the rollout.

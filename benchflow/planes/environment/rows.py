@@ -241,7 +241,10 @@ def encode_row(row: Row) -> bytes:
 
 
 def _read_table_state(database: sqlite3.Connection, table: Table, most: int | None) -> TableState:
-    """Return a table's row count and digest, and its values if it has at most `most` rows."""
+    """Return a table's row count, a digest that does not depend on the rows' order, and its sorted values.
+
+    Without values if it has more than `most` rows, or if `most` is None.
+    """
     columns = ", ".join(map(quote_identifier, table.columns))
     count, digests = 0, 0
     kept: list[Row] | None = None if most is None else []

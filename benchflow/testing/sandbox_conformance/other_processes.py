@@ -25,7 +25,7 @@ class Caller:
     """A process that makes one call of a provider or a sandbox."""
 
     def __init__(self, process: BaseProcess, answers: Connection) -> None:
-        """Make it of a started process, and the connection to which it sends its messages."""
+        """Make the caller of a started process; `answers` receives the messages of that process."""
         self._process = process
         self._answers = answers
 

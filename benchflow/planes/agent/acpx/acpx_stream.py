@@ -104,11 +104,11 @@ class AcpxStream:
 
 
 def parse_failure(error: Any, by: str) -> BenchFlowError:
-    """Return the engine's error for an error object of acpx.
+    """Return the error for an error object of acpx: `AgentExitError` if the agent has ended, else `ACPError`.
 
     Args:
         error: The object, or another value if it is malformed.
-        by: Subject and verb of the message, as "acpx ended the turn".
+        by: Beginning of the message of an `ACPError`, such as "acpx ended the turn".
     """
     table = error if isinstance(error, dict) else {}
     said = str(table.get("message", "no reason given"))

@@ -22,7 +22,7 @@ Libc = Literal["glibc", "musl"]
 
 
 class Installed(Model):
-    """The result of an installation."""
+    """What the installation of a toolbox made: interpreter, versions of packages, commands, needs of the image."""
 
     runtime: str
     """Name and version of the interpreter, as `node 24.21.0`."""

@@ -119,7 +119,7 @@ class LocalProcesses:
         return await self._ended(process_id)
 
     async def wait(self, process_id: str) -> ProcessStatus:
-        """Wait for the end of a command and return its status. Raises as `status`."""
+        """Wait for the end of a command and return its status. Raise the errors of `status`."""
         if (unnamed := self._unnamed.get(process_id)) is not None:
             while not unnamed.is_over():
                 await _wait_readable(unnamed.end)
