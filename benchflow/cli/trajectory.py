@@ -208,7 +208,7 @@ class Rendering:
         return self._complete(paragraph, paragraph.rest.rstrip())
 
     def _block(self, name: str) -> list[Text]:
-        """End the paragraph. Return its rows, and a blank row unless the block before it is none or has the same name."""
+        """End the paragraph. Return its rows, and a blank row unless the last block is none or has the same name."""
         rows = self._end_paragraph()
         if self._last and not (name and name == self._last):
             rows.append(Text())

@@ -191,7 +191,7 @@ class Replay:
         return Divergence(seq=seq, recorded=call.seq, message=message, diff=short_diff(recorded, form))
 
     def _nearest(self, form: Mapping[str, Any]) -> tuple[RecordedCall, dict[str, Any]] | None:
-        """Return the call that shares most lines with a form, among the next `_CANDIDATES` unused ones, and its own form.
+        """Return the one of the next `_CANDIDATES` unused calls that shares most lines with a form, and its own form.
 
         Side calls are no candidates. None if there is no candidate.
         """

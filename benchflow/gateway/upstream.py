@@ -50,7 +50,7 @@ class NoAnswerError(Exception):
 
 
 def find_key(paths: StatePaths, registration: Registration) -> tuple[str, str] | None:
-    """Return the name and value of the first of a registration's credentials among its job's secrets; None without one."""
+    """Return name and value of a registration's first credential among its job's secrets; None if there is none."""
     if not registration.credentials:
         return None
     secrets = Secrets.of_job(paths, registration.job_id)

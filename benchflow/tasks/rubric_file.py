@@ -241,8 +241,8 @@ def _read_strategy_rubric(
 ) -> None:
     """Read the rubric of an `llm-judge`, or the TOML or JSON criteria of a `reward-kit`, into `found`, by its path.
 
-    The path, as the strategy names it, is relative to the verifier's directory, or else to `root`, the task's. A missing
-    rubric is a problem. Criteria in another format, or that are missing, are left to the kit.
+    The path, as the strategy names it, is relative to the verifier's directory, or else to `root`, the task's. A
+    missing rubric is a problem. Criteria in another format, or that are missing, are left to the kit.
     """
     named = {"llm-judge": strategy.rubric, "reward-kit": strategy.criteria}.get(strategy.type)
     if named is None:
