@@ -298,9 +298,6 @@ class Sandbox(Protocol):
             sink: Callback for the chunks of stdout, which is then empty in the result. An error that it raises ends the
                 script.
             timeout: Seconds after which it is killed, and the result has `timed_out`; None for no limit.
-
-        Returns:
-            The result, whatever the exit status.
         """
         ...
 
