@@ -256,11 +256,12 @@ def append_lines(fd: int, data: bytes) -> None:
 
 def find_end_of_lines(fd: int) -> int:
     """Return the offset after the last line end of an open file; a partial line of a writer that died begins there."""
-    end = os.fstat(fd).st_size
+    # First the last byte alone: nearly always it ends a line, and this is read before each appended line.
+    end, size = os.fstat(fd).st_size, 1
     while end:
-        start = max(0, end - 65536)
+        start = max(0, end - size)
         newline = os.pread(fd, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
-        end = start
+        end, size = start, 65536
     return 0
