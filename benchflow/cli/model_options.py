@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -63,9 +64,9 @@ class ModelCommand(BenchCommand):
     no_options: ClassVar[frozenset[str]] = frozenset()
     """Fields without an option."""
 
+    @abstractmethod
     def model(self) -> type[BaseModel]:
         """Return the model. Called only when the command itself runs, because the import takes long."""
-        raise NotImplementedError
 
     @cached_property
     def _facts(self) -> dict[str, tuple[str | None, OptionFacts]]:
